@@ -67,8 +67,10 @@ class Feature(NamedTuple):
 
 
 _AZIMUTH: Final = Binning(16, -math.pi, math.pi)
-_LEPTON_ISOLATION: Final = Binning(30, 0, 0.45)
+_LEPTON_ISO: Final = Binning(30, 0, 0.45)
+_LEPTON_ISO_LOG: Final = _LEPTON_ISO._replace(log=True)
 _ISOLATION: Final = Binning(50, 0, 50, log=True)
+_VERTEX_Z: Final = Binning(50, -200, 200, log=True)
 
 #: Features of an event. Jets count above a pT and within an |eta| (`features.min_jet_pt`, `features.max_jet_abs_eta`).
 HIGH_LEVEL: Final = (
@@ -76,38 +78,16 @@ HIGH_LEVEL: Final = (
     Feature("met", "GeV", "missing transverse energy", Binning(30, 0, 300), log_above=20),
     Feature("met_phi", "rad", "azimuth of the missing transverse energy", _AZIMUTH, turning=Turning.AZIMUTH),
     Feature(
-        "mt",
-        "GeV",
-        "transverse mass of lepton and MET: sqrt(2 pT MET (1 - cos Δφ))",
-        Binning(30, 0, 240),
-        log_above=50,
+        "mt", "GeV", "transverse mass of lepton and MET: sqrt(2 pT MET (1 - cos Δφ))", Binning(30, 0, 240), log_above=50
     ),
     Feature("num_jets", "1", "number of jets", Binning(12, -0.5, 11.5)),
     Feature("num_bjets", "1", "number of jets with a b-tag", Binning(6, -0.5, 5.5)),
     Feature("lepton_pt", "GeV", "pT of the selected lepton", Binning(30, 0, 240), log_above=20),
     Feature("lepton_eta", "1", "pseudorapidity of the lepton", Binning(20, -4, 4), turning=Turning.BEAM),
     Feature("lepton_phi", "rad", "azimuth of the lepton", _AZIMUTH, turning=Turning.AZIMUTH),
-    Feature(
-        "lepton_iso_charged",
-        "1",
-        "isolation of the lepton from tracks, relative to its pT",
-        _LEPTON_ISOLATION,
-        log_above=0.05,
-    ),
-    Feature(
-        "lepton_iso_photon",
-        "1",
-        "isolation of the lepton from photons",
-        _LEPTON_ISOLATION._replace(log=True),
-        log_above=0.05,
-    ),
-    Feature(
-        "lepton_iso_neutral",
-        "1",
-        "isolation of the lepton from neutral hadrons",
-        _LEPTON_ISOLATION._replace(log=True),
-        log_above=0.05,
-    ),
+    Feature("lepton_iso_charged", "1", "lepton isolation from tracks, relative to its pT", _LEPTON_ISO, log_above=0.05),
+    Feature("lepton_iso_photon", "1", "isolation of the lepton from photons", _LEPTON_ISO_LOG, log_above=0.05),
+    Feature("lepton_iso_neutral", "1", "isolation of the lepton from neutral hadrons", _LEPTON_ISO_LOG, log_above=0.05),
     Feature("lepton_charge", "e", "charge of the lepton: -1 or 1", Binning(3, -1.5, 1.5)),
     Feature("lepton_is_electron", "1", "1 for an electron, 0 for a muon", Binning(2, -0.5, 1.5)),
 )
@@ -120,31 +100,12 @@ PARTICLE: Final = (
     Feature("px", "GeV", "momentum along x", log_above=1, turning=Turning.X),
     Feature("py", "GeV", "momentum along y", log_above=1, turning=Turning.Y),
     Feature("pz", "GeV", "momentum along the beam", log_above=1, turning=Turning.BEAM),
-    Feature(
-        "pt",
-        "GeV",
-        "transverse momentum; for photons and neutral hadrons ET",
-        Binning(50, 0, 50, log=True),
-        log_above=0.5,
-    ),
+    Feature("pt", "GeV", "transverse momentum; ET of neutral particles", Binning(50, 0, 50, log=True), log_above=0.5),
     Feature("eta", "1", "pseudorapidity", Binning(50, -5, 5), turning=Turning.BEAM),
     Feature("phi", "rad", "azimuth", Binning(32, -math.pi, math.pi), turning=Turning.AZIMUTH),
-    Feature(
-        "vertex_x",
-        "mm",
-        "x of a track's vertex; 0 for all others, the lepton included",
-        log_above=0.1,
-        turning=Turning.X,
-    ),
+    Feature("vertex_x", "mm", "x of a track's vertex; else 0, for the lepton too", log_above=0.1, turning=Turning.X),
     Feature("vertex_y", "mm", "y of a track's vertex; else 0", log_above=0.1, turning=Turning.Y),
-    Feature(
-        "vertex_z",
-        "mm",
-        "z of a track's vertex; else 0",
-        Binning(50, -200, 200, log=True),
-        log_above=50,
-        turning=Turning.BEAM,
-    ),
+    Feature("vertex_z", "mm", "z of a track's vertex; else 0", _VERTEX_Z, log_above=50, turning=Turning.BEAM),
     Feature("iso_charged", "1", "isolation from tracks, relative to the particle's pT", _ISOLATION, log_above=1),
     Feature("iso_photon", "1", "isolation from photons", _ISOLATION, log_above=1),
     Feature("iso_neutral", "1", "isolation from neutral hadrons", _ISOLATION, log_above=1),

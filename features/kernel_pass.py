@@ -7,7 +7,7 @@ depends only on the events part and on `kernel_items` of the settings.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -22,13 +22,16 @@ from features.kernels import OUTCOMES, FeatureBlock, build_features
 from features.schema import readable
 from features.settings import FeatureSettings
 from features.splitting import BALANCE_STREAM, MIXING_STREAM, UInt64s, event_hash, split_index, uniform
-from ingestion.schema import WEIGHT_PREFIX, carried_fields
+from ingestion.schema import COLLECTIONS, SCALARS, WEIGHT_PREFIX, events_schema
 from ingestion.storage import is_remote, new_file, place
 
 #: Settings that act after the kernels: a change of them leaves the kernel outputs valid.
 AFTER_KERNELS: Final = frozenset({"split", "balance", "integrated_luminosity", "rows_per_group", "feed_workers"})
 #: Counter of the events whose hardest lepton has no track within `features.own_track_dr`.
 LACKS_OWN_TRACK: Final = "leptons_without_own_track"
+_EVENTS: Final = events_schema()
+#: Columns of events that the kernels alone read.
+_INPUTS: Final = {*COLLECTIONS, *SCALARS} - {"weight"}
 
 
 class EventsFile(NamedTuple):
@@ -94,7 +97,7 @@ def run_kernels(part: EventsFile, settings: FeatureSettings, folder: Path) -> Ke
     with new_file(folder / name, flushed=True) as unfinished:
         with (
             pq.ParquetFile(readable(events_file), pre_buffer=is_remote(events_file)) as file,
-            pa.ipc.new_file(str(unfinished), unmixed_schema(carried_fields(file.schema_arrow))) as writer,
+            pa.ipc.new_file(str(unfinished), unmixed_schema(file.schema_arrow)) as writer,
         ):
             for group in range(file.num_row_groups):
                 events = file.read_row_group(group)
@@ -136,27 +139,15 @@ def read_unmixed(path: Path, *, factor: float = 1.0) -> pa.Table:
     return rows
 
 
-def unmixed_schema(carried: Sequence[pa.Field] = ()) -> pa.Schema:
-    """Arrow schema of unmixed rows, with the columns that the user carries along."""
-    return pa.schema(
-        [
-            ("file_uuid", pa.string()),
-            ("entry", pa.int64()),
-            ("origin_uuid", pa.string()),
-            ("origin_entry", pa.int64()),
-            ("label", pa.int64()),
-            ("weight", pa.float64()),
-            ("sample", pa.string()),
-            *((field.name, field.type) for field in carried),
-            ("hlf", pa.list_(pa.float32(), NUM_HLF)),
-            ("core", pa.large_list(pa.float32())),
-        ]
-    )
+def unmixed_schema(events: pa.Schema = _EVENTS) -> pa.Schema:
+    """Arrow schema of unmixed rows: what events have besides the inputs of the kernels, HLF and particles."""
+    kept = ((field.name, field.type) for field in events if field.name not in _INPUTS)
+    return pa.schema([*kept, ("hlf", pa.list_(pa.float32(), NUM_HLF)), ("core", pa.large_list(pa.float32()))])
 
 
 def unmixed_rows(events: pa.Table, block: FeatureBlock) -> pa.RecordBatch:
     """The selected events of a block in the schema `unmixed_schema()`."""
-    schema = unmixed_schema(carried_fields(events.schema))
+    schema = unmixed_schema(events.schema)
     identity = [events[name].take(block.selected).combine_chunks() for name in schema.names[:-2]]
     hlf = pa.FixedSizeListArray.from_arrays(block.hlf.ravel(), NUM_HLF)
     core = pa.LargeListArray.from_arrays(block.particle_offsets * NUM_CORE, block.core.ravel())

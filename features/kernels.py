@@ -109,19 +109,11 @@ def build_features(events: pa.Table, settings: FeatureSettings, *, scales: Energ
 
 
 def _cuts_of(settings: FeatureSettings) -> Cuts:
-    caps = settings.max_tracks, settings.max_photons, settings.max_neutral_hadrons
-    return Cuts(
-        settings.min_lepton_pt,
-        math.inf if settings.max_lepton_abs_eta is None else settings.max_lepton_abs_eta,
-        settings.max_lepton_isolation,
-        settings.min_leptons,
-        np.iinfo(np.int64).max if settings.max_leptons is None else settings.max_leptons,
-        settings.isolation_cone,
-        settings.own_track_dr,
-        settings.convention is Convention.SPARKDLTRIGGER,
-        *(caps if settings.particles else (0, 0, 0)),
-        ORDERINGS[settings.ordering],
-    )
+    given = {name: value for name, value in settings if name in Cuts._fields and value is not None}
+    if not settings.particles:
+        given |= dict.fromkeys(("max_tracks", "max_photons", "max_neutral_hadrons"), 0)
+    given["ordering"] = ORDERINGS[settings.ordering]
+    return Cuts(as_published=settings.convention is Convention.SPARKDLTRIGGER, **given)
 
 
 @compiled

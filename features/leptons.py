@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from typing import Generic, NamedTuple, TypeVar
 
 from features.arrays import Floats, Leptons
@@ -13,24 +15,22 @@ Value = TypeVar("Value", float, Floats)
 
 
 class Cuts(NamedTuple):
-    """The settings that the compiled kernels need."""
+    """The settings that the compiled kernels need, by their names, and two that are numbers here."""
 
-    min_pt: float
-    """Of a lepton, as `max_abs_eta` and `max_isolation`."""
-    max_abs_eta: float
-    max_isolation: float
-    min_leptons: int
-    max_leptons: int
-    cone: float
-    own_track_dr: float
     as_published: bool
     """Whether the convention is `sparkdltrigger`."""
-    max_tracks: int
-    """Of the particle list, as `max_photons` and `max_neutral_hadrons`."""
-    max_photons: int
-    max_neutral_hadrons: int
     ordering: int
     """One of `features.low_level.ORDERINGS`."""
+    min_lepton_pt: float
+    max_lepton_isolation: float
+    min_leptons: int
+    isolation_cone: float
+    own_track_dr: float
+    max_tracks: int
+    max_photons: int
+    max_neutral_hadrons: int
+    max_lepton_abs_eta: float = math.inf
+    max_leptons: int = sys.maxsize
 
 
 class Lepton(NamedTuple, Generic[Value]):
@@ -67,16 +67,16 @@ def select_lepton(
     num_accepted, num_isolated, highest_pt, lacks_track, previous = 0, 0, 0.0, False, -1.0
     for index in range(leptons.offsets[event], leptons.offsets[event + 1]):
         pt, eta, phi = leptons.pt[index], leptons.eta[index], leptons.phi[index]
-        if not (pt > cuts.min_pt and abs(eta) < cuts.max_abs_eta):
+        if not (pt > cuts.min_lepton_pt and abs(eta) < cuts.max_lepton_abs_eta):
             continue
         num_accepted += 1
-        sums, has_own = lepton_sums(candidates, eta, phi, cuts.cone, cuts.own_track_dr, cuts.as_published)
+        sums, has_own = lepton_sums(candidates, eta, phi, cuts.isolation_cone, cuts.own_track_dr, cuts.as_published)
         if pt > highest_pt:
             highest_pt, lacks_track = pt, not has_own
         charge, is_electron = leptons.charge[index], leptons.is_electron[index]
         charged = sums[TRACK] / pt - (1.0 if cuts.as_published else 0.0)
         lepton = Lepton(pt, eta, phi, charge, is_electron, charged, sums[PHOTON] / pt, sums[NEUTRAL] / pt)
-        if not charged + lepton.iso_photon + lepton.iso_neutral < cuts.max_isolation:
+        if not charged + lepton.iso_photon + lepton.iso_neutral < cuts.max_lepton_isolation:
             continue
         num_isolated += 1
         # Electrons come first.

@@ -112,8 +112,11 @@ def highest_pt(eligible: Indices, cap: int, candidates: Candidates) -> Indices:
     """
     if eligible.size <= cap or cap == 0:
         return eligible[:cap]
-    # Of 1 / pT the buckets are about equally full.
-    return np.sort(sorted_by(1.0 / candidates.pt[eligible], eligible, candidates)[:cap])
+    pt = candidates.pt[eligible]
+    lowest = np.partition(pt, pt.size - cap)[pt.size - cap]
+    harder, tied = eligible[pt > lowest], eligible[pt == lowest]
+    kept = sorted_by(np.zeros(tied.size), tied, candidates)[: cap - harder.size]
+    return np.sort(np.concatenate((harder, kept)))
 
 
 @compiled
@@ -166,16 +169,15 @@ def particle_list(
     out[0, CORE.iso_neutral] = lepton.iso_neutral
     if chosen.size == 0:
         return 1
-    relative = relative_isolations(candidates, cuts.cone, cuts.as_published)
+    relative = relative_isolations(candidates, cuts.isolation_cone, cuts.as_published)
     tracks, first_track = events.tracks, events.tracks.offsets[event]
     for row, index in enumerate(chosen, 1):
         out[row, CORE.kind] = candidates.kind[index]
         out[row, CORE.pt] = candidates.pt[index]
         out[row, CORE.eta] = candidates.eta[index]
         out[row, CORE.phi] = candidates.phi[index]
-        out[row, CORE.iso_charged] = relative[index, TRACK]
-        out[row, CORE.iso_photon] = relative[index, PHOTON]
-        out[row, CORE.iso_neutral] = relative[index, NEUTRAL]
+        for kind in range(3):
+            out[row, CORE.iso_charged + kind] = relative[index, kind]
         if candidates.kind[index] == TRACK:
             track = first_track + index
             charge = np.sign(tracks.pid[track]) if cuts.as_published else tracks.charge[track]

@@ -147,20 +147,11 @@ def fill_features(particles: Particles, first: int, stop: int, out: NDArray[np.f
         out[row, _OUT.px] = px(pt, phi)
         out[row, _OUT.py] = py(pt, phi)
         out[row, _OUT.pz] = pz(pt, eta)
-        out[row, _OUT.pt] = particles.pt[at]
-        out[row, _OUT.eta] = particles.eta[at]
-        out[row, _OUT.phi] = particles.phi[at]
-        out[row, _OUT.vertex_x] = particles.vertex_x[at]
-        out[row, _OUT.vertex_y] = particles.vertex_y[at]
-        out[row, _OUT.vertex_z] = particles.vertex_z[at]
-        out[row, _OUT.iso_charged] = particles.iso_charged[at]
-        out[row, _OUT.iso_photon] = particles.iso_photon[at]
-        out[row, _OUT.iso_neutral] = particles.iso_neutral[at]
-        out[row, _OUT.is_charged_hadron] = kind == TRACK
-        out[row, _OUT.is_neutral_hadron] = kind == NEUTRAL
-        out[row, _OUT.is_photon] = kind == PHOTON
-        out[row, _OUT.is_electron] = kind == ELECTRON
-        out[row, _OUT.is_muon] = kind == MUON
+        # Numbers from pT to the isolations, and then flags, follow one another in both tables.
+        for column, values in enumerate(particles[2:], _OUT.pt):
+            out[row, column] = values[at]
+        for column, flagged in enumerate((TRACK, NEUTRAL, PHOTON, ELECTRON, MUON), _OUT.is_charged_hadron):
+            out[row, column] = kind == flagged
         out[row, _OUT.charge] = particles.charge[at]
 
 

@@ -36,10 +36,6 @@ class MixingPlan(NamedTuple):
     counts: dict[str, list[int]]
     """Events of each class by split."""
 
-    def num_events(self) -> int:
-        """Events of all row groups."""
-        return sum(len(each.events) for each in self.groups)
-
     def tasks(self, at_most: int) -> list[list[RowGroupPlan]]:
         """Consecutive row groups for each task: `at_most` events, but at least one row group."""
         tasks: list[list[RowGroupPlan]] = []
@@ -60,28 +56,33 @@ def plan_mixing(parts: Sequence[EventKeys], settings: FeatureSettings, classes: 
         FeatureError: A split lacks a class or has too few events, or the weights of a class add up to 0 or less.
     """
     keys = EventKeys(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
-    fractions = np.ones(len(classes))
+    kept = np.ones(len(keys.split), dtype=np.bool_)
     if settings.balance is Balance.DOWNSAMPLE:
-        fractions = kept_fractions(keys.label[keys.split == TRAIN], len(classes))
-    kept = kept_by_balancing(keys, fractions)
-    refuse_empty_classes(keys.split[kept], keys.label[kept], classes)
+        kept = kept_by_downsampling(keys, len(classes))
+    counts = np.zeros((len(SPLITS), len(classes)), dtype=np.int64)
+    np.add.at(counts, (keys.split[kept], keys.label[kept]), 1)
+    refuse_empty_classes(counts, classes)
     groups: list[RowGroupPlan] = []
-    weights, counts = [], {}
+    weights = []
     for split, name in enumerate(SPLITS):
         events = np.flatnonzero(kept & (keys.split == split))
         weights.append(class_weights(keys.label[events], keys.weight[events], classes, split=name))
-        counts[name] = np.bincount(keys.label[events], minlength=len(classes)).tolist()
         size = group_size(
             len(events), rows_per_group=settings.rows_per_group, feed_workers=settings.feed_workers, split=name
         )
         mixed = events[np.argsort(keys.mixing[events], kind="stable")]
         cuts = range(0, len(mixed), size)
         groups += [RowGroupPlan(split, number, mixed[first : first + size]) for number, first in enumerate(cuts)]
-    return MixingPlan(groups, weights[TRAIN].tolist(), counts)
+    return MixingPlan(groups, weights[TRAIN].tolist(), dict(zip(SPLITS, counts.tolist(), strict=True)))
 
 
-def kept_by_balancing(keys: EventKeys, fractions: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Mask of the events that balancing keeps: all outside the training split, where every event measures."""
+def kept_by_downsampling(keys: EventKeys, num_classes: int) -> NDArray[np.bool_]:
+    """Mask of the events that are kept if all classes of the training split are to be as large as the smallest.
+
+    All events outside the training split are kept: there every event measures.
+    """
+    counts = np.bincount(keys.label[keys.split == TRAIN], minlength=num_classes)
+    fractions = counts.min() / np.maximum(counts, 1)
     kept: NDArray[np.bool_] = (keys.split != TRAIN) | (keys.balance < fractions[keys.label])
     return kept
 
@@ -109,18 +110,6 @@ def group_size(num_events: int, *, rows_per_group: int, feed_workers: int, split
         if -(-num_events // size) % feed_workers == 0:
             return size
     return min(rows_per_group, num_events // feed_workers)
-
-
-def kept_fractions(labels: NDArray[np.integer[Any]], num_classes: int) -> NDArray[np.float64]:
-    """Share of each class to keep so that all classes are as large as the smallest; (num_classes,).
-
-    Examples:
-        >>> kept_fractions(np.array([0, 0, 0, 0, 1]), 2).tolist()
-        [0.25, 1.0]
-    """
-    counts = np.bincount(labels, minlength=num_classes)
-    fractions: NDArray[np.float64] = counts.min() / np.maximum(counts, 1)
-    return fractions
 
 
 def class_weights(
@@ -151,14 +140,12 @@ def class_weights(
     return len(labels) / (len(names) * sums)
 
 
-def refuse_empty_classes(split: NDArray[np.integer[Any]], labels: NDArray[np.integer[Any]], names: list[str]) -> None:
-    """Refuse a split without events of some class.
+def refuse_empty_classes(counts: NDArray[np.int64], names: list[str]) -> None:
+    """Refuse a split without events of some class; `counts` are the events, (number of splits, number of classes).
 
     Raises:
         EmptySplitError: A split lacks a class; the message holds the table of counts.
     """
-    counts = np.zeros((len(SPLITS), len(names)), dtype=np.int64)
-    np.add.at(counts, (split, labels), 1)
     if (counts > 0).all():
         return
     table = "\n".join(

@@ -124,8 +124,16 @@ def make_features(
         KernelFile(str(output.path(kernels.parent)), first, factors[output.sample])
         for output, first in zip(outputs, first_events, strict=False)
     ]
-    with mixed(plan.num_events()) if mixed else nullcontext(spark.accumulator(0)) as num_mixed:
-        tasks = _mix(spark, plan.tasks(min(at_once, _EVENTS_PER_TASK)), files, classes, data, done=num_mixed)
+    with mixed(sum(map(sum, plan.counts.values()))) if mixed else nullcontext(spark.accumulator(0)) as num_mixed:
+
+        def write(groups: list[RowGroupPlan]) -> tuple[list[GroupWritten], Histograms]:
+            keep_freed_memory()
+            written, histograms = write_groups(groups, files, classes, data, _scratch(data))
+            num_mixed.add(sum(each.group.rows for each in written))
+            return written, histograms
+
+        planned = plan.tasks(min(at_once, _EVENTS_PER_TASK))
+        tasks = spark.parallelize(planned, len(planned)).map(write).collect()
     written = [group for groups, _ in tasks for group in groups]
     for folder in () if is_remote(data) else (kernels, *(data / split for split in SPLITS)):
         for unfinished in folder.glob(".*"):
@@ -216,26 +224,6 @@ def _run_kernels(
     known = {(output.name, output.digest): output for output in earlier if output.is_there(sizes)}
     work = [(part, known.get((part.name, part.digest))) for part in parts]
     return list(spark.parallelize(work, num_tasks(len(work))).map(run).collect())
-
-
-def _mix(
-    spark: SparkContext,
-    tasks: Sequence[list[RowGroupPlan]],
-    files: Sequence[KernelFile],
-    classes: list[str],
-    data: Path,
-    *,
-    done: Accumulator[int],
-) -> list[tuple[list[GroupWritten], Histograms]]:
-    """Write the row groups of each task."""
-
-    def write(groups: list[RowGroupPlan]) -> tuple[list[GroupWritten], Histograms]:
-        keep_freed_memory()
-        written, histograms = write_groups(groups, files, classes, data, _scratch(data))
-        done.add(sum(each.group.rows for each in written))
-        return written, histograms
-
-    return list(spark.parallelize(tasks, len(tasks)).map(write).collect())
 
 
 def _scratch(folder: Path) -> Path:

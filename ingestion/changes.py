@@ -19,16 +19,12 @@ def recognise(infos: Iterable[FileInfo], earlier: Iterable[FileInfo]) -> list[Fi
     file whose content cannot be read counts as changed; the error comes when it is read.
     """
     before = {info.uuid: info for info in earlier}
-    return [_recognised(info, before.get(info.uuid)) for info in infos]
+    return [_recognised(info, before[info.uuid]) if info.uuid in before else info for info in infos]
 
 
-def is_unchanged(info: FileInfo, before: FileInfo | None) -> bool:
+def is_unchanged(info: FileInfo, old: FileInfo | None) -> bool:
     """Whether a file from `recognise` is the one that was read before."""
-    return before is not None and (info.size, info.entries, info.revision) == (
-        before.size,
-        before.entries,
-        before.revision,
-    )
+    return old is not None and (info.size, info.entries, info.revision) == (old.size, old.entries, old.revision)
 
 
 def content_digest(path: str) -> str:
@@ -44,17 +40,13 @@ def content_digest(path: str) -> str:
         return file_digest(Path(path))
 
 
-def _recognised(info: FileInfo, before: FileInfo | None) -> FileInfo:
-    if before is None:
-        return info._replace(digest="", revision="")
-    is_same = (info.size, info.entries) == (before.size, before.entries) and (
-        (info.modified and info.modified == before.modified)
-        # A file without entries has no digest: nothing of it was read.
-        or not info.entries
-        or _has_digest(info.path, before.digest)
-    )
-    digest, revision = (before.digest, before.revision) if is_same else ("", info.modified)
-    return info._replace(digest=digest, revision=revision)
+def _recognised(info: FileInfo, old: FileInfo) -> FileInfo:
+    same_size = (info.size, info.entries) == (old.size, old.entries)
+    # A file without entries has no digest: nothing of it was read.
+    same_time = not info.entries or (info.modified and info.modified == old.modified)
+    if same_size and (same_time or _has_digest(info.path, old.digest)):
+        return info._replace(digest=old.digest, revision=old.revision)
+    return info._replace(digest="", revision=info.modified)
 
 
 def _has_digest(path: str, digest: str) -> bool:

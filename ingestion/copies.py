@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ingestion.thresholds import Offsets
+if TYPE_CHECKING:
+    from ingestion.thresholds import Jagged
 
 UInt64s = NDArray[np.uint64]
 
@@ -29,22 +30,27 @@ class Copies(NamedTuple):
     """Number of the part, and entry, of the original of the first copy."""
 
 
-def event_keys(scalars: Sequence[NDArray[np.floating]], particles: Sequence[tuple[Offsets, UInt64s]]) -> UInt64s:
+def event_keys(scalars: Mapping[str, NDArray[np.floating]], collections: Mapping[str, Jagged]) -> UInt64s:
     """64 bits of the content of each event, the same wherever the event is; 0 for an event without particles.
 
-    `scalars` are (num_events,); `particles` offsets of each collection, and 64 bits of each of its particles.
+    The content is the missing energy, and pT (or ET), eta and phi of all particles.
 
     Examples:
-        >>> offsets, bits = np.array([0, 1, 2, 2]), np.array([5, 5], dtype=np.uint64)
-        >>> keys = event_keys([np.array([1.0, 1.0, 1.0])], [(offsets, bits)])
+        >>> from ingestion.thresholds import Jagged
+        >>> one, met = np.ones(2, np.float32), np.array([5.0, 5.0, 5.0])
+        >>> tracks = Jagged(np.array([0, 1, 2, 2]), {"pt": one, "eta": one, "phi": one})
+        >>> keys = event_keys({"met": met, "met_phi": met}, {"tracks": tracks})
         >>> bool(keys[0] == keys[1]), int(keys[2])
         (True, 0)
     """
-    keys = np.zeros(len(scalars[0]), dtype=np.uint64)
+    keys = np.zeros(len(scalars["met"]), dtype=np.uint64)
     has_particles = np.zeros(len(keys), dtype=np.bool_)
-    for values in scalars:
-        keys = _mixed(keys + values.astype(np.float64).view(np.uint64))
-    for offsets, bits in particles:
+    for name in ("met", "met_phi"):
+        keys = _mixed(keys + scalars[name].astype(np.float64).view(np.uint64))
+    for offsets, fields in collections.values():
+        momenta = np.column_stack([fields["pt" if "pt" in fields else "et"], fields["eta"]])
+        bits: UInt64s = np.ascontiguousarray(momenta, np.float32).view(np.uint64).ravel()
+        bits += fields["phi"].astype(np.float32).view(np.uint32) * _ODD
         product = bits * _GOLDEN
         product ^= product >> np.uint64(32)
         running = np.zeros(len(bits) + 1, np.uint64)
@@ -54,11 +60,10 @@ def event_keys(scalars: Sequence[NDArray[np.floating]], particles: Sequence[tupl
     return np.where(has_particles, keys, np.uint64(0))
 
 
-def particle_bits(pt: NDArray[np.floating], eta: NDArray[np.floating], phi: NDArray[np.floating]) -> UInt64s:
-    """64 bits of each particle, from pT, eta and phi."""
-    bits: UInt64s = np.ascontiguousarray(np.column_stack([pt, eta]), np.float32).view(np.uint64).ravel()
-    bits += phi.astype(np.float32).view(np.uint32) * _ODD
-    return bits
+def read_keys(file: Path) -> UInt64s:
+    """The keys of the entries of one part."""
+    keys: UInt64s = np.load(io.BytesIO(file.read_bytes()))
+    return keys
 
 
 def find_copies(parts: Sequence[tuple[Path, int]]) -> dict[int, Copies]:
@@ -67,7 +72,7 @@ def find_copies(parts: Sequence[tuple[Path, int]]) -> dict[int, Copies]:
     A part is given as the file with the keys of its entries, and its first entry.
     """
     with ThreadPoolExecutor() as threads:
-        keys = list(threads.map(lambda part: np.load(io.BytesIO(part[0].read_bytes())), parts))
+        keys = list(threads.map(lambda part: read_keys(part[0]), parts))
     starts = np.cumsum([0, *map(len, keys)])
     values = np.concatenate([np.zeros(0, np.uint64), *keys])
     order = np.argsort(values, kind="stable")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -34,7 +33,7 @@ from ingestion.root_format import check_header
 from ingestion.schema import OPTIONAL_SCALARS, ORIGIN_BRANCHES, PARTICLE_COLLECTIONS, WEIGHT_PREFIX
 from ingestion.settings import IngestSettings, OnBadFile, SampleSettings, field_branches
 from ingestion.storage import file_system, has_wildcards, is_remote, matching, size_and_time
-from ingestion.waiting import Cause, Waiting, arrived_late, is_recent, why_nothing_is_read
+from ingestion.waiting import Waiting, arrived_late, is_recent
 
 _INSPECTORS: Final = 8
 #: Classes with the events of a file.
@@ -109,6 +108,32 @@ class Inventory(NamedTuple):
     infos: list[FileInfo]
     bad: list[BadFile]
     waiting: list[Waiting] = []  # noqa: RUF012 - nobody changes it
+
+
+def found_files(
+    samples: Iterable[SampleSettings],
+    settings: IngestSettings,
+    say: Callable[[str], None],
+    *,
+    strict: bool = False,
+    known: Mapping[str, FileInfo | BadFile] | None = None,
+    on_file: Callable[[int, int], None] | None = None,
+    needs_particles: bool = True,
+) -> Inventory:
+    """Find and check the files of all samples; `say` gets a line about each that waits, and each glob without files.
+
+    If `strict`, every glob must match. The other arguments are those of `inventory`.
+
+    Raises:
+        IngestionError: See `expand` and `inventory`.
+        FilesToComeError: A sample has files that wait, and none that can be read now.
+    """
+    sources = expand(samples, on_unmatched=None if strict else lambda words: say(f"note: {words}"))
+    found = inventory(sources, settings, known=known, on_file=on_file, needs_particles=needs_particles)
+    for each in found.waiting:
+        say(f"left for another run: {each.path}: {each.reason}")
+    _refuse_waiting(found)
+    return found
 
 
 def expand(samples: Iterable[SampleSettings], *, on_unmatched: Callable[[str], None] | None = None) -> list[SourceFile]:
@@ -216,8 +241,11 @@ def _check(
         return _look(source, settings, before, stamp, needs_particles)
     except IngestionError as problem:
         if is_recent(modified, settings.settle_seconds):
-            reason = f"it may still be being written: {problem}"
-            return Waiting(source.sample, source.path, Cause.UNFINISHED, reason)
+            reason = (
+                f"it may still be being written (bad if it is so {settings.settle_seconds:g} s, ingest.settle_seconds, "
+                f"after its last change): {problem}"
+            )
+            return Waiting(source.sample, source.path, reason)
         if settings.on_bad_file is OnBadFile.FAIL or not problem.is_of_the_file:
             return problem
         return BadFile(source.sample, source.path, type(problem).__name__, str(problem), size, modified)
@@ -233,7 +261,8 @@ def _look(
     """Check one file of this size and time; reuse the earlier result if the file is unchanged."""
     size, modified = stamp
     if arrived_late(modified, settings.until):
-        return Waiting(source.sample, source.path, Cause.LATE, f"it was modified at or after {settings.until}")
+        reason = f"it was modified at or after ingest.until, {settings.until}; a run with a later one takes it"
+        return Waiting(source.sample, source.path, reason)
     # Without a modification time from the server, changes cannot be seen.
     if before is not None and modified and (before.size, before.modified) == stamp:
         if isinstance(before, FileInfo):
@@ -242,23 +271,23 @@ def _look(
             return before._replace(sample=source.sample)
     info = patiently(inspect, source, settings, size=size, modified=modified, needs_particles=needs_particles)
     if settings.settle_seconds and patiently(size_and_time, source.path) != stamp:
-        return Waiting(source.sample, source.path, Cause.UNFINISHED, "it changed while it was checked")
+        return Waiting(source.sample, source.path, "it changed while it was checked")
     return info
 
 
-def refuse_waiting(found: Inventory, settings: IngestSettings) -> None:
-    """Refuse a sample whose readable files all wait: the data is fine, but it is too early to read it.
-
-    Raises:
-        FilesToComeError: A sample has files that wait, and none that can be read now.
-    """
+def _refuse_waiting(found: Inventory) -> None:
+    """Refuse a sample whose readable files all wait: the data is fine, but it is too early to read it."""
     readable = {info.sample for info in found.infos}
-    waiting: dict[str, list[Waiting]] = {}
+    reasons: dict[str, list[str]] = {}
     for each in found.waiting:
         if each.sample not in readable:
-            waiting.setdefault(each.sample, []).append(each)
-    bad = Counter(each.sample for each in found.bad)
-    if problems := [why_nothing_is_read(name, files, bad[name], settings) for name, files in waiting.items()]:
+            reasons.setdefault(each.sample, []).append(each.reason)
+    problems = [
+        f"sample '{name}': nothing to do yet (files left for another run: {len(of_files)}, skipped as bad: "
+        f"{sum(each.sample == name for each in found.bad)}). The first: {of_files[0]}"
+        for name, of_files in reasons.items()
+    ]
+    if problems:
         raise FilesToComeError("\n".join(problems))
 
 

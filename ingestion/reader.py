@@ -15,7 +15,6 @@ import uproot
 from numpy.typing import NDArray
 
 from ingestion.baskets import basket_boundaries, chunk_edges, entries_at_once
-from ingestion.copies import UInt64s, event_keys, particle_bits
 from ingestion.errors import DamagedFileError, WrongBranchTypeError, reading
 from ingestion.files import FileInfo
 from ingestion.schema import (
@@ -158,17 +157,6 @@ def _raw_events(
             jets["btag"] = (jets["btag"] > settings.min_btag).astype(fields["btag"].dtype)
     carried = {name: _scalar(arrays[name], places[name], kind) for name, kind in info.carried.items()}
     return RawEvents(entries, scalars, collections, carried, origin)
-
-
-def keys_of_events(raw: RawEvents) -> UInt64s:
-    """The keys of `ingestion.copies`, from the missing energy and the momenta of all particles."""
-    collections = [(each, each.fields.get("pt", each.fields.get("et"))) for each in raw.collections.values()]
-    particles = [
-        (each.offsets, particle_bits(pt, each.fields["eta"], each.fields["phi"]))
-        for each, pt in collections
-        if pt is not None
-    ]
-    return event_keys([raw.scalars["met"], raw.scalars["met_phi"]], particles)
 
 
 def select_events(

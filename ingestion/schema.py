@@ -110,12 +110,6 @@ def _described(field: Field) -> dict[str, str]:
     return {"unit": field.unit or "1", "branch": field.branch}
 
 
-def carried_fields(schema: pa.Schema) -> list[pa.Field]:
-    """The fields of a table of events that the user carries along."""
-    own = set(events_schema().names)
-    return [field for field in schema if field.name not in own]
-
-
 def _list_type(fields: Mapping[str, Field]) -> pa.ListType:
     members = [pa.field(name, pa.type_for_alias(field.dtype), nullable=False) for name, field in fields.items()]
     return pa.list_(pa.field("element", pa.struct(members), nullable=False))

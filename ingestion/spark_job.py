@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 from pyspark import Accumulator, SparkContext
 
 from ingestion.changes import content_digest
-from ingestion.copies import UInt64s, find_copies
+from ingestion.copies import UInt64s, event_keys, find_copies
 from ingestion.errors import BadFilesError, ConflictingFilesError, DamagedFileError, EmptySampleError, IngestionError
 from ingestion.files import BadFile, FileInfo, refuse_too_many
-from ingestion.reader import keys_of_events, read_events, select_events
+from ingestion.reader import read_events, select_events
 from ingestion.retrying import patiently
 from ingestion.schema import events_schema
 from ingestion.settings import IngestSettings, OnBadFile, OnDuplicate, SampleSettings
@@ -56,13 +56,12 @@ class EventsPart(NamedTuple):
     """The output of one range; `name` is empty if no event of the range passes."""
 
     sample: str
-    path: str
     file_uuid: str
     start: int
     stop: int
     name: str
     digest: str
-    """Digest of the Parquet file's content."""
+    """Digest of the Parquet file's content, if it went to object storage; else whoever publishes it takes it."""
     counts: dict[str, int]
     weights: dict[str, list[float]]
     lies_in: str = ""
@@ -249,7 +248,7 @@ def ingest_range(work: EntryRange, settings: IngestSettings, out_dir: Path) -> E
             write_statistics=_WITH_STATISTICS,
         ) as writer:
             for raw in read_events(work.info, settings, start=work.start, stop=work.stop):
-                keys.append(keys_of_events(raw))
+                keys.append(event_keys(raw.scalars, raw.collections))
                 selection = select_events(raw, work.info, settings, without=work.without)
                 if selection.table.num_rows:
                     writer.write_table(selection.table)
@@ -257,15 +256,17 @@ def ingest_range(work: EntryRange, settings: IngestSettings, out_dir: Path) -> E
                     counts[step] += selection.counts[step]
                     weights[step] = [a + b for a, b in zip(weights[step], selection.weights[step], strict=True)]
         if counts["events"]:
-            digest = file_digest(unfinished)
+            digest = file_digest(unfinished) if is_remote(out_dir) else ""
         else:
             unfinished.unlink()
+            # Of a read that did not leave out copies.
+            (out_dir / name).unlink(missing_ok=True)
             name = ""
     make_folder(keys_folder(out_dir))
     with new_file(keys_folder(out_dir) / f"{stem}.npy") as unfinished, unfinished.open("wb") as file:
         np.save(file, np.concatenate(keys))
     info, lies_in = work.info, str(out_dir.parent) if is_remote(out_dir) else ""
-    return EventsPart(info.sample, info.path, info.uuid, work.start, work.stop, name, digest, counts, weights, lies_in)
+    return EventsPart(info.sample, info.uuid, work.start, work.stop, name, digest, counts, weights, lies_in)
 
 
 def sum_by_sample(parts: Iterable[EventsPart], samples: Sequence[SampleSettings]) -> dict[str, dict[str, int]]:
@@ -283,7 +284,7 @@ def _take_over(infos: Sequence[FileInfo], earlier: EarlierParts, out_dir: Path) 
     storage = str(out_dir.parents[1]) if is_remote(out_dir) else ""
     for info in infos:
         parts = earlier.parts.get(info.uuid)
-        # What is a copy depends on the other files too. Parts move neither from nor to nor between storages.
+        # What is a copy depends on the other files too. Parts do not move to, from or between storages.
         if not parts or any(p.counts["rejected_copy"] or p.lies_in.rpartition("/")[0] != storage for p in parts):
             continue
         if not storage:
@@ -293,7 +294,7 @@ def _take_over(infos: Sequence[FileInfo], earlier: EarlierParts, out_dir: Path) 
                 continue
             for old, new in links.items():
                 link_or_copy(old, new)
-        taken[info.uuid] = [part._replace(path=info.path) for part in parts]
+        taken[info.uuid] = list(parts)
     return taken
 
 

@@ -61,6 +61,7 @@ class Runner:
         self.run_folder = run_folder
         self.console = run_folder.console
         self.log = run_folder.log
+        self._up_to_date: set[str] = set()
 
     @property
     def config(self) -> Config:
@@ -111,6 +112,7 @@ class Runner:
                         if self._run_stage(stage, force=force):
                             ran.append(stage.name)
                             self.run_folder.refresh()
+                        self._up_to_date.add(stage.name)
             except BaseException as error:
                 try:
                     self._log_end(running, error)
@@ -206,8 +208,10 @@ class Runner:
 
     def say_what_is_stale(self, stage: Stage, upstream: dict[str, Version]) -> None:
         """Name the stale stages whose versions a stage is going to use."""
+        # The stages of this run are not.
+        others = upstream.keys() - self._up_to_date
         for each in STAGES:
-            if each.name in upstream and (reasons := self._reasons(each, upstream[each.name])):
+            if each.name in others and (reasons := self._reasons(each, upstream[each.name])):
                 self.console.print(
                     f"  note: {each.name} is stale ({escape(reasons[0])}); {stage.name} uses its current version",
                     highlight=False,
@@ -246,7 +250,7 @@ class Runner:
         started = time.monotonic()
         try:
             # Afresh, only the work of these settings is thrown away.
-            thrown_away = folder.name[4:] if afresh else "none"
+            thrown_away = folder.name.partition("-")[2] if afresh else "none"
             store.begin(
                 folder, can_continue=lambda each: stage.can_continue(each) and not each.name.endswith(thrown_away)
             )
@@ -329,7 +333,10 @@ class Runner:
     def _reasons(self, stage: Stage, current: Version, *, ignore: Sequence[str] = ()) -> list[str]:
         if any(self.run_folder.store(name).current() is None for name in stage.upstream_of(self.config)):
             return ["the output of a stage that it reads is gone"]
-        found = stage.find_inputs(self.config, current, self.console)
+        try:
+            found = stage.find_inputs(self.config, current, self.console)
+        except IngestionError as problem:
+            return [f"its input cannot be read: {problem}"]
         after = self._fingerprint(stage, found, self.run_folder.upstream(stage, mixed=True))
         before = Fingerprint.from_json(current.manifest["fingerprint"])
         reasons = reasons_to_run(before.without_inputs(ignore), after.without_inputs(ignore))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Final, NamedTuple, Self
 
 import numpy as np
+
+# It loads its parts at their first use, so commands that only plan do not wait for `scipy.special`.
+import scipy
 from numpy.typing import NDArray
-from scipy.special import betaincinv
 
 from models.errors import UndefinedMetricError
 
@@ -79,7 +81,7 @@ def share(passing: WeightSums, failing: WeightSums, *, outside: float = ONE_SIGM
     def end(quantile: float, more_passing: float, more_failing: float) -> float:
         if num_passing + more_passing == 0 or num_failing + more_failing == 0:
             return float(num_failing + more_failing == 0)
-        place = betaincinv(num_passing + more_passing, num_failing + more_failing, quantile)
+        place = scipy.special.betaincinv(num_passing + more_passing, num_failing + more_failing, quantile)
         return float(of_passing * place / (of_passing * place + of_failing * (1 - place)))
 
     added = ((0.0, 1.0), (1.0, 0.0)) if min(num_passing, num_failing) < FEW else ((0.5, 0.5), (0.5, 0.5))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import psutil
 from pydantic import ValidationError
 
 from features.dataset import FeatureDataset
@@ -50,6 +50,8 @@ _FOLDER: Final = "compare"
 _RESULT: Final = "result.json"
 _FIGURES: Final = "figures"
 _PAGE: Final = "page.md"
+#: For how long the processors are watched before times are measured [s].
+_LOOK_SECONDS: Final = 3.0
 #: Its table, for the report of the run.
 _TABLE: Final = "table.json"
 FORMS: Final = ("small", "full")
@@ -202,7 +204,7 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
     cores, code = read_machine(run_dir=config.run_dir).cores, code_version()
     is_simulated, timing, measured = settings.execution == "simulate", None, ClusterSettings()
     checks: list[TimeCheck] = []
-    busy = os.getloadavg()[0]
+    busy = 0.0
     if is_simulated and settings.calibration_epochs is not None:
         timing = plan_calibration(settings, subject, config.train, folder, cores=cores)
         busy = _busy_cores(timing.runs, folder / TIMING / "load.json")
@@ -217,6 +219,7 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
     if is_simulated:
         _simulate(run_folder, study.name, runs, code, cores)
     else:
+        busy = _busy_cores(runs, folder / TIMING / "load.json")
         _measure(run_folder, runs, folder, code, "train")
     machine = {"cpu": cpu_name(), "cores": cores, "load": busy}
     found = StudyResult(
@@ -236,11 +239,14 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
 
 
 def _busy_cores(runs: Sequence[PlannedRun], path: Path) -> float:
-    """Mean number of busy cores in the minute before runs that measure times; of earlier runs as written then."""
+    """Number of busy cores just before runs that measure times; of earlier runs as written then.
+
+    The load average would also count what was done before: with `STUDY=all`, the study before.
+    """
     if path.exists() and all(run.result is not None for run in runs):
         before: float = json.loads(path.read_text(encoding="utf-8"))
         return before
-    found = os.getloadavg()[0]
+    found = psutil.cpu_percent(_LOOK_SECONDS) / 100 * (psutil.cpu_count() or 1)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(found), encoding="utf-8")
     return found

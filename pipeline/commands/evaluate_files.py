@@ -18,7 +18,8 @@ from features.normalisation import GeneratedSample
 from features.schema import readable
 from features.spark_job import Unsplit, make_unsplit
 from features.spark_job import sum_by_sample as sum_outputs
-from ingestion.files import expand, inventory, refuse_waiting
+from ingestion.copies import UInt64s
+from ingestion.files import found_files
 from ingestion.settings import SampleSettings
 from ingestion.spark_job import ingest, keys_folder, sum_by_sample
 from models.evaluation.candidate import Candidate
@@ -33,7 +34,7 @@ from pipeline.reporting.cutflow import cutflow, generated, missing_weights, sum_
 from pipeline.run_folder import RunFolder
 from pipeline.runs.models_on_disk import find_models
 from pipeline.runs.provenance import code_version, now
-from pipeline.runs.seen_events import count_seen, identities, originals
+from pipeline.runs.seen_events import NO_KEYS, count_seen, distinct_keys, identities
 from pipeline.runs.store import write_atomically
 from pipeline.runs.trained_models import FoundModel, refuse_other_features, refuse_seen_events, trained_models
 from pipeline.stages.evaluate import make_task, rates_behind_cutflow
@@ -53,8 +54,8 @@ class _Events(NamedTuple):
     files: list[Path]
     has_truth: bool
     rates: Rates | None = None
-    copied: Sequence[str] = ()
-    """Identities of events of the run folder that some of these are copies of."""
+    keys: UInt64s = NO_KEYS
+    """Keys of new events, by which copies are known."""
 
 
 def evaluate_files(run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str], out: Path | None) -> Path:
@@ -98,9 +99,10 @@ def _evaluate(run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str
             events = _new_events(run_folder, inputs, unfinished)
         else:
             events = _Events("test split", dataset.files("test"), has_truth=True)
-        for name in refuse_seen_events(found, events.files, events.copied):
+        for name in refuse_seen_events(found, events.files, events.keys):
             run_folder.say(
-                f"  the training events of {name} are unknown; if they include these events, the result means nothing"
+                f"  nobody knows whether {name} was trained on these events or on copies of them; if so, the result "
+                f"means nothing"
             )
         _write(run_folder, found, events, dataset, unfinished)
         shutil.rmtree(unfinished / _FEATURES, ignore_errors=True)
@@ -163,12 +165,16 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
     events_dir, features_dir = folder / "events", folder / _FEATURES
     for each in (events_dir, features_dir):
         each.mkdir()
+
+    def say(words: str) -> None:
+        run_folder.say(f"  {words}")
+
     with Bar(run_folder.console, "checking files", "files") as bar:
-        checked = inventory(expand(samples), config.ingest, on_file=bar, needs_particles=config.features.particles)
-    refuse_waiting(checked, config.ingest)
+        particles = config.features.particles
+        checked = found_files(samples, config.ingest, say, strict=True, on_file=bar, needs_particles=particles)
     notes = _notes(samples, run_folder.config) if has_truth else []
     for words in (*notes, *missing_weights(info._asdict() for info in checked.infos)):
-        run_folder.say(f"  note: {words}")
+        say(f"note: {words}")
     config.refuse_load_test(any(info.is_load_test for info in checked.infos))
     with Bar(run_folder.console, "Spark", "") as bar:
         bar(0, 0, "starting")
@@ -180,7 +186,7 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
             done=done, num_tasks=run_folder.spark.num_tasks, bad=checked.bad,
         )  # fmt: skip
     for bad in read.bad:
-        run_folder.say(f"  skipped: {bad.message}")
+        say(f"skipped: {bad.message}")
     parts = [
         EventsFile(part.name, part.sample, part.digest, str(events_dir.absolute() / part.name))
         for part in read.parts
@@ -200,14 +206,14 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
             spark, parts, known, config.features, config.classes, features_dir.absolute(),
             done=done, num_tasks=run_folder.spark.num_tasks,
         )  # fmt: skip
-    copied = originals(run_folder.store("ingest").current(), list(keys_folder(events_dir).iterdir()))
+    keys = distinct_keys(keys_folder(events_dir))
     for each in (events_dir, keys_folder(events_dir)):
         shutil.rmtree(each)
     selected = sum(output.counts["selected"] for output in made.outputs)
-    run_folder.say(f"  {len(checked.infos)} files, {total} entries, {kept} with a lepton, {selected} selected")
+    say(f"{len(checked.infos)} files, {total} entries, {kept} with a lepton, {selected} selected")
     if not selected:
         raise EmptySelectionError("--inputs: no event of these files passes the selection. Give more, or others.")
-    return _Events(", ".join(inputs), made.files, has_truth, _rates(config, run_folder.config, ingested, made), copied)
+    return _Events(", ".join(inputs), made.files, has_truth, _rates(config, run_folder.config, ingested, made), keys)
 
 
 def _notes(samples: Sequence[SampleSettings], known: Config) -> list[str]:
@@ -262,8 +268,10 @@ def _reference(run_folder: RunFolder, dataset: FeatureDataset | None, events: _E
     config = run_folder.config
     if not config.evaluate.reference or dataset is None or not _suits(dataset, config):
         return []
-    if num_seen := count_seen(dataset, identities(events.files, also=events.copied)):
-        run_folder.say(f"  no boosted trees: the training and validation splits hold {num_seen} of these events")
+    num_seen = count_seen(dataset, identities(events.files), events.keys)
+    if num_seen != 0:
+        hold = "may hold copies" if num_seen is None else f"hold {num_seen}"
+        run_folder.say(f"  no boosted trees: the training and validation splits {hold} of these events")
         return []
     train = dataset.files("train")
     return [boosted_trees(train, dataset.classes, dataset.class_weights, seed=config.train.seed)]

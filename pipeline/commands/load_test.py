@@ -25,7 +25,7 @@ def load_test(run_folder: RunFolder, folder: Path, num_events: int, *, seed: int
         IngestionError: A file of the config cannot be read.
     """
     from ingestion.errors import EmptySampleError
-    from ingestion.files import expand, inventory, refuse_waiting
+    from ingestion.files import found_files
     from ingestion.load_test import TREE, branch_map, write_load_test
     from ingestion.schema import WEIGHT_PREFIX
 
@@ -38,9 +38,9 @@ def load_test(run_folder: RunFolder, folder: Path, num_events: int, *, seed: int
         raise cannot_write(folder, cause, other="another folder") from cause
     if in_use:
         raise RunFolderError(f"{folder} is not empty. Choose a new folder, so that files of two samples do not mix.")
-    sources = expand(config.samples, on_unmatched=lambda words: run_folder.say(f"note: {words}"))
-    found = inventory(sources, config.ingest, needs_particles=config.features.particles)
-    refuse_waiting(found, config.ingest)
+    found = found_files(config.samples, config.ingest, run_folder.say, needs_particles=config.features.particles)
+    for bad in found.bad:
+        run_folder.say(f"skipped: {bad.message}")
     readable = {info.sample for info in found.infos}
     for sample in config.samples:
         if sample.name not in readable:
@@ -65,8 +65,14 @@ def load_test(run_folder: RunFolder, folder: Path, num_events: int, *, seed: int
             {"name": sample.name, "label": sample.label, "files": [path.name for path in files[sample.name]]}
             for sample in config.samples
         ],
-        # The copies hold bits of b-tags, whatever their parents hold.
-        "ingest": {**content.get("ingest", {}), "tree": TREE, "branch_map": branch_map(), "min_btag": None},
+        # The copies hold bits of b-tags, whatever their parents hold, and are written now.
+        "ingest": {
+            **content.get("ingest", {}),
+            "tree": TREE,
+            "branch_map": branch_map(),
+            "min_btag": None,
+            "until": None,
+        },
         "report": {
             **content.get("report", {}),
             "title": "Load test",

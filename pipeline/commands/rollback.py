@@ -7,7 +7,6 @@ from pipeline.errors import ConfigError, MissingInputError, nearest
 from pipeline.run_folder import RunFolder
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.provenance import now
-from pipeline.runs.store import number_of
 
 
 def rollback(run_folder: RunFolder, network: str) -> tuple[str, str]:
@@ -24,8 +23,7 @@ def rollback(run_folder: RunFolder, network: str) -> tuple[str, str]:
     with run_folder.locked():
         registry = Registry(run_folder.config.run_dir, network)
         current = registry.recovered()
-        in_use = number_of(current.name) if current else 0
-        earlier = [name for name in registry.promoted() if number_of(name) < in_use]
+        earlier = registry.earlier_models(current) if current else []
         if current is None or not earlier:
             raise MissingInputError(
                 f"there is no previous model of '{network}' in {registry.folder}; nothing to roll back to."

@@ -10,7 +10,7 @@ from pydantic_core import InitErrorDetails
 from rich.console import Console
 
 from ingestion.errors import EmptySampleError
-from ingestion.files import expand, inventory, refuse_waiting
+from ingestion.files import found_files
 from pipeline.config import Config, simulated_processes
 from pipeline.configuration.mistakes import explain
 from pipeline.errors import ConfigError
@@ -25,16 +25,16 @@ def validate(config: Config, console: Console) -> Iterator[str]:
         IngestionError: A sample has no file, or a file is bad.
     """
     _refuse_unknown_keys_of_studies(config.compare)
-    unmatched: list[str] = []
+    said: list[str] = []
     # Once made, simulated samples have paths.
     to_come = [sample for sample in config.samples if simulated_processes(sample)]
-    sources = expand((sample for sample in config.samples if sample not in to_come), on_unmatched=unmatched.append)
-    with Bar(console, "checking files", "files") as bar:
-        found = inventory(sources, config.ingest, on_file=bar, needs_particles=config.features.particles)
-    yield from (f"note: {words}" for words in unmatched)
+    there, particles = [sample for sample in config.samples if sample not in to_come], config.features.particles
+    try:
+        with Bar(console, "checking files", "files") as bar:
+            found = found_files(there, config.ingest, said.append, on_file=bar, needs_particles=particles)
+    finally:
+        yield from said
     yield from (f"would be skipped: {each.message}" for each in found.bad)
-    yield from (f"would be left for another run: {each.path}: {each.reason}" for each in found.waiting)
-    refuse_waiting(found, config.ingest)
     for sample in config.samples:
         if sample in to_come:
             yield f"{sample.name}: made by simulate, class {config.classes[sample.label]}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -72,7 +72,7 @@ def validate_simulation(run_folder: RunFolder, reference: Sequence[str], out: Pa
                 label=sample.label,
                 files=named.get(sample.name, [str(ROOT / _BUNDLED.format(sample.name))]),
             )
-            (one, its), (two, others) = (_read(each, config) for each in (sample, other))
+            (one, its), (two, others) = (_read(each, config, run_folder.say) for each in (sample, other))
             ours.append(one)
             theirs.append(two)
             area = separation(one, two, seed=_SEED)
@@ -139,15 +139,18 @@ def _verdict(found: Estimate, goal: float) -> str:
     return "met" if found.value <= goal else "missed"
 
 
-def _read(sample: SampleSettings, config: Config) -> tuple[WeightedEvents, dict[str, Any]]:
+def _read(sample: SampleSettings, config: Config, say: Callable[[str], None]) -> tuple[WeightedEvents, dict[str, Any]]:
     """High-level features of the selected events, and numbers of their candidates, with weights."""
     from features.kernels import build_features
-    from ingestion.files import expand, inventory
+    from ingestion.files import found_files
     from ingestion.reader import read_events, select_events
     from models.evaluation.sample_comparison import WeightedEvents
 
     hlf, weights, tables = [], [], []
-    for info in inventory(expand([sample]), config.ingest).infos:
+    found = found_files([sample], config.ingest, say, strict=True)
+    for bad in found.bad:
+        say(f"skipped: {bad.message}")
+    for info in found.infos:
         for raw in read_events(info, config.ingest, start=0, stop=info.entries):
             table = select_events(raw, info, config.ingest).table
             block = build_features(table, config.features)

@@ -65,9 +65,9 @@ def _moved(key: str, name: str, path: Path, folder: str, *, is_there: Callable[[
 
 
 def _is_run_folder(name: str) -> bool:
-    return any(Path(name).glob(f"*/{POINTER}"))
+    return bool(glob.glob(f"*/{POINTER}", root_dir=name))  # noqa: PTH207 - pathlib raises if a name is too long
 
 
 def _matches(pattern: str) -> bool:
     found = glob.iglob(pattern, recursive=True)  # noqa: PTH207 - the pattern may be absolute
-    return Path(pattern).exists() or any(True for _ in found)
+    return os.path.exists(pattern) or any(True for _ in found)  # noqa: PTH110 - pathlib raises if a name is too long

@@ -112,7 +112,7 @@ def missing_weights(files: Iterable[Mapping[str, Any]]) -> list[str]:
     Args:
         files: Input files, as the manifest of ingest holds them.
     """
-    names = dict.fromkeys(file["sample"] for file in files if "weight" in file["missing_optional"])
+    names = dict.fromkeys(file["sample"] for file in files if file["entries"] and "weight" in file["missing_optional"])
     return [f"The files of {', '.join(names)} have no event weights: every event has weight 1."] if names else []
 
 

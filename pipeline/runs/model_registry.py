@@ -37,14 +37,34 @@ class Registry(StageStore):
         """Names of the models that were not withdrawn, the oldest first."""
         return [name for name in self.complete() if _WITHDRAWN not in (self.manifest_of(name) or {})]
 
+    def models(self) -> list[str]:
+        """Names of the promoted models, the oldest first; of a model that a repair published again, the newest."""
+        newest = {(self.manifest_of(name) or {})["digest"]: name for name in self.promoted()}
+        return sorted(newest.values(), key=number_of)
+
     def withdrawn_digests(self) -> set[str]:
         """Digests of the models that were rolled back."""
         manifests = [self.manifest_of(name) or {} for name in self.complete()]
         return {manifest["digest"] for manifest in manifests if _WITHDRAWN in manifest}
 
+    def earlier_models(self, current: Version) -> list[str]:
+        """Names of the models before one, the oldest first. A repair publishes the same model again."""
+        return [
+            name
+            for name in self.promoted()
+            if number_of(name) < number_of(current.name) and not self._holds(name, current)
+        ]
+
     def withdraw(self, version: Version, when: str) -> None:
-        """Mark a model as rolled back."""
-        self.rewrite_manifest(version, version.manifest | {_WITHDRAWN: when})
+        """Mark a model as rolled back, in every version that holds it."""
+        for name in self.promoted():
+            if self._holds(name, version):
+                twin = Version(name, self.folder / name, self.manifest_of(name) or {})
+                self.rewrite_manifest(twin, twin.manifest | {_WITHDRAWN: when})
+
+    def _holds(self, name: str, other: Version) -> bool:
+        """Whether a version holds the same model as another."""
+        return bool((self.manifest_of(name) or {}).get("digest") == other.manifest["digest"])
 
     def recovered(self) -> Version | None:
         """The model in use; a missing pointer is first set to the newest promoted model.

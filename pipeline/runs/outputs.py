@@ -40,10 +40,11 @@ NOT_CONTENT: Final = frozenset(
         "training_seconds",
         "trainings_taken_over",
         "wait_seconds",
+        "waiting_files",
     }
 )
-#: Pattern for the counters of a manifest, among the files that a stage reads.
-COUNTERS: Final = "counters"
+#: Pattern of all counters of a manifest, among the files that a stage reads; `counters/weights` is one.
+COUNTERS: Final = "counters/*"
 
 
 class OutputFile(NamedTuple):
@@ -126,18 +127,17 @@ def changed_files(folder: Path, files: Collection[OutputFile]) -> list[OutputFil
     return [each for each in files if each in missing or _digest(each.place(folder)) != each.digest]
 
 
-def content_digest(files: Iterable[OutputFile], counters: object, patterns: Sequence[str]) -> str:
-    """One digest of the content of the files that match patterns.
+def content_digest(files: Iterable[OutputFile], counters: Mapping[str, Any], patterns: Sequence[str]) -> str:
+    """One digest of the content of the files and counters that match patterns.
 
     Args:
         files: All files of a version.
         counters: The counters of its manifest.
-        patterns: Patterns of paths below its folder; `*` also matches slashes, and `COUNTERS` means the counters.
+        patterns: Patterns of paths below its folder, and of counters as `COUNTERS`; `*` also matches slashes.
     """
-    said = {each.path: each.content for each in files if any(fnmatchcase(each.path, one) for one in patterns)}
-    if COUNTERS in patterns:
-        said[COUNTERS] = digest_of(counters)
-    return digest_of(said)
+    content = {each.path: each.content for each in files}
+    content |= {f"counters/{name}": each for name, each in counters.items() if name not in NOT_CONTENT}
+    return digest_of({path: each for path, each in content.items() if any(fnmatchcase(path, one) for one in patterns)})
 
 
 def digest_of(value: object) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from collections.abc import Sequence
@@ -13,59 +12,91 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from features.dataset import FeatureDataset
 from features.errors import FeatureError
 from features.schema import IDENTITY_COLUMNS, readable
+from ingestion.copies import UInt64s, read_keys
 from ingestion.storage import sizes_below
-from pipeline.runs.store import Version
+from pipeline.errors import RunFolderError
+from pipeline.runs.store import StageStore, Version
 
 #: File beside the model that names the features of the training.
 _RUN: Final = "run.json"
 #: Splits that a training sees: it learns from one, and the other chooses its best epoch.
 _LEARNT_FROM: Final = ("train", "val")
+#: The key of an event that has none.
+_NO_EVENT: Final[UInt64s] = np.zeros(1, np.uint64)
+#: No events.
+NO_KEYS: Final[UInt64s] = _NO_EVENT[1:]
 
 
-def count_seen(dataset: FeatureDataset, events: pa.Array) -> int:
-    """Number of events (see `identities`) in the training and validation splits of a dataset."""
+def count_seen(dataset: FeatureDataset, events: pa.Array, keys: UInt64s = NO_KEYS) -> int | None:
+    """Number of events in the training and validation splits of a dataset, also those that are copies of others there.
+
+    Args:
+        dataset: The dataset, a version of `features`.
+        events: The events; see `identities`.
+        keys: Keys by which copies are known; see `distinct_keys`.
+
+    Returns:
+        None if it holds none of the identities, and may hold copies.
+    """
+    copied = _originals(dataset.folder, keys)
     seen = identities([file for split in _LEARNT_FROM for file in dataset.files(split)])
-    return pc.sum(pc.is_in(events, value_set=seen)).as_py() or 0
+    events = pc.unique(pa.concat_arrays([events, pa.array(copied or (), pa.string())]))
+    found = pc.sum(pc.is_in(events, value_set=seen)).as_py() or 0
+    return None if copied is None and not found else found
 
 
-def identities(files: Sequence[Path], *, also: Sequence[str] = ()) -> pa.Array:
-    """`uuid:entry` of all rows of some features files, and further ones."""
+def identities(files: Sequence[Path]) -> pa.Array:
+    """`uuid:entry` of all rows of some features files."""
     tables = [pq.read_table(readable(file), columns=list(IDENTITY_COLUMNS)) for file in files]
     if not tables:
         return pa.array([], pa.string())
     table = pa.concat_tables(tables)
     joined = pc.binary_join_element_wise(table["file_uuid"], table["entry"].cast(pa.string()), ":")
-    joined = joined.combine_chunks() if isinstance(joined, pa.ChunkedArray) else joined
-    return pc.unique(pa.concat_arrays([joined, pa.array(also, pa.string())])) if also else joined
+    return joined.combine_chunks() if isinstance(joined, pa.ChunkedArray) else joined
 
 
-def originals(ingested: Version | None, keys: Sequence[Path]) -> list[str]:
+def distinct_keys(folder: Path) -> UInt64s:
+    """The keys of the events that have one (`ingestion.copies`), each once and in order.
+
+    Args:
+        folder: Of the files of the keys.
+    """
+    return np.unique(np.concatenate([_NO_EVENT, *map(read_keys, folder.iterdir())]))[1:]
+
+
+def _originals(features: Path, keys: UInt64s) -> list[str] | None:
     """`uuid:entry` of the ingested events that new files hold too: after `hadd` or a skim under another identity.
 
     Args:
-        ingested: A version of `ingest`, if there is any.
-        keys: Files with the keys of the new events (`ingestion.copies`).
+        features: The version of `features` that was made of the ingested events.
+        keys: Of the new events; see `distinct_keys`.
+
+    Returns:
+        None if nobody knows: the ingested events are gone, or other code made their keys.
     """
-    from ingestion.spark_job import EventsPart  # noqa: PLC0415 - pyspark
-
     found: list[str] = []
-    if ingested is None:
+    if not len(keys):
         return found
-    new = np.concatenate([np.zeros(0, np.uint64), *map(_keys_in, keys)])
-    for part in (EventsPart(**each) for each in ingested.manifest["counters"]["parts"]):
-        own = _keys_in(part.keys_file(ingested.folder / "events"))
-        found += [f"{part.file_uuid}:{part.start + place}" for place in np.flatnonzero((own != 0) & np.isin(own, new))]
+    run_dir = features.parents[1]
+    made_from = StageStore(run_dir, "features").manifest_of(features.name) or {}
+    store, name = StageStore(run_dir, "ingest"), made_from.get("upstream", {}).get("ingest", "")
+    ingested = Version(name, store.folder / name, store.manifest_of(name) or {})
+    try:
+        if not ingested.ran_same_code("ingestion.copies"):
+            return None
+        for file in ingested.files:
+            if file.path.startswith("keys/"):
+                uuid, _, start = Path(file.path).stem.rpartition("-")
+                own = read_keys(file.place(ingested.folder))
+                places = np.flatnonzero(keys[np.searchsorted(keys[:-1], own)] == own)
+                found += [f"{uuid}:{int(start) + place}" for place in places]
+    except (FileNotFoundError, KeyError, RunFolderError):
+        return None
     return found
-
-
-def _keys_in(file: Path) -> NDArray[np.uint64]:
-    keys: NDArray[np.uint64] = np.load(io.BytesIO(file.read_bytes()))
-    return keys
 
 
 def dataset_of(place: Path) -> Path | None:

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 from features.dataset import FeatureDataset
 from features.settings import FeatureSettings
+from ingestion.copies import UInt64s
 from models.errors import ModelError
 from models.evaluation.candidate import Candidate
 from models.saved_model import load_model
-from pipeline.runs.seen_events import count_seen, dataset_of, identities
+from pipeline.runs.seen_events import NO_KEYS, count_seen, dataset_of, identities
 from pipeline.runs.store import Version
 
 
@@ -95,29 +96,27 @@ def refuse_other_classes(found: FoundModel, classes: Sequence[str]) -> None:
         )
 
 
-def refuse_seen_events(models: Sequence[FoundModel], files: Sequence[Path], copied: Sequence[str] = ()) -> list[str]:
+def refuse_seen_events(models: Sequence[FoundModel], files: Sequence[Path], keys: UInt64s = NO_KEYS) -> list[str]:
     """Refuse models that were trained, or chosen, on events of the evaluation.
 
     Args:
         models: The models.
         files: Features of the events.
-        copied: Identities of events that some of these are copies of.
+        keys: Their keys, by which copies of training events are known; see `distinct_keys`.
 
     Returns:
-        Names of the models whose training events are unknown.
+        Names of the models of which nobody knows whether they have seen the events.
 
     Raises:
         ModelError: A model has seen the events; the message counts them.
     """
     events = identities(files)
-    seen = identities(files, also=copied)
     unknown = []
     for each in models:
-        if each.dataset is None:
+        num_seen = None if each.dataset is None else count_seen(FeatureDataset.load(each.dataset), events, keys)
+        if num_seen is None:
             unknown.append(each.candidate.name)
-            continue
-        num_seen = count_seen(FeatureDataset.load(each.dataset), seen)
-        if num_seen:
+        elif num_seen:
             raise ModelError(
                 f"{each.candidate.name} was trained on {num_seen} of these {len(events)} events, so its results on "
                 f"them mean nothing. Evaluate it on events that it has not seen."

@@ -32,7 +32,7 @@ class Evaluate(Stage):
 
     name: ClassVar[str] = "evaluate"
     reads: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "ingest": (COUNTERS, "events/*"),
+        "ingest": ("events/*", "counters/samples", "counters/weights"),
         "features": ("dataset.json", "scaler.json", "train/*", "test/*", COUNTERS),
         "train": ("*/model/*", "*/metrics/rank-0.jsonl"),
     }

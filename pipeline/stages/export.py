@@ -54,7 +54,7 @@ class Export(Stage):
         if version.manifest["stage"] != "train":
             return super().content_read(version)
         networks = version.manifest["counters"]["networks"]
-        return content_digest(version.files, None, [f"{network}/model/*" for network in networks])
+        return content_digest(version.files, {}, [f"{network}/model/*" for network in networks])
 
     def config_items(self, config: Config) -> dict[str, Any]:
         """The section `export`; of the firmware only where it is wanted."""

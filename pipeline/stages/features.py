@@ -17,7 +17,6 @@ from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import counted
 from pipeline.reporting.cutflow import as_json, as_text, cutflow, generated, sum_weights, uncertain_mixtures
 from pipeline.runs.kernel_outputs import remove_unused_outputs
-from pipeline.runs.outputs import COUNTERS
 from pipeline.runs.store import StageStore, Version
 from pipeline.runs.stored_files import KERNELS
 from pipeline.stages.base import Check, Context, Result, Stage
@@ -35,7 +34,9 @@ class Features(Stage):
     """Selects events and computes model inputs; see `features.spark_job`."""
 
     name: ClassVar[str] = "features"
-    reads: ClassVar[Mapping[str, tuple[str, ...]]] = {"ingest": ("events/*", COUNTERS)}
+    reads: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "ingest": ("events/*", "counters/samples", "counters/weights", "counters/load_test")
+    }
     uses_storage: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = (Need.SPARK,)
 
@@ -156,12 +157,10 @@ def _events_files(context: Context) -> list[EventsFile]:
     from features.kernel_pass import EventsFile
 
     ingested = context.upstream["ingest"]
-    paths = {each.path: str(each.place(ingested.folder)) for each in ingested.files}
-    return [
-        EventsFile(part["name"], part["sample"], part["digest"], paths[f"events/{part['name']}"])
-        for part in ingested.manifest["counters"]["parts"]
-        if part["name"]
-    ]
+    files = {each.path: each for each in ingested.files}
+    parts = [part for part in ingested.manifest["counters"]["parts"] if part["name"]]
+    found = [(part, files[f"events/{part['name']}"]) for part in parts]
+    return [EventsFile(p["name"], p["sample"], each.digest, str(each.place(ingested.folder))) for p, each in found]
 
 
 def _earlier(context: Context) -> list[KernelOutput]:

@@ -53,10 +53,10 @@ class Ingest(Stage):
     def find_inputs(self, config: Config, current: Version | None, console: Console) -> StageInputs:
         """The ROOT files, by UUID: moving a file changes nothing. Details: an `ingestion.files.Inventory`."""
         from ingestion.changes import recognise
-        from ingestion.files import expand, inventory, refuse_waiting
+        from ingestion.files import found_files
 
-        def note(words: str) -> None:
-            console.print(f"  note: {words}", highlight=False, markup=False)
+        def say(words: str) -> None:
+            console.print(f"  {words}", highlight=False, markup=False)
 
         infos, bad = _earlier_files(current)
         known: dict[str, FileInfo | BadFile] = {}
@@ -67,13 +67,8 @@ class Ingest(Stage):
             if current.manifest["packages"] == package_versions():
                 known |= {each.path: each for each in bad}
         with Bar(console, "checking files", "files") as bar:
-            sources = expand(config.samples, on_unmatched=note)
-            found = inventory(
-                sources, config.ingest, known=known, on_file=bar, needs_particles=config.features.particles
-            )
-        for each in found.waiting:
-            console.print(f"  left for another run: {each.path}: {each.reason}", highlight=False, markup=False)
-        refuse_waiting(found, config.ingest)
+            particles = config.features.particles
+            found = found_files(config.samples, config.ingest, say, known=known, on_file=bar, needs_particles=particles)
         found = found._replace(infos=recognise(found.infos, infos))
         return StageInputs(_identities(found.infos, found.bad), found)
 
@@ -115,7 +110,7 @@ class Ingest(Stage):
                 earlier=earlier,
                 bad=bad,
             )
-        if any(info.lacks_particles for info in infos):
+        if any(info.lacks_particles for info in infos if info.entries):
             context.say(
                 "note: The files have no particles: the isolations of leptons are 0, and no lepton fails their cut."
             )

@@ -22,7 +22,7 @@ class Report(Stage):
 
     name: ClassVar[str] = "report"
     reads: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "ingest": (COUNTERS,),
+        "ingest": ("counters/samples", "counters/weights", "counters/bad_files"),
         "features": ("dataset.json", "histograms.json", "cutflow.json", COUNTERS),
         "train": (COUNTERS,),
         "evaluate": ("*.json", "*.png", COUNTERS),

@@ -11,9 +11,11 @@ from feature_datasets import write_dataset
 from training_runs import flat_weights, make_spec, summary
 
 from features.dataset import FeatureDataset
-from training.errors import LaunchError
+from training.errors import DivergedError
 from training.launching.launcher import launch, launch_all
 from training.launching.rank import RunSpec
+from training.studies.measured import measure_all
+from training.studies.plan import Subject, planned
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 
@@ -60,7 +62,7 @@ def test_one_worker_can_be_launched_like_several(dataset: FeatureDataset, tmp_pa
 def test_an_error_names_its_run_and_what_is_done_stays_done(dataset: FeatureDataset, tmp_path: Path) -> None:
     diverging = {"algorithm": "local-sgd", "optimizer": "sgd", "learning_rate": 1e30}
     runs = specs(dataset, tmp_path / "many", {}, diverging, {"algorithm": "d-psgd"})
-    with pytest.raises(LaunchError, match=r"in the run .*run-1: .*training failed on rank") as caught:
+    with pytest.raises(DivergedError, match=r"in the run .*run-1: .*training failed on rank") as caught:
         launch_all(runs, tmp_path / "job", on_progress=lambda *_: None)
     assert "training diverged" in str(caught.value)
     assert [(run.out_dir / "summary.json").exists() for run in runs] == [True, False, False]
@@ -72,3 +74,25 @@ def test_an_error_names_its_run_and_what_is_done_stays_done(dataset: FeatureData
     assert (runs[0].out_dir / "summary.json").stat().st_mtime_ns == before
     # Nothing is left to do: no rank is started.
     launch_all(repaired, tmp_path / "job", on_progress=lambda *_: pytest.fail("a run was done again"))
+
+
+def test_a_run_of_a_study_that_diverged_stopped_all_others_at_each_repetition(
+    dataset: FeatureDataset, tmp_path: Path
+) -> None:
+    diverging = {"algorithm": "local-sgd", "optimizer": "sgd", "learning_rate": 1e30}
+    chosen: list[dict[str, Any]] = [{}, diverging, {"algorithm": "d-psgd"}]
+    runs = [
+        planned(Subject(spec.workload), spec.train, None, None, tmp_path / "runs", f"method-{number}", {})
+        for number, spec in enumerate(specs(dataset, tmp_path / "specs", *chosen))
+    ]
+    told: list[tuple[int, int, str]] = []
+    measure_all(
+        runs, tmp_path / "job", code="commit 1", on_progress=lambda *words: told.append(words), on_loss=pytest.fail
+    )
+    found = [run.result for run in runs]
+    assert [result and result.numbers["diverged"] for result in found] == [0.0, 1.0, 0.0]
+    assert [result and result.has_diverged for result in found] == [False, True, False]
+    assert not (runs[1].folder / "checkpoints").exists()
+    done = [each[0] for each in told]
+    assert done == sorted(done)
+    assert told[-1] == (told[-1][1], told[-1][1], "method-2, seed 1")

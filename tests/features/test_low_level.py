@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 from extracted_features import ELECTRON, Extract, column
 from made_events import lepton, made_event, tower, track
 
-from features.columns import PARTICLE_FEATURE_NAMES
+from features import low_level
+from features.columns import PARTICLE_FEATURE_NAMES, PHOTON
+from features.isolation import Candidates
+from features.low_level import highest_pt, sorted_by
 
 
 def test_lepton_row_is_massless_at_vertex_zero(extract: Extract) -> None:
@@ -122,6 +127,39 @@ def test_highest_pt_of_each_kind_are_kept_in_file_order(extract: Extract, kind: 
     event = made_event(electrons=[ELECTRON], **{kind: [make(pt, 2.0, 2.0) for pt in pts]})
     (rows,) = extract(event, ordering="file").particles
     assert column(rows[1:], "pt") == [pt for pt in pts if pt > 2.5]
+
+
+class Counted(np.ndarray):
+    """Numbers that count how often one of them is read."""
+
+    reads = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        Counted.reads += 1
+        return super().__getitem__(place)
+
+
+@pytest.mark.parametrize(
+    "pt",
+    [
+        0.5 + np.random.default_rng(1).exponential(1, 1000),
+        np.random.default_rng(1).exponential(1, 1000),
+        np.append(0.5 + np.random.default_rng(1).exponential(1, 999), 1e-4),
+        np.append(0.5 + np.random.default_rng(1).exponential(1, 999), 1e4),
+        0.25 * np.random.default_rng(1).integers(2, 100, 1000),
+    ],
+    ids=["above a threshold", "without a threshold", "one very soft", "one very hard", "in steps"],
+)
+def test_the_work_to_find_the_highest_pt_grows_as_their_number(pt: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    def counted(key: np.ndarray, *rest: Any) -> Any:
+        return sorted_by.py_func(key.view(Counted), *rest)
+
+    monkeypatch.setattr(low_level, "sorted_by", counted)
+    monkeypatch.setattr(Counted, "reads", 0)
+    candidates = Candidates(np.full(1000, PHOTON), pt, np.zeros(1000), np.zeros(1000))
+    kept = highest_pt.py_func(np.arange(1000), 10, candidates)
+    assert kept.tolist() == sorted(np.argsort(-pt, kind="stable")[:10].tolist())
+    assert Counted.reads < 10_000
 
 
 @pytest.mark.parametrize(("places", "expected"), [(2, [(1.0, 1.5), (1.0, 1.0)]), (1, [(1.0, 1.0)])], ids=["eta", "phi"])

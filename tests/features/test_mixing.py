@@ -17,8 +17,7 @@ from features.mixing import (
     RowGroupPlan,
     class_weights,
     group_size,
-    kept_by_balancing,
-    kept_fractions,
+    kept_by_downsampling,
     plan_mixing,
     refuse_empty_classes,
 )
@@ -64,7 +63,7 @@ def test_every_event_has_one_place_and_keys_grow_through_the_groups_of_a_split(k
         events = np.concatenate([each.events for each in groups])
         assert sorted(events) == np.flatnonzero(of_events.split == split).tolist()
         assert (np.diff(of_events.mixing[events].astype(object)) > 0).all()
-    assert plan.num_events() == len(keys) == sum(map(sum, plan.counts.values()))
+    assert sum(len(each.events) for each in plan.groups) == len(keys) == sum(map(sum, plan.counts.values()))
 
 
 def test_a_task_has_consecutive_groups_up_to_its_limit_and_at_least_one() -> None:
@@ -83,8 +82,11 @@ def test_the_split_with_too_few_events_was_not_named() -> None:
 
 
 def test_downsampling_brings_all_classes_to_the_smallest() -> None:
-    labels = np.repeat([0, 1, 2], [1000, 100, 400])
-    np.testing.assert_allclose(kept_fractions(labels, 3), [0.1, 1.0, 0.25])
+    sizes = [1000, 100, 400]
+    label = np.repeat([0, 1, 2], sizes)
+    balance = np.concatenate([np.arange(size) / size for size in sizes])
+    keys = EventKeys(np.zeros_like(label), np.arange(1500, dtype=np.uint64), balance, label, np.ones(1500))
+    assert np.bincount(label[kept_by_downsampling(keys, 3)]).tolist() == [100] * 3
 
 
 def test_downsampling_keeps_a_part_of_what_it_kept_before_as_the_larger_class_grows() -> None:
@@ -100,10 +102,7 @@ def test_downsampling_keeps_a_part_of_what_it_kept_before_as_the_larger_class_gr
         zeros = np.zeros(len(names), np.int8)
         return EventKeys(zeros, np.arange(len(names), dtype=np.uint64), balance, label, np.ones(len(names)))
 
-    kept = []
-    for num_files in (2, 3, 4):
-        found = keys(num_files)
-        kept.append(kept_by_balancing(found, kept_fractions(found.label, 2)))
+    kept = [kept_by_downsampling(keys(num_files), 2) for num_files in (2, 3, 4)]
     assert [int(each[:500].sum()) for each in kept] == [500] * 3, "the smallest class stays whole"
     for fewer, more in pairwise(reversed(kept)):
         assert (more[: len(more)] | ~fewer[: len(more)]).all()
@@ -128,6 +127,5 @@ def test_negative_weights_are_fine_as_long_as_their_sum_is_positive() -> None:
 
 
 def test_a_split_without_a_class_is_shown_with_its_table() -> None:
-    split, labels = np.array([0, 0, 1, 1, 2]), np.array([0, 1, 0, 1, 1])
     with pytest.raises(EmptySplitError, match=r"(?s)lacks a class.*test\s+QCD\s+0\s+ttbar\s+1"):
-        refuse_empty_classes(split, labels, ["QCD", "ttbar"])
+        refuse_empty_classes(np.array([[1, 1], [1, 1], [0, 1]]), ["QCD", "ttbar"])

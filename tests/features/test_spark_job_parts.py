@@ -29,7 +29,7 @@ from features.kernel_pass import (
 )
 from features.kernels import OUTCOMES, build_features
 from features.matrices import model_inputs
-from features.mixing import kept_by_balancing, kept_fractions, plan_mixing
+from features.mixing import kept_by_downsampling, plan_mixing
 from features.mixing_pass import KernelFile, PickedRows, gathered, group_file, write_group, write_groups
 from features.normalisation import GeneratedSample
 from features.scaling import ColumnStatistics, scaler_json
@@ -248,7 +248,7 @@ def test_downsampled_sets_are_nested_and_grow_with_the_smallest_class(tmp_path: 
     )  # fmt: skip
     rarer = np.flatnonzero((label == 0) | (np.arange(4000) % 3 == 0))
     fewer, more = (
-        set(chosen[kept_by_balancing(part, kept_fractions(part.label, 2))].tolist())
+        set(chosen[kept_by_downsampling(part, 2)].tolist())
         for chosen in (rarer, np.arange(4000))
         for part in (EventKeys(*(column[chosen] for column in keys)),)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -96,9 +97,11 @@ class AirflowHome:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait(timeout=30)
-        for each in self._left():
+        # Airflow's own processes change their titles, which takes their environment with it; their group stays.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        for each in processes_of(self.folder):
             each.kill()
-        psutil.wait_procs(self._left(), timeout=10)
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         """What Airflow's database says; nothing while it has no tables yet."""
@@ -152,17 +155,6 @@ class AirflowHome:
         )
         assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]
         return done.stdout
-
-    def _left(self) -> list[psutil.Process]:
-        """Processes that have our home in their environment, or our folder in their command line."""
-        found = {each.pid: each for each in processes_of(self.folder)}
-        for each in psutil.process_iter():
-            try:
-                if each.environ().get("AIRFLOW_HOME") == str(self.home):
-                    found[each.pid] = each
-            except psutil.Error:
-                continue
-        return list(found.values())
 
 
 def pipeline_python(folder: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,13 @@ def without_figures(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Figure, "savefig", lambda _, path, **__: Path(path).write_bytes(b""))
 
 
+def with_brief_timing(patch: pytest.MonkeyPatch) -> None:
+    """The throughput of exported networks is measured with one batch instead of for half a second."""
+    from models.export import latency
+
+    patch.setattr(latency, "measure_throughput", partial(latency.measure_throughput, seconds=0.0))
+
+
 def command(provider: SparkProvider, *arguments: str | Path, figures: bool = False) -> Any:
     """`python -m pipeline ...` here, `without_figures` unless a test wants them.
 
@@ -36,6 +44,7 @@ def command(provider: SparkProvider, *arguments: str | Path, figures: bool = Fal
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pipeline.run_folder.SparkProvider", lambda _: Lent(provider))
+        with_brief_timing(patch)
         if not figures:
             without_figures(patch)
         return CliRunner().invoke(app, [str(argument) for argument in arguments])

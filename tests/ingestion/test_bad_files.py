@@ -223,7 +223,9 @@ def test_no_event_of_a_file_stays_of_which_one_piece_is_damaged(analysis: Analys
                 tree: Any = file.mktree("Delphes", {name: array.type.content for name, array in arrays.items()})
             tree.extend(arrays)
     analysis.ingest(entries_per_task=5)
-    assert len([part for part in analysis.counters["parts"] if part["path"] == str(path)]) == 3
+    with uproot.open(path) as opened:
+        identity = str(opened.file.uuid)
+    assert [part["file_uuid"] for part in analysis.counters["parts"]].count(identity) == 3
     damage(path)
     analysis.ingest(entries_per_task=5, on_bad_file="skip")
     assert bad_of(analysis.counters) == [("qcd", "qcd_many.root", "DamagedFileError")]

@@ -71,7 +71,10 @@ def test_dropped_copies_leave_every_event_and_every_weight_once(
     weights = [sum(part.weights[step][0] for part in found.parts) for step in ("entries", "rejected_copy")]
     different = {*range(12), *range(50, 60), *range(70, 75)}
     assert weights[0] - weights[1] == sum(1.0 + number for number in different)
-    kept = [pt for part in found.parts if part.name for pt in lepton_pts(tmp_path / "out" / "events" / part.name)]
+    files = list((tmp_path / "out" / "events").iterdir())
+    # It held parts too of which nothing was left.
+    assert {path.name for path in files} == {part.name for part in found.parts if part.name}
+    kept = [pt for path in files for pt in lepton_pts(path)]
     assert sorted(kept) == [40.0 + number for number in sorted(different) if number % 3]
 
 

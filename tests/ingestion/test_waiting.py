@@ -14,9 +14,9 @@ from command_line import SAMPLES
 
 from ingestion import files as module
 from ingestion.errors import BadFilesError, FilesToComeError, TruncatedFileError
-from ingestion.files import BadFile, Inventory, SourceFile, inventory, refuse_waiting
-from ingestion.settings import IngestSettings
-from ingestion.waiting import Cause, Waiting, is_recent
+from ingestion.files import Inventory, SourceFile, found_files, inventory
+from ingestion.settings import IngestSettings, SampleSettings
+from ingestion.waiting import is_recent
 
 WHOLE = SAMPLES / "qcd_13TeV_PU20_0.root"
 
@@ -107,48 +107,66 @@ def test_files_from_the_end_of_the_interval_on_are_left(data: Path) -> None:
     assert "2026-01-02" in found.waiting[0].reason
 
 
-def waiting(sample: str, *causes: Cause) -> list[Waiting]:
-    return [Waiting(sample, f"{sample}_{number}.root", cause, "") for number, cause in enumerate(causes)]
+def samples(data: Path, *names: str) -> list[SampleSettings]:
+    return [SampleSettings(name=name, label=0, files=[str(data / "*.root")]) for name in names]
+
+
+def refused(settings: IngestSettings, *given: SampleSettings) -> tuple[list[str], list[str]]:
+    """What is said of samples before they are refused, and the lines of the error."""
+    said: list[str] = []
+    with pytest.raises(FilesToComeError) as caught:
+        found_files(given, settings, said.append)
+    return said, str(caught.value).splitlines()
 
 
 def test_a_sample_of_which_nothing_can_be_read_yet_is_too_early(data: Path) -> None:
     until = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
-    settings = IngestSettings(until=until, settle_seconds=60)
-    found = look(data, until=until)
-    assert [each.cause for each in found.waiting] == [Cause.LATE, Cause.LATE]
-    with pytest.raises(FilesToComeError, match="sample 'qcd': all 2 files are left for another run") as caught:
-        refuse_waiting(found, settings)
-    for words in ("2 came at or after ingest.until, 2026-01-02 00:00:00+00:00", "nothing to do yet", "later ingest"):
-        assert words in str(caught.value)
-    assert "settle_seconds" not in str(caught.value)
+    late = "it was modified at or after ingest.until, 2026-01-02 00:00:00+00:00; a run with a later one takes it"
+    said, (words,) = refused(IngestSettings(until=until, settle_seconds=60), *samples(data, "qcd"))
+    assert said == [f"left for another run: {data / name}.root: {late}" for name in ("half", "whole")]
+    assert (
+        words
+        == f"sample 'qcd': nothing to do yet (files left for another run: 2, skipped as bad: 0). The first: {late}"
+    )
 
 
 def test_a_first_file_that_is_being_written_is_too_early(data: Path) -> None:
     (data / "whole.root").unlink()
-    settings = IngestSettings(settle_seconds=60)
-    with pytest.raises(
-        FilesToComeError, match=r"its only file is left .* \(1 may still be being written\); nothing .* 60 s \(ingest"
-    ):
-        refuse_waiting(look(data, settle_seconds=60), settings)
+    said, (words,) = refused(IngestSettings(settle_seconds=60), *samples(data, "qcd"))
+    assert len(said) == 1
+    assert "(files left for another run: 1, skipped as bad: 0)" in words
+    assert "may still be being written (bad if it is so 60 s, ingest.settle_seconds, after its last change): " in words
+    assert "is truncated" in words
 
 
-def test_every_sample_that_waits_is_named_and_bad_files_are_counted() -> None:
-    bad = [BadFile("ttbar", "bad.root", "TruncatedFileError", "it is truncated")]
-    both = [*waiting("qcd", Cause.LATE, Cause.UNFINISHED), *waiting("ttbar", Cause.UNFINISHED)]
-    with pytest.raises(FilesToComeError) as caught:
-        refuse_waiting(Inventory([], bad, both), IngestSettings())
-    first, second = str(caught.value).splitlines()
-    assert first.startswith("sample 'qcd': all 2 files are left for another run (1 came at or after")
-    assert "; 1 may still be being written)" in first
-    assert second.startswith("sample 'ttbar': 1 of 2 files are left for another run (1 may still")
-    assert "; the others are skipped as bad)" in second
+def test_every_sample_that_waits_is_named_and_bad_files_are_counted(data: Path) -> None:
+    for name in ("old", "older"):
+        (data / f"{name}.root").write_bytes((data / "half.root").read_bytes())
+        age(data / f"{name}.root", 120)
+    (data / "whole.root").unlink()
+    _, lines = refused(IngestSettings(settle_seconds=60, on_bad_file="skip"), *samples(data, "qcd", "ttbar"))
+    assert [line.partition(".")[0] for line in lines] == [
+        f"sample '{name}': nothing to do yet (files left for another run: 1, skipped as bad: 2)"
+        for name in ("qcd", "ttbar")
+    ]
 
 
 def test_one_file_that_can_be_read_is_enough(data: Path) -> None:
-    found = look(data, settle_seconds=60)
-    assert found.waiting
-    refuse_waiting(found, IngestSettings(settle_seconds=60))
-    refuse_waiting(Inventory([], []), IngestSettings())
+    said: list[str] = []
+    found = found_files(samples(data, "qcd"), IngestSettings(settle_seconds=60), said.append)
+    assert names(found) == {"read": ["whole.root"], "bad": [], "waiting": ["half.root"]}
+    assert [line.partition(": it may")[0] for line in said] == [f"left for another run: {data / 'half.root'}"]
+
+
+def test_a_glob_without_files_is_said_or_if_strict_refused(data: Path) -> None:
+    (data / "half.root").unlink()
+    (sample,) = samples(data, "qcd")
+    sample = sample.model_copy(update={"files": [*sample.files, str(data / "late*.root")]})
+    said: list[str] = []
+    found_files([sample], IngestSettings(), said.append)
+    assert said == [f"note: sample 'qcd': no file matches '{data / 'late*.root'}' (yet?); its other files are taken"]
+    with pytest.raises(FilesToComeError, match=r"no file matches .*late"):
+        found_files([sample], IngestSettings(), said.append, strict=True)
 
 
 def test_times_of_servers_say_nothing() -> None:

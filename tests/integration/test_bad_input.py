@@ -94,8 +94,8 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (["ingest.until=2026-01-01T00:00:00Z"], "1 came at or after ingest.until, 2026-01-01"),
-        (["ingest.settle_seconds=600"], "1 may still be being written"),
+        (["ingest.until=2026-01-01T00:00:00Z"], "it was modified at or after ingest.until, 2026-01-01"),
+        (["ingest.settle_seconds=600"], "it may still be being written"),
     ],
 )
 def test_a_sample_that_waits_as_a_whole_ends_the_night_before_spark_starts(
@@ -109,14 +109,14 @@ def test_a_sample_that_waits_as_a_whole_ends_the_night_before_spark_starts(
     overrides = [word for each in settings for word in ("--set", each)]
     done = invoke("ingest", "--config", small_config(tmp_path, data), *overrides)
     assert done.exit_code == Exit.NOT_THERE_YET
-    assert f"left for another run: {data / 'qcd.root'}: it " in done.stderr
-    assert f"sample 'qcd': its only file is left for another run ({words}" in done.stderr
-    assert "nothing to do yet" in done.stderr
+    waits = "sample 'qcd': nothing to do yet (files left for another run: 1, skipped as bad: 0). The first: "
+    assert f"left for another run: {data / 'qcd.root'}: {words}" in done.stderr
+    assert waits + words in done.stderr
     assert version_folders(tmp_path / "run") == []
     validated = invoke("validate", "--config", small_config(tmp_path, data), *overrides)
     assert validated.exit_code == Exit.NOT_THERE_YET
-    assert f"would be left for another run: {data / 'qcd.root'}: " in validated.stdout
-    assert f"sample 'qcd': its only file is left for another run ({words}" in validated.stderr
+    assert f"left for another run: {data / 'qcd.root'}: {words}" in validated.stdout
+    assert waits + words in validated.stderr
 
 
 @pytest.mark.usefixtures("no_spark")

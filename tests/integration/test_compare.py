@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,19 @@ def invoke(*arguments: str | Path) -> Any:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
+class Here(Executor):
+    """In the place of a pool of processes, which take seconds to start; the pool: `test_simulated`."""
+
+    def __init__(self, *_: object) -> None:
+        super().__init__()
+
+    def submit(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
+        """Do it now."""
+        done: Future[Any] = Future()
+        done.set_result(work(*args, **kwargs))
+        return done
+
+
 class Compared:
     """A study on a tiny dataset."""
 
@@ -71,7 +86,9 @@ class Compared:
 
     def again(self, *arguments: str | Path) -> Any:
         """Make the study."""
-        return invoke("compare", "--study", self.study, "--config", self.config, *arguments)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("training.studies.simulated.ProcessPoolExecutor", Here)
+            return invoke("compare", "--study", self.study, "--config", self.config, *arguments)
 
     def result(self) -> StudyResult:
         """What stands in `result.json`."""

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,8 @@ NEW = {
     "W+jets": SAMPLES / "wjets_13TeV_PU20_1.root",
 }
 CLASSES = list(NEW)
+#: Alone, since ranks take seconds to start.
+TRAIN = {"workers": 1, "algorithm": "sgd", "epochs": 3, "batch_size": 16}
 Keys = tuple[str, int]
 
 
@@ -56,9 +58,7 @@ class Trained:
         for path in SAMPLES.glob("*_0.root"):
             shutil.copy(path, data)
         self.data = data
-        self.config = small_config(
-            folder, data, train={"epochs": 3, "batch_size": 16}, evaluate={"working_points": [0.6], "train_events": 50}
-        )
+        self.config = small_config(folder, data, train=TRAIN, evaluate={"working_points": [0.6], "train_events": 50})
         for stage, *options in (
             ("ingest",),
             ("features",),
@@ -274,7 +274,7 @@ def test_an_exported_network_gives_what_torch_gives(trained: Trained) -> None:
     out = trained.folder / "exported"
     done = trained.evaluate("--model", trained.exported, "--model", f"torch={trained.second}", "--out", out)
     assert done.exit_code == 0, done.stderr
-    assert "the training events of hlf are unknown" in done.stderr
+    assert "nobody knows whether hlf was trained on these events" in done.stderr
     tables = [pq.read_table(out / name / "predictions.parquet") for name in ("hlf", "torch")]
     assert keys_of(tables[0]) == keys_of(tables[1])
     np.testing.assert_allclose(*map(probabilities, tables), atol=1e-6)
@@ -288,28 +288,73 @@ def test_events_that_were_trained_on_are_refused_with_their_number(trained: Trai
     assert f"hlf was trained on {seen} of these {whole} events" in words
 
 
-def test_events_that_were_trained_on_had_another_identity_in_a_skim(trained: Trained, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def skim(trained: Trained) -> Path:
+    """Every other event of a training file, under another identity."""
     (file,) = trained.data.glob("ttbar*")
     branches = list(field_branches({}).values())
-    with uproot.open({file: "Delphes"}) as tree, uproot.recreate(tmp_path / "skim.root") as skim:
+    path = trained.folder / "skim.root"
+    with uproot.open({file: "Delphes"}) as tree, uproot.recreate(path) as skim:
         events = tree.arrays(branches)[::2]
         skim.mktree("Delphes", {name: events[name].type.content for name in branches}).extend(
             {name: events[name] for name in branches}
         )
+    return path
+
+
+def test_events_that_were_trained_on_had_another_identity_in_a_skim(
+    trained: Trained, skim: Path, tmp_path: Path
+) -> None:
+    (file,) = trained.data.glob("ttbar*")
     seen, whole = (
         sum(entry % 2 == 0 for _, entry in trained.events(*splits, file=file)) for splits in (("train", "val"), SPLITS)
     )
     assert whole > seen > 25
-    words = trained.refused(Exit.USER_ERROR, "--inputs", f"ttbar={tmp_path / 'skim.root'}")
+    words = trained.refused(Exit.USER_ERROR, "--inputs", f"ttbar={skim}")
     assert f"hlf was trained on {seen} of these {whole} events" in words
+    # The model knows its events, whatever run folder asks.
+    other = ("--model", trained.second, "--set", f"run_dir={tmp_path / 'empty'}")
+    assert f"hlf was trained on {seen} of these {whole} events" in trained.refused(
+        Exit.USER_ERROR, *other, "--inputs", f"ttbar={skim}"
+    )
     out = tmp_path / "seen"
     others = [word for name in ("QCD", "W+jets") for word in ("--inputs", f"{name}={NEW[name]}")]
     done = trained.evaluate(
-        *("--model", f"net={trained.exported}", "--inputs", f"ttbar={tmp_path / 'skim.root'}", *others),
+        *("--model", f"net={trained.exported}", "--inputs", f"ttbar={skim}", *others),
         *("--out", out, "--set", "evaluate.reference=true"),
     )
     assert done.exit_code == 0, done.stderr
     assert f"the training and validation splits hold {seen} of these" in done.stderr
+
+
+def keys_of_earlier_code(manifest: dict[str, Any], _: Path) -> None:
+    manifest["fingerprint"]["code"]["ingestion.copies"] = "another"
+
+
+def no_keys_yet(manifest: dict[str, Any], _: Path) -> None:
+    del manifest["fingerprint"]["code"]["ingestion.copies"]
+
+
+def keys_gone(_: dict[str, Any], version: Path) -> None:
+    shutil.rmtree(version / "keys")
+
+
+@pytest.mark.parametrize("spoil", [keys_of_earlier_code, no_keys_yet, keys_gone])
+def test_a_skim_was_accepted_without_a_word_where_its_events_cannot_be_known(
+    trained: Trained, skim: Path, tmp_path: Path, spoil: Callable[[dict[str, Any], Path], None]
+) -> None:
+    run_dir = Path(shutil.copytree(trained.run_dir, tmp_path / "run"))
+    version = run_dir / "ingest" / trained.current("ingest").name
+    manifest = strict(version / "manifest.json")
+    spoil(manifest, version)
+    (version / "manifest.json").write_text(json.dumps(manifest))
+    done = trained.evaluate(
+        *("--inputs", skim, "--out", tmp_path / "out", "--set", f"run_dir={run_dir}"),
+        *("--set", "evaluate.reference=true"),
+    )
+    assert done.exit_code == 0, done.stderr
+    assert "nobody knows whether hlf was trained on these events or on copies of them" in done.stderr
+    assert "no boosted trees: the training and validation splits may hold copies of these events" in done.stderr
 
 
 def test_the_reference_is_not_judged_by_events_that_it_has_seen(trained: Trained) -> None:
@@ -353,6 +398,11 @@ def test_inputs_that_cannot_be_are_explained_and_leave_nothing(
     out = tmp_path / "out"
     assert words in trained.refused(code, *options, "--out", out)
     assert not [path.name for path in tmp_path.iterdir() if "out" in path.name]
+
+
+def test_files_that_wait_were_left_out_without_a_word(trained: Trained) -> None:
+    words = trained.refused(Exit.NOT_THERE_YET, "--inputs", NEW["ttbar"], "--set", "ingest.until=2000-01-01T00:00:00Z")
+    assert f"  left for another run: {NEW['ttbar']}: it was modified at or after ingest.until, 2000" in words
 
 
 def test_a_folder_that_is_there_is_refused_and_left_alone(trained: Trained, tmp_path: Path) -> None:

@@ -105,6 +105,7 @@ def test_the_energy_on_the_plots_trains_nothing(plans: Plans) -> None:
     assert set(plans.reasons()) == {"evaluate", "export", "report"}
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_comparison_of_optimisers_makes_the_page_again_and_nothing_else(
     plans: Plans, undisturbed: Undisturbed
 ) -> None:

@@ -55,7 +55,7 @@ def assert_told_and_nothing_left(undisturbed: Undisturbed, stage: str, done: Fin
 def fill(undisturbed: Undisturbed) -> dict[str, Any]:
     """The fault by which the disk is full but for 8 KiB once the stage has begun."""
     filler = str(undisturbed.run_dir / "filler")
-    script = 'head -c 2G /dev/zero > "$0" 2>/dev/null; truncate -s -8K "$0"'
+    script = 'fallocate -l $(($(df --output=avail -B1 "$(dirname "$0")" | tail -1) - 8192)) "$0"'
     return {"at_begin": [["sh", "-c", script, filler]]}
 
 

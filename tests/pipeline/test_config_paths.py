@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from minimal_configs import MINIMAL, write
+from minimal_configs import MINIMAL, mistakes, write
 
+from ingestion.errors import IngestionError
 from ingestion.files import expand
 from pipeline.config import SHIPPED, load_config
 from pipeline.errors import ConfigError
@@ -53,6 +54,16 @@ def test_a_path_that_counted_from_the_current_folder_is_an_error_that_says_so(tm
         load_config(path)
     (tmp_path / "b.root").touch()
     assert load_config(path).samples[1].files == [str(tmp_path / "b.root")]
+
+
+def test_a_name_that_is_too_long_is_a_mistake_also_beside_other_runs(tmp_path: Path, elsewhere: Path) -> None:
+    (elsewhere / "runs").mkdir()
+    name = "x" * 300
+    assert "run_dir: a name in it is 300 bytes long" in mistakes(tmp_path, run_dir=f"runs/{name}")
+    samples = [{**MINIMAL["samples"][0], "files": [f"{name}.root"]}, *MINIMAL["samples"][1:]]
+    config = load_config(write(tmp_path, samples=samples))
+    with pytest.raises(IngestionError, match=f"{name}.root"):
+        expand(config.samples[:1])
 
 
 @pytest.mark.usefixtures("elsewhere")

@@ -62,13 +62,14 @@ def test_a_version_that_lacks_a_file_was_called_accepted_and_stayed_stale(
     assert "accepted" not in current.manifest
 
 
-def test_force_threw_interrupted_work_of_other_settings_away(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", ["0002", "10001"])
+def test_force_threw_interrupted_work_of_other_settings_away(tmp_path: Path, number: str) -> None:
     run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
     runner, store = Runner(run_folder), run_folder.store("train")
     assert runner._run_stage(Halves(), force=False)
     current = store.current()
     assert current is not None
-    same, others = (store.folder / name for name in (f"0002{current.name[4:]}", "0003-0123abcd"))
+    same, others = (store.folder / name for name in (f"{number}{current.name[4:]}", "0003-0123abcd"))
     for folder in (same, others):
         own_folders.make(folder)
         (folder / "half").touch()

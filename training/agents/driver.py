@@ -18,8 +18,8 @@ from training.agents.crew import Cluster, Crew
 from training.agents.ledger import Ledger
 from training.agents.lifelines import AgentId
 from training.agents.messages import Install, Reduced, Take
-from training.algorithms.mpca import MpcaSettings
-from training.algorithms.mpca_rules import JointShard, driver_rule, phases, shard_slices
+from training.algorithms.mpca_rules import JointModelSettings, JointShard, driver_rule, phases, shard_slices
+from training.errors import CheckpointError
 from training.settings import TrainSettings
 from training.transports.basics import Vector
 
@@ -60,7 +60,7 @@ class Driver:
     """
 
     def __init__(self, settings: TrainSettings, start: Vector, ledger: Ledger, crew: Crew, cluster: Cluster) -> None:
-        method = cast("MpcaSettings", settings.algorithm)
+        method = cast("JointModelSettings", settings.algorithm)
         self._constants = method
         self._shards = [JointShard.at_start(start[where]) for where in shard_slices(start.size, method.shards)]
         self._totals: list[Vector | None] = [None] * method.shards
@@ -101,7 +101,16 @@ class Driver:
         ]
 
     def load_state(self, state: Sequence[dict[str, Any]], number: int) -> None:
-        """Continue from a joint model, after a number of cycles."""
+        """Continue from a joint model, after a number of cycles.
+
+        Raises:
+            CheckpointError: It has another number of shards than the settings.
+        """
+        if len(state) != len(self._shards):
+            raise CheckpointError(
+                f"the checkpoint has a joint model in {len(state)} shard(s), and train.algorithm.shards is "
+                f"{len(self._shards)}. Set it to {len(state)}, or remove the checkpoint to begin anew."
+            )
         self.number = number
         self._shards = [
             JointShard(**{name: shard[name].numpy().copy() for name in _VECTORS}, cycle=shard["cycle"])

@@ -14,7 +14,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from training.loop.account import record_of
 from training.transports.basics import Vector, is_finite
+from training.workloads.sums import Sums
 
 Totals = Counter[str]
 """Sums by name; those of seconds begin with `seconds `, those of the method with `counted `."""
@@ -42,21 +44,12 @@ def totals_of(account: dict[str, Any]) -> Totals:
     )
 
 
-def record_of(totals: Totals) -> dict[str, Any]:
-    """The sums as a record of `training.loop.records`."""
-    kinds = {name.removeprefix("seconds "): value for name, value in totals.items() if name.startswith("seconds ")}
-    counted = {name.removeprefix("counted "): value for name, value in totals.items() if name.startswith("counted ")}
-    return {
-        "steps": totals["steps"],
-        "samples": totals["samples"],
-        "sums": {name: totals[name] for name in ("loss", "weight", "correct")},
-        "bytes_sent": totals["bytes"],
-        "counted": list(counted),
-        **counted,
-        "wait_seconds": kinds.get("wait", 0.0),
-        "seconds": sum(kinds.values()),
-        "seconds_by_kind": {kind: round(seconds, 6) for kind, seconds in kinds.items()},
-    }
+def _record(totals: Totals) -> dict[str, Any]:
+    def within(group: str) -> dict[str, Any]:
+        return {name.removeprefix(group): value for name, value in totals.items() if name.startswith(group)}
+
+    sums = Sums(*(totals[name] for name in Sums._fields))
+    return record_of(totals["steps"], sums, within("seconds "), nbytes=totals["bytes"], counted=within("counted "))
 
 
 @dataclass
@@ -182,7 +175,7 @@ class Ledger:
     def records(self) -> list[dict[str, Any]]:
         """End the epoch; returns the record of each partition."""
         now = [self.totals(index) for index in range(len(self._gone))]
-        found = [record_of(_difference(after, before)) for after, before in zip(now, self._at_begin, strict=True)]
+        found = [_record(_difference(after, before)) for after, before in zip(now, self._at_begin, strict=True)]
         self._at_begin, self.epoch = now, self.epoch + 1
         return found
 

@@ -9,7 +9,7 @@ from training.agents.local import AgentStart
 from training.agents.messages import Install
 from training.agents.partition import Partition
 from training.agents.worker import PulledWorker
-from training.algorithms.mpca import MpcaSettings
+from training.algorithms.mpca_rules import JointModelSettings
 from training.launching.rank import RunSpec, opened
 from training.loop.making import make_worker
 from training.loop.metering import Meter
@@ -39,7 +39,7 @@ def make_agent(spec: RunSpec, start: AgentStart, joint: list[Install]) -> Agent:
     return Agent(
         settings,
         work,
-        PulledWorker(cast("MpcaSettings", settings.algorithm), worker, joint),
+        PulledWorker(cast("JointModelSettings", settings.algorithm), worker, joint),
         partition,
         meter,
         agent=start.agent,

@@ -11,8 +11,7 @@ from typing_extensions import override
 
 from training.agents.messages import Install
 from training.algorithms.base import Algorithm, ComputeGradient, Counters, Worker
-from training.algorithms.mpca import MpcaSettings
-from training.algorithms.mpca_rules import contribution, displace, penalty_gradient, shard_slices
+from training.algorithms.mpca_rules import JointModelSettings, contribution, displace, penalty_gradient, shard_slices
 from training.transports.basics import Vector, is_finite
 
 
@@ -28,7 +27,7 @@ class PulledWorker(Algorithm):
         joint: The shards of the projected joint model.
     """
 
-    def __init__(self, settings: MpcaSettings, worker: Worker, joint: Sequence[Install]) -> None:
+    def __init__(self, settings: JointModelSettings, worker: Worker, joint: Sequence[Install]) -> None:
         super().__init__(settings, worker)
         self._settings = settings
         start = np.concatenate([each.projected for each in joint])

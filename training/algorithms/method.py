@@ -40,7 +40,7 @@ class Traits:
     plain_sgd: bool = False
     """Whether it is for steps of SGD only."""
     joint_model: bool = False
-    """Whether a driver can keep the joint model, with the settings `shards`, `form`, `weighted` and `constants`."""
+    """Whether a driver can keep the joint model; the settings are then `JointModelSettings`."""
     can_shrink: bool = True
     """Whether the survivors can continue after the loss of a rank."""
 

@@ -10,28 +10,21 @@ from pydantic import Field
 from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient, Counters, Worker
-from training.algorithms.method import MethodSettings, Sharing, Traits, algorithm
+from training.algorithms.method import Sharing, Traits, algorithm
 from training.algorithms.mpca_joint import JointModel
-from training.algorithms.mpca_rules import MOST_SHARDS, MpcaConstants, displace, penalty_gradient
+from training.algorithms.mpca_rules import JointModelSettings, displace, penalty_gradient
 from training.transports.basics import Vector, is_finite
 
 
-class MpcaSettings(MpcaConstants, MethodSettings):
+class MpcaSettings(JointModelSettings):
     """Pull workers towards the projected average of all at every step; averages travel beside the steps."""
 
     name: Literal["mpca"]
-    shards: int = Field(default=MOST_SHARDS, ge=1, le=MOST_SHARDS)
-    """Number of parts of the model, exchanged in turn."""
     cycle_steps: int | None = Field(default=None, ge=1)
     """Number of steps between two exchanges; the worker then waits for the one before. Null: as many as one takes, so
     that nobody waits."""
     overlap: Literal["thread", "inline"] = "thread"
     """How models are exchanged: in a thread beside the steps, or `inline`, between two steps, where all wait."""
-    form: Literal["displacement", "regulariser", "replacement"] = "displacement"
-    """How the average acts on a worker: it displaces the model before every gradient (equation 7), adds a penalty to
-    the gradient (equation 6), or replaces the model when it arrives."""
-    weighted: bool = True
-    """Whether a worker's weight in the average is the number of its steps since the last one, else 1."""
 
     @property
     @override

@@ -9,11 +9,12 @@ worker is pulled towards the newest x~*.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from training.algorithms.method import MethodSettings
 from training.transports.basics import Vector, is_finite
 
 #: The operations on a shard follow each other: reduce, prepare, broadcast. More shards leave nothing to overlap.
@@ -77,6 +78,18 @@ class MpcaConstants(BaseModel):
             [0.0, 0.35, 0.7, 0.7]
         """
         return self.gamma * _share(cycle, self.gamma_ramp)
+
+
+class JointModelSettings(MpcaConstants, MethodSettings):
+    """Settings of a method of which a driver can keep the joint model: those with the trait `joint_model`."""
+
+    shards: int = Field(default=MOST_SHARDS, ge=1, le=MOST_SHARDS)
+    """Number of parts of the model, exchanged in turn."""
+    form: Literal["displacement", "regulariser", "replacement"] = "displacement"
+    """How the average acts on a worker: it displaces the model before every gradient (equation 7), adds a penalty to
+    the gradient (equation 6), or replaces the model when it arrives."""
+    weighted: bool = True
+    """Whether a worker's weight in the average is the number of its steps since the last one, else 1."""
 
 
 class JointShard(NamedTuple):

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from training.errors import LaunchError, StalledError, TrainingError
+from training.errors import DivergedError, LaunchError, StalledError, TrainingError
 from training.launching.rank import RunSpec, train
 from training.launching.rank_reports import LaunchFiles, raise_described, told_of_loss
 from training.loop.progress import Progress
@@ -62,6 +62,7 @@ def launch(
         ShardError: The dataset has too few row groups for the workers.
         NoEventsError: A split has no events.
         TopologyError: The communication graph does not exist for this number of workers.
+        DivergedError: The loss is no longer finite.
         LaunchError: mpirun is missing, or a rank failed or was lost too often; the message comes from that rank.
         StalledError: No rank made progress; the message says what each rank was doing.
         TrainingError: Training itself failed (one worker).
@@ -120,7 +121,7 @@ def launch_all(
 
     try:
         _attempt_until_done(job, choose, on_progress, on_loss)
-    except (LaunchError, StalledError, RuntimeError) as error:
+    except (DivergedError, LaunchError, StalledError, RuntimeError) as error:
         current = next((number for number in left if not summaries[number].exists()), left[-1])
         where = f"in the run {specs[current].out_dir}"
         if isinstance(error, TrainingError):
@@ -324,7 +325,8 @@ def _raise_what_failed(settings: TrainSettings, files: LaunchFiles, log_path: Pa
     """Raise the error of the rank that failed first, a stall, or a failed start; return if a rank was lost.
 
     Raises:
-        LaunchError: A rank reported an error, or the ranks never started.
+        DivergedError: A rank found that the training diverged.
+        LaunchError: A rank reported another error, or the ranks never started.
         StalledError: No rank made progress.
         RuntimeError: A rank failed because of a bug of this program.
     """

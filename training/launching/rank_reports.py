@@ -11,7 +11,7 @@ from typing import Any, Final, NoReturn
 
 from features.errors import FeatureError
 from models.errors import ModelError
-from training.errors import LaunchError, TrainingError
+from training.errors import DivergedError, LaunchError, TrainingError
 
 #: mpirun writes its messages between two such lines.
 _RULE: Final = re.compile(r"^-{20,}\n", re.MULTILINE)
@@ -52,6 +52,7 @@ def described(error: BaseException) -> dict[str, Any]:
     return {
         # A full disk, for example, is no bug of this program.
         "known": isinstance(error, TrainingError | ModelError | FeatureError | OSError),
+        "diverged": isinstance(error, DivergedError),
         "message": str(error) or type(error).__name__,
         "traceback": "".join(traceback.format_exception(error)),
     }
@@ -61,12 +62,13 @@ def raise_described(where: str, content: dict[str, Any]) -> NoReturn:
     """Raise what `described` gave.
 
     Raises:
+        DivergedError: It is one.
         LaunchError: The user can fix the cause.
         RuntimeError: It is a bug of this program.
     """
     message = f"{where}: {content['message']}"
     if content["known"]:
-        raise LaunchError(message)
+        raise (DivergedError if content["diverged"] else LaunchError)(message)
     error = RuntimeError(message)
     error.add_note(content["traceback"])
     raise error

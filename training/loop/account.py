@@ -3,13 +3,39 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from training.algorithms.base import Algorithm, Counters
 from training.loop.metering import Meter
 from training.workloads.sums import Sums
 from training.workloads.work import Work
+
+
+def record_of(
+    steps: int, sums: Sums, seconds: Mapping[str, float], *, nbytes: int, counted: Counters
+) -> dict[str, Any]:
+    """What a worker did in an epoch, as a record of `training.loop.records`.
+
+    Args:
+        steps: Number of its steps.
+        sums: Sums over its batches.
+        seconds: Time by kind of work [s].
+        nbytes: Bytes that it sent.
+        counted: What its algorithm counted.
+    """
+    kinds = {kind: round(value, 6) for kind, value in seconds.items()}
+    return {
+        "steps": steps,
+        "samples": sums.samples,
+        "sums": {"loss": sums.loss, "weight": sums.weight, "correct": sums.correct},
+        "bytes_sent": nbytes,
+        "counted": list(counted),
+        **counted,
+        "wait_seconds": kinds.get("wait", 0.0),
+        "seconds": sum(seconds.values()),
+        "seconds_by_kind": kinds,
+    }
 
 
 class Account:
@@ -48,21 +74,10 @@ class Account:
     def record(self) -> dict[str, Any]:
         """The record of the epoch."""
         meter, self._recorded = self._meter, self._algorithm.counters()
-        counted = self._counted(self._recorded)
         sums = self._sums.plus(self._work.take_sums())
-        kinds = {kind: round(seconds, 6) for kind, seconds in meter.seconds.items()}
-        return {
-            "steps": self.steps,
-            "samples": sums.samples,
-            "sums": {"loss": sums.loss, "weight": sums.weight, "correct": sums.correct},
-            "learning_rate": self._algorithm.optimizer.param_groups[0]["lr"],
-            "bytes_sent": meter.bytes,
-            "counted": list(counted),
-            **counted,
-            "wait_seconds": kinds.get("wait", 0.0),
-            "seconds": meter.total_seconds,
-            "seconds_by_kind": kinds,
-        }
+        counted = self._counted(self._recorded)
+        rate = {"learning_rate": self._algorithm.optimizer.param_groups[0]["lr"]}
+        return record_of(self.steps, sums, meter.seconds, nbytes=meter.bytes, counted=counted) | rate
 
     def _counted(self, now: Counters) -> Counters:
         """What the algorithm counted in the epoch; histograms with their numbers as text, as in JSON."""

@@ -92,7 +92,6 @@ class SimVector(SharedVector):
         started, is_beside = self._network.clock.now, self._beside.is_under_way
         await (vector or self).lock.acquire()
         waited = self._network.clock.now - started
-        self._counted["wait_seconds"] += waited
         self.waited += waited
         self._blocked += waited if is_beside else 0.0
 
@@ -110,11 +109,11 @@ class SimVector(SharedVector):
 
     @override
     async def average_with(self, partner: int) -> None:
-        waited = self._counted["wait_seconds"]
-        await self._average(partner)
-        self.waited += self._counted["wait_seconds"] - waited
+        waited = await self._average(partner)
+        self.waited += waited
 
-    async def _average(self, partner: int) -> None:
+    async def _average(self, partner: int) -> float:
+        """Make an average; returns the time spent waiting for locks [s]."""
         network = self._network
         clock = network.clock
         started = clock.now
@@ -123,7 +122,7 @@ class SimVector(SharedVector):
         if not network.additive:
             await first.lock.acquire()
             await second.lock.acquire()
-            self._counted["wait_seconds"] += clock.now - started
+        waited = clock.now - started
         is_made = None
         if await self._travel(theirs, self):
             difference = half_difference(theirs.values, self.values)
@@ -143,6 +142,7 @@ class SimVector(SharedVector):
         else:
             self._counted["refused"] += 1
         self._counted["exchange_seconds"] += clock.now - started
+        return waited
 
     @types.coroutine
     def _travel(self, sender: SimVector, receiver: SimVector) -> Generator[float, None, bool]:

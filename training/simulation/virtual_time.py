@@ -166,7 +166,7 @@ class VirtualBeside:
         """Time of the pieces so far [s]."""
         self._waiting: VirtualTask | None = None
 
-    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def begin(self, work: Coroutine[Any, Any, object]) -> None:
         """Begin a piece; the one before has ended."""
         self.is_under_way = True
         self._clock.spawn(self._run(work), self._name, keep=False)
@@ -182,7 +182,7 @@ class VirtualBeside:
             await suspend(wait)
         return self._clock.now - started
 
-    async def _run(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _run(self, work: Coroutine[Any, Any, object]) -> None:
         started = self._clock.now
         await work
         self.seconds += self._clock.now - started

@@ -54,7 +54,12 @@ class JudgedClaim(NamedTuple):
             return ""
         if self.lacks_check:
             return "times that the check of the simulator confirms"
-        return next((each.needed for each in self.judged.values() if each.needed), "")
+        undecided = [each for each in self.judged.values() if _one(self.claim, each, 0.0) is ClaimVerdict.UNDECIDED]
+        lacking = [
+            (each.difference, _distance(self.claim, each.difference), each.num_comparisons) for each in undecided
+        ]
+        most, distance, number = max(lacking, key=lambda each: each[0].excess(*each[1:]))
+        return most.needed(distance, number)
 
 
 def counted(found: Sequence[ClaimVerdict]) -> str:
@@ -134,6 +139,8 @@ def effect(comparison: Comparison, judgement: Judgement) -> tuple[str, str]:
     """A difference and its 95 % interval in words: points of accuracy, factors, or plain numbers."""
     measure = measure_of(comparison.measure)
     value = float(judgement.difference.value) + comparison.shift
+    if not math.isfinite(value):
+        return "a run diverged or ended too early", "?"
     width = float(judgement.difference.half_width())
     ends = (value - width, value + width)
 
@@ -213,3 +220,10 @@ def _one(claim: Claim, judgement: Judgement, unknown: float) -> ClaimVerdict:
     if differs:
         return ClaimVerdict.CONFIRMED if expected else ClaimVerdict.REFUTED
     return ClaimVerdict.REFUTED if same and claim.at_least is None else ClaimVerdict.UNDECIDED
+
+
+def _distance(claim: Claim, difference: Difference) -> float:
+    """What decides a claim that `_one` leaves undecided: how far the difference is from the margin, or from 0."""
+    if claim.kind in ("equivalent", "flat"):
+        return difference.from_margin
+    return difference.decidable if claim.at_least is None else abs(float(difference.value))

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from training.errors import DivergedError
 from training.launching.launcher import launch_all
 from training.loop.progress import Progress
 from training.loop.records import read_records
@@ -20,6 +21,8 @@ def measure_all(
     runs: Sequence[PlannedRun], folder: Path, *, code: str, on_progress: Tell, on_loss: Callable[[str], None]
 ) -> None:
     """Train runs of as many workers, one after the other in the same ranks; each continues from its last checkpoint.
+
+    A run that diverges is a result too.
 
     Args:
         runs: The runs; each writes its result into its folder.
@@ -37,12 +40,25 @@ def measure_all(
         run.folder.mkdir(parents=True, exist_ok=True)
 
     def tell(number: int, progress: Progress) -> None:
+        run = left[number]
+        place = runs.index(run)
         share = (progress.epoch - 1 + progress.step / progress.num_steps) / progress.num_epochs
-        done = sum(steps[:number]) + round(steps[number] * share)
-        on_progress(done, sum(steps), f"{runs[number].title}, seed {runs[number].train.seed}")
+        done = sum(steps[:place]) + round(steps[place] * share)
+        on_progress(done, sum(steps), f"{run.title}, seed {run.train.seed}")
 
-    launch_all([run.spec for run in runs], folder, on_progress=tell, on_loss=on_loss)
-    for run in runs:
+    left = list(runs)
+    while left:
+        try:
+            launch_all([run.spec for run in left], folder, on_progress=tell, on_loss=on_loss)
+            break
+        except DivergedError:
+            # Its ranks have ended; others start for the runs behind it.
+            diverged = next(run for run in left if not (run.folder / "summary.json").exists())
+        left.remove(diverged)
+        counts = Counts.of_none(sum(diverged.subject.settings.open().group_rows("test")))
+        write_result(diverged.folder, [], counts, diverged.train, code=code)
+        shutil.rmtree(diverged.folder / "checkpoints", ignore_errors=True)
+    for run in left:
         workload = run.subject.settings.open()
         found = predictions_of(read_records(run.folder), workload, workload.load(run.folder / "model"), run.train)
         counts = Counts.of(found.is_correct, found.accuracy)

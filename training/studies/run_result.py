@@ -43,6 +43,11 @@ class Counts(NamedTuple):
         packed = base64.b64encode(np.packbits(is_correct).tobytes()).decode()
         return cls(len(is_correct), int(is_correct.sum()), packed, weighted_accuracy)
 
+    @classmethod
+    def of_none(cls, num_events: int) -> Self:
+        """Of a run that diverged: nothing is right."""
+        return cls.of(np.zeros(num_events, dtype=np.bool_), 0.0)
+
     @property
     def is_correct(self) -> NDArray[np.bool_]:
         """Mask of the correctly predicted events, (num_events,); the order is the same for all runs."""
@@ -65,6 +70,11 @@ class RunResult(NamedTuple):
     """Quantities by epoch, see `training.studies.measures.CURVES`."""
     numbers: dict[str, float]
     """Numbers of the whole run."""
+
+    @property
+    def has_diverged(self) -> bool:
+        """Whether it ended without a result; see also `training.studies.measures.diverged`."""
+        return not self.curves
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""

@@ -12,7 +12,6 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection
 from typing import Final
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -95,7 +94,7 @@ def run_simulated(run: PlannedRun, code: str) -> None:
             ranks, counts = found.history, Counts.of(found.is_correct, found.accuracy)
             lost, guess_loss = found.messages_lost, found.guess_loss
         except DivergedError:
-            ranks, counts = [], Counts.of(np.zeros(sum(workload.group_rows("test")), dtype=np.bool_), 0.0)
+            ranks, counts = [], Counts.of_none(sum(workload.group_rows("test")))
     run.folder.mkdir(parents=True, exist_ok=True)
     write_result(run.folder, ranks, counts, run.train, code=code, messages_lost=lost, guess_loss=guess_loss)
 

@@ -142,15 +142,38 @@ class Difference(NamedTuple):
         args = (np.clip(distance, self.half_width(1.0), self.half_width(_SMALLEST_P)), self.of_seed, self.of_event)
         return np.asarray(np.exp(find_root(beyond, (lowest, 0.0), args=args).x))
 
-    def needed(self, num_comparisons: int) -> str:
-        """Seeds or test events that decide, if the true difference is the measured one: in words."""
+    @property
+    def from_margin(self) -> float:
+        """How far the difference is from the margin."""
+        return abs(self.margin - abs(float(self.value)))
+
+    @property
+    def decidable(self) -> float:
+        """The larger of its distances from 0 and, below the margin, from the margin: either would decide."""
+        return max(abs(float(self.value)), self.margin - abs(float(self.value)))
+
+    def variance_for(self, distance: float, num_comparisons: int) -> float:
+        """Variance of the difference that mostly shows this distance, in a table of some comparisons."""
+        quantiles = ndtri(1 - LEVEL / 2 / num_comparisons) + ndtri(_POWER)
+        return float((max(distance, _SMALLEST_SPREAD) / quantiles) ** 2)
+
+    def excess(self, distance: float, num_comparisons: int) -> float:
+        """Factor by which its variance is too large for that; infinite if it is unknown."""
+        found = float(self.of_seed / self.num_seeds + self.of_event / self.num_events)
+        return found / self.variance_for(distance, num_comparisons) if np.isfinite(self.value + found) else math.inf
+
+    def needed(self, distance: float, num_comparisons: int) -> str:
+        """Seeds or test events that decide, if the true difference is the measured one: in words.
+
+        Args:
+            distance: What has to be shown: from 0, or from the margin.
+            num_comparisons: Number of comparisons in the table.
+        """
         if self.num_seeds == 1:
             return "2 or more seeds"
         if not np.isfinite(self.value):
-            return "longer runs"
-        size = abs(float(self.value))
-        quantiles = ndtri(1 - LEVEL / 2 / num_comparisons) + ndtri(_POWER)
-        goal = float((max(size, self.margin - size) / quantiles) ** 2)
+            return "runs that neither diverge nor end too early"
+        goal = self.variance_for(distance, num_comparisons)
         seed, event, both = float(self.of_seed), float(self.of_event), float(self.of_both)
         left_for_seeds = goal - event / self.num_events
         left_for_events = goal - max(seed - both / self.num_events, 0.0) / self.num_seeds
@@ -165,7 +188,7 @@ class Difference(NamedTuple):
             return "about " + " or ".join(words)
         if self.num_events == _NO_EVENTS:
             return f"about {_rounded(seed / goal):,} seeds"
-        times = (seed / self.num_seeds + event / self.num_events) / goal
+        times = self.excess(distance, num_comparisons)
         return f"about {_rounded(times * self.num_seeds):,} seeds and {_rounded(times * self.num_events):,} test events"
 
 
@@ -187,8 +210,15 @@ class Judgement(NamedTuple):
     p_equivalent: float
     p_beyond: float
     """That of a difference within the margin."""
-    needed: str
-    """What an undecided difference needs; empty for the others."""
+    num_comparisons: int
+    """Number of comparisons in its table."""
+
+    @property
+    def needed(self) -> str:
+        """What an undecided difference needs; empty for the others."""
+        if self.word is not Word.UNDECIDED:
+            return ""
+        return self.difference.needed(self.difference.decidable, self.num_comparisons)
 
     def __str__(self) -> str:
         return f"{self.word} (needs {self.needed})" if self.needed else str(self.word)
@@ -210,8 +240,7 @@ def verdicts(differences: Sequence[Difference]) -> list[Judgement]:
         word = Word.EQUIVALENT if q < LEVEL else Word.UNDECIDED
         if p < LEVEL:
             word = Word.BETTER if each.value > 0 else Word.WORSE
-        needed = each.needed(len(differences)) if word is Word.UNDECIDED else ""
-        found.append(Judgement(each, word, float(p), float(q), float(r), needed))
+        found.append(Judgement(each, word, float(p), float(q), float(r), len(differences)))
     return found
 
 

@@ -56,18 +56,24 @@ def _over(result: StudyResult, table: StudyTable, cells: Sequence[Cell]) -> tupl
 
 
 def summed_up(result: StudyResult, cell: Cell, name: str) -> str:
-    """A measure of a cell: mean, standard deviation and standard error over the seeds."""
-    measure, values = measure_of(name), list(result.numbers(cell, name).values())
-    lost = sum(not math.isfinite(value) for value in values)
-    if not values or lost == len(values):
-        return measure.text(values[0]) if values else "-"
-    mean = mean_of([value for value in values if math.isfinite(value)])
+    """A measure of a cell: mean, standard deviation and standard error over the seeds.
+
+    A run that diverged has none, but for the measure of that.
+    """
+    measure, numbers = measure_of(name), result.numbers(cell, name)
+    gone = {run.seed for run in result.of(cell) if run.has_diverged and name != "diverged"} & numbers.keys()
+    values = [value for seed, value in numbers.items() if seed not in gone]
+    finite = [value for value in values if math.isfinite(value)]
+    lost = {"diverged": len(gone), measure.text(math.inf): len(values) - len(finite)}
+    if not finite:
+        return measure.text(values[0]) if values else "diverged" if gone else "-"
+    mean = mean_of(finite)
     words = measure.text(mean.value)
     if measure.percent and mean.num_seeds > 1:
         words += f" ± {100 * mean.spread:.2f} (s.e. {100 * mean.error:.2f})"
     elif mean.spread > _VISIBLE * abs(mean.value):
         words += f" ± {measure.text(mean.spread)}"
-    return f"{words}; {measure.text(math.inf)} in {lost} of {len(values)}" if lost else words
+    return "; ".join([words, *(f"{what} in {count} of {len(numbers)}" for what, count in lost.items() if count)])
 
 
 #: Headings of `claim_row`.
@@ -146,6 +152,9 @@ def _edge(result: StudyResult, method: str, key: str, best: Any) -> str:
 
 
 def _of_best(runs: Sequence[RunResult], *, is_best: bool) -> str:
+    gone = sum(run.has_diverged for run in runs)
+    if gone:
+        return f"diverged in {gone} of {len(runs)}"
     accuracy = np.mean([run.counts.weighted_accuracy for run in runs if run.counts is not None])
     words = f"{np.mean([lowest_loss(run) for run in runs]):.4f}; {100 * accuracy:.2f} %"
     return f"**{words}**" if is_best else words

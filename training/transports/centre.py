@@ -70,8 +70,6 @@ class CentreCounts(NamedTuple):
     """Number of commits not tried because another worker was at a shard."""
     skipped: int = 0
     """Number of commits not begun because the one before was still under way."""
-    wait_seconds: float = 0.0
-    """Time spent waiting for locks [s]."""
     exchange_seconds: float = 0.0
     """Time of commits and pulls, waiting included [s]; it may overlap with the computation."""
     hidden_seconds: float = 0.0
@@ -144,7 +142,7 @@ class ShardedCentre(Centre):
         self.rank = rank
         self._now = now
         self._commits = self._refused = self._occupied = self._skipped = self._bytes = 0
-        self._wait = self._exchange = 0.0
+        self._exchange = 0.0
         #: Time of the commits beside the computation, and the part for which the computation waited [s].
         self._beside_seconds = self._blocked_seconds = 0.0
         #: The last commit that ended beside the computation.
@@ -160,7 +158,6 @@ class ShardedCentre(Centre):
             self._refused,
             self._occupied,
             self._skipped,
-            self._wait,
             self._exchange,
             max(0.0, self._beside_seconds - self._blocked_seconds),
             self._bytes,
@@ -268,9 +265,7 @@ class ShardedCentre(Centre):
         """Lock a shard; returns the time spent waiting [s]."""
         started = self._now()
         await self._lock(shard)
-        waited = self._now() - started
-        self._wait += waited
-        return waited
+        return self._now() - started
 
     def _own_turn(self) -> AbstractContextManager[object]:
         """The turn of the computing thread among the threads of this worker."""

@@ -53,7 +53,6 @@ class MpiSharedVector(SharedVector):
             averaging.received,
             self._skipped,
             averaging.mixed_reads,
-            averaging.wait_seconds,
             self._exchange_seconds,
             max(0.0, self._beside.beside_seconds - self._beside.blocked_seconds),
             self._refused,

@@ -34,8 +34,6 @@ class AverageCounts(NamedTuple):
     """Number of averages not made because the previous one was still running."""
     mixed_reads: int = 0
     """Number of reads of a vector that changed meanwhile (protocol `additive` only)."""
-    wait_seconds: float = 0.0
-    """Time spent waiting for locks [s]."""
     exchange_seconds: float = 0.0
     """Time of the averages, waiting included [s]; it may overlap with the computation."""
     hidden_seconds: float = 0.0

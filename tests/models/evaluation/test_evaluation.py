@@ -41,6 +41,7 @@ from models.export.onnx_export import export_onnx
 from models.networks.registry import NETWORKS
 from models.prediction import predict, rows_of
 from models.prediction_files import probability_branches
+from models.saved_model import model_spec
 
 HISTORY = [{"epoch": epoch, "train_loss": 1 / (epoch + 1), "val_loss": abs(epoch - 2) + 0.5} for epoch in range(5)]
 RATES = {"QCD": 4000.0, "ttbar": 10.0, "W+jets": 300.0}
@@ -60,6 +61,10 @@ TELLING = "met"
 TRAIN_EVENTS = 110
 WITH_HISTORY = ("hlf", "particles")
 ALWAYS = ("calibration", "confusion", "efficiencies", "scores")
+#: An area counts pairs of a signal and a background event, here about 80 x 170. Rounding to float32 may turn a few.
+FEW_PAIRS = 1e-3
+#: Of sums of weights in double precision, in another order.
+ROUNDING = 1e-12
 #: Parts of the backgrounds in their rates.
 FRACTIONS = {0: 4000 / 4300, 2: 300 / 4300}
 
@@ -87,12 +92,16 @@ def made_dataset(folder: Path) -> FeatureDataset:
 
 
 def made_candidates(dataset: FeatureDataset, folder: Path) -> list[Candidate]:
-    """Every kind of model; only two networks have a history."""
-    networks = [Candidate(name, made_network(name, dtype=torch.float32)) for name in NAMES]
+    """Every kind of model; only two networks have a history.
+
+    They scale as fits the events. Otherwise they are so sure of most events that these differ in rounding alone.
+    """
+    specs = {name: model_spec(made_spec(name).settings, dataset) for name in NAMES}
+    networks = [Candidate(name, made_network(spec, dtype=torch.float32)) for name, spec in specs.items()]
     with_history = [each._replace(history=HISTORY) if each.name in WITH_HISTORY else each for each in networks]
     trees = boosted_trees(dataset.files("train"), CLASSES, dataset.class_weights, seed=1)
     path = folder / "exported.onnx"
-    export_onnx(made_network("hlf", dtype=torch.float32), made_spec("hlf"), path)
+    export_onnx(made_network(specs["hlf"], dtype=torch.float32), specs["hlf"], path)
     return [*with_history, trees, Candidate("exported", OnnxClassifier.load(path))]
 
 
@@ -209,7 +218,7 @@ def test_an_exported_network_does_as_it_does_in_torch(done: Done) -> None:
     first, second = (done.metrics["runs"][name] for name in ("hlf", "exported"))
     assert first["accuracy"] == pytest.approx(second["accuracy"])
     assert [each["value"] for each in first["importance"].values()] == pytest.approx(
-        [each["value"] for each in second["importance"].values()], abs=1e-3
+        [each["value"] for each in second["importance"].values()], abs=FEW_PAIRS
     )
 
 
@@ -240,10 +249,13 @@ def test_models_are_compared_in_pairs_with_the_best(done: Done) -> None:
     for name, run in runs.items():
         area, behind = run["auc_against"]["all backgrounds"], done.metrics["behind_best"][name]
         assert behind["value"] == pytest.approx(runs[best]["auc_against"]["all backgrounds"]["value"] - area["value"])
-        assert (behind["error"] == 0) == (name == best)
+        if name == best:
+            assert behind == {"value": 0, "error": 0}
+        elif {name, best} != {"hlf", "exported"}:
+            assert behind["error"] > FEW_PAIRS
     # The exported network gives the numbers of its network: their difference is no chance.
     first, second = (done.metrics["behind_best"][name]["error"] for name in ("hlf", "exported"))
-    assert first == pytest.approx(second, rel=1e-3)
+    assert first == pytest.approx(second, abs=FEW_PAIRS)
 
 
 def test_working_points_are_those_of_the_predictions_and_rates_multiply_out(done: Done) -> None:
@@ -262,7 +274,9 @@ def test_working_points_are_those_of_the_predictions_and_rates_multiply_out(done
             assert {each: rate["value"] for each, rate in found["rates"].items()} == pytest.approx(rates)
             assert found["purity"]["value"] == pytest.approx(rates["ttbar"] / sum(rates.values()))
             for each in (*found["rates"].values(), found["total_rate"], found["purity"], found["all_backgrounds"]):
-                assert each["low"] < each["value"] < each["high"]
+                # Where all events pass, the interval ends at the value.
+                assert each["low"] < each["value"] <= each["high"] * (1 + ROUNDING)
+                assert wanted > 0.9 or each["value"] < each["high"]
 
 
 def test_points_that_too_few_events_decide_are_flagged(done: Done) -> None:
@@ -360,7 +374,7 @@ def test_shifted_features_change_the_models_that_take_them(done: Done, unsaved: 
     files = done.dataset.files("test")
     metrics = evaluate(done.candidates[:1], files, [], TASK, tmp_path, train_events=5, shifted=shifted)
     run = metrics["runs"]["hlf"]
-    assert run["systematics"]["none"]["accuracy"]["shift"] == 0
+    assert run["systematics"]["none"]["accuracy"]["shift"] == pytest.approx(0, abs=ROUNDING)
     labels, _, weights = predictions_of(done, "hlf")
     wrong = done.candidates[0].model.probabilities({"hlf": hlf[::-1]}).argmax(axis=1)
     shares = [np.average(wrong[labels == label] == label, weights=weights[labels == label]) for label in range(3)]

@@ -106,6 +106,14 @@ def test_after_a_rollback_the_model_in_use_stays_though_it_is_old(run_folder: Ru
     assert registry.complete() == [names[0], names[2]]
 
 
+def test_a_model_that_a_repair_published_again_counts_once(run_folder: RunFolder) -> None:
+    run_dir = run_folder.config.run_dir
+    registry = Registry(run_dir, "hlf")
+    names = [publish(registry, train=night(run_dir)["train"], digest=digest) for digest in ("a", "b", "c", "c")]
+    clean(run_folder, 2)
+    assert registry.complete() == names[1:]
+
+
 def test_withdrawn_models_do_not_take_the_place_of_those_that_a_rollback_goes_to(run_folder: RunFolder) -> None:
     run_dir = run_folder.config.run_dir
     registry = Registry(run_dir, "hlf")
@@ -238,5 +246,5 @@ def test_from_version_10000_on_the_newest_were_removed(run_folder: RunFolder) ->
 def test_from_version_10000_on_there_was_nothing_to_roll_back_to(run_folder: RunFolder) -> None:
     registry = Registry(run_folder.config.run_dir, "hlf")
     (registry.folder / "9998-00000000").mkdir(parents=True)
-    before, after = (publish(registry, promoted="2026-01-01T00:00:00+00:00") for _ in range(2))
+    before, after = (publish(registry, digest=each, promoted="2026-01-01T00:00:00+00:00") for each in "ab")
     assert rollback(run_folder, "hlf") == (after, before)

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pipeline.cli import app
-from pipeline.commands.compare import Study, _remove_written, make_all
+from pipeline.commands.compare import Study, _busy_cores, _remove_written, make_all
 from pipeline.terminal import interrupts
 from pipeline.terminal.exit_codes import Exit
 from training.errors import TrainingError
@@ -33,6 +33,21 @@ def test_a_link_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"symbolic link|runs"):
         _remove_written(tmp_path / "compare")
     assert (archive / "a").exists()
+
+
+def test_a_study_made_just_before_does_not_make_the_machine_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = tmp_path / "timing" / "load.json"
+    monkeypatch.setattr("os.getloadavg", lambda: (9.0, 9.0, 9.0))
+    monkeypatch.setattr("psutil.cpu_count", lambda: 4)
+    monkeypatch.setattr("psutil.cpu_percent", lambda _: 75.0)
+    assert _busy_cores([], load) == 3
+    monkeypatch.setattr("psutil.cpu_percent", lambda _: 0.0)
+    # Of runs that are done, the number stands that was found before them.
+    assert _busy_cores([], load) == 3
+    load.unlink()
+    assert _busy_cores([], load) == 0
 
 
 @pytest.fixture

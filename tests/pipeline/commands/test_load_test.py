@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ from candidate_events import drawn_events
 from delphes_files import write_delphes
 from rich.console import Console
 
-from ingestion.files import expand, inventory
+from ingestion.files import expand, found_files, inventory
 from ingestion.reader import read_events
 from ingestion.schema import COLLECTIONS, PARTICLE_COLLECTIONS
 from ingestion.settings import SampleSettings
@@ -76,6 +78,25 @@ def test_copies_of_files_without_particles_and_with_a_discriminant_have_their_je
     for info in inventory(expand(config.samples), config.ingest, needs_particles=False).infos:
         (raw,) = read_events(info, config.ingest, start=0, stop=4)
         assert set(raw.collections["jets"].fields["btag"].tolist()) == {0}
+
+
+def test_files_that_are_not_copied_were_left_out_without_a_word_and_the_copies_were_too_late_for_a_run(
+    tmp_path: Path,
+) -> None:
+    asked = config_of(tmp_path, ingest={"until": "2026-01-01T00:00:00Z", "on_bad_file": "skip"})
+    for sample in asked.samples:
+        os.utime(sample.files[0], (10**9, 10**9))
+    late, bad = write_delphes(tmp_path / "qcd_late.root", drawn_events(4, seed=7)), tmp_path / "qcd_bad.root"
+    bad.write_text("this is text, not ROOT, and long enough")
+    os.utime(bad, (10**9, 10**9))
+    samples = [asked.samples[0].model_copy(update={"files": [str(tmp_path / "qcd*.root")]}), asked.samples[1]]
+    shown = StringIO()
+    run_folder = RunFolder(asked.model_copy(update={"samples": samples}), Console(file=shown, width=1000))
+    load_test(run_folder, tmp_path / "sample", 2, seed=1)
+    assert f"left for another run: {late}: it was modified at or after ingest.until" in shown.getvalue()
+    assert f"skipped: {bad} is not a ROOT file" in shown.getvalue()
+    config = load_config(str(tmp_path / "sample" / "load_test.yaml"))
+    assert [info.entries for info in found_files(config.samples, config.ingest, print, strict=True).infos] == [2, 2]
 
 
 def test_the_command_takes_an_empty_folder(tmp_path: Path) -> None:

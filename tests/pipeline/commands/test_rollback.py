@@ -38,6 +38,24 @@ def test_a_rollback_brings_the_one_before_back_and_keeps_it(nights: TrainedNight
     assert nights.in_use() == nights.made["train"]
 
 
+def test_a_rollback_after_a_repair_put_the_damaged_files_in_use(nights: TrainedNights) -> None:
+    nights.train(5)
+    nights.promote()
+    nights.train(200)
+    nights.promote()
+    weights = nights.registry.current().folder / "model" / "weights.pt"  # type: ignore[union-attr]
+    weights.write_bytes(b"")
+    assert nights.promote()[0]
+    withdrawn, current = rollback(nights.run_folder, "hlf")
+    assert (withdrawn[:4], current[:4]) == ("0003", "0001")
+    # Nor does the damaged version of the withdrawn model come back without a pointer.
+    nights.registry.pointer.unlink()
+    assert nights.promote() == (False, "it was rolled back; --force promotes it anyway")
+    assert nights.registry.current().name == current  # type: ignore[union-attr]
+    with pytest.raises(MissingInputError, match="nothing to roll back to"):
+        rollback(nights.run_folder, "hlf")
+
+
 def test_there_is_nothing_to_roll_back_to_at_first(nights: TrainedNights) -> None:
     nights.train(5)
     nights.promote()

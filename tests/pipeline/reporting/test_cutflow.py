@@ -73,8 +73,10 @@ def test_classes_of_several_samples_without_cross_sections_are_named() -> None:
 
 
 def test_samples_without_event_weights_are_named_once() -> None:
+    lacks = ["weight"]
     files = [
-        {"sample": name, "missing_optional": gone} for name, gone in (("a", ["weight"]), ("b", []), ("a", ["weight"]))
+        {"sample": name, "entries": entries, "missing_optional": gone}
+        for name, entries, gone in (("a", 1, lacks), ("b", 1, []), ("a", 2, lacks), ("c", 0, lacks))
     ]
     assert missing_weights(files) == ["The files of a have no event weights: every event has weight 1."]
     assert missing_weights(files[1:2]) == []

@@ -28,7 +28,7 @@ from training.agents.partition import Partition
 from training.agents.worker import PulledWorker
 from training.algorithms.mpca_joint import JointModel
 from training.algorithms.mpca_rules import MpcaConstants, shard_slices
-from training.errors import LaunchError
+from training.errors import CheckpointError, LaunchError
 from training.flat_model import FlatModel
 from training.loop.making import make_worker
 from training.settings import TrainSettings
@@ -180,6 +180,18 @@ def test_a_driver_that_continued_gave_all_shards_the_cycles_of_the_one_with_the_
     found = driver.state()
     assert [shard["cycle"] for shard in found] == [4, 3]
     assert all(torch.equal(one[name], other[name]) for one, other in zip(found, given, strict=True) for name in names)
+
+
+def test_a_checkpoint_of_another_number_of_shards_is_refused(lifelines: Lifelines) -> None:
+    cluster, ledger = _NoCluster(), Ledger(rows=10, epochs=1, batch_size=2, partitions=1)
+    three, one = (
+        Driver(settings, np.zeros(5), ledger, Crew(settings, cluster, lifelines, ledger, print), cluster)
+        for shards in (3, 1)
+        for settings in [TrainSettings.model_validate({"algorithm": {"name": "mpca", "shards": shards}})]
+    )
+    with pytest.raises(CheckpointError, match=r"in 3 shard\(s\), and train\.algorithm\.shards is 1\."):
+        one.load_state(three.state(), 9)
+    assert one.number == 0
 
 
 def test_an_agent_that_ended_late_removed_the_files_of_its_successor(

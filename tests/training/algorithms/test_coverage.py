@@ -97,7 +97,7 @@ def test_a_rank_is_lost_with_every_kind_of_method() -> None:
 
     module = runpy.run_path(str(TESTS / "distributed" / "test_faults.py"))
     killed, shrunk = module["KILLED"].values(), module["SHRUNK"].values()
-    assert kinds(killed) == kinds(SEVERAL.values())
+    assert kinds(killed) >= kinds(SEVERAL.values())
     assert kinds(shrunk) == kinds(SEVERAL.values(), shrink=True)
     assert all(settings(**each).traits.can_shrink for each in shrunk)
 

@@ -111,6 +111,25 @@ def test_an_update_that_is_not_finite_is_not_published() -> None:
         assert [watcher.algorithms[rank].counters()["steps_not_finite"] for rank in range(3)] == [0, 1, 0]
 
 
+@pytest.mark.parametrize("method", ["downpour", "agn", "dynsgd", "adag"])
+def test_exact_slow_momentum_lost_the_share_of_a_worker_whose_model_is_not_finite(method: str) -> None:
+    problem = LinearGradients(workers=4, steps=4, seed=1)
+    watcher = Watcher()
+
+    def spoil(rank: int, step: int, algorithm: Algorithm) -> None:
+        # In the last step before all meet, within a window.
+        watcher(rank, step, algorithm)
+        poison(rank, step, algorithm)
+
+    slow = {"slowmo": {"tau": 4, "alpha": 0.5, "exact_average": True}}
+    found = problem.drive(algorithm=method, local_steps=9, optimizer="sgd", **slow, before_step=spoil)
+    finite = [0, 1, 3]
+    # They keep what they have not sent, and differ by it.
+    goal = watcher.algorithms[0]._origin  # type: ignore[attr-defined]
+    np.testing.assert_allclose(found[3, finite].mean(axis=0), goal, atol=1e-12)
+    assert [watcher.algorithms[rank].counters()["commits_refused"] for rank in range(4)] == [0, 0, 0, 0]
+
+
 @pytest.mark.parametrize("exchange", ["locked", "additive"])
 def test_exact_slow_momentum_left_a_worker_of_swarm_sgd_without_a_finite_model(exchange: str) -> None:
     problem = LinearGradients(workers=4, steps=9, seed=1)

@@ -16,6 +16,7 @@ from simulated import LinearGradients, VectorRow, Watcher, settings
 from training.algorithms import method as registration
 from training.algorithms.base import Algorithm
 from training.algorithms.method import MethodSettings, Traits, algorithm
+from training.algorithms.mpca_rules import JointModelSettings
 from training.algorithms.registry import METHODS, SlowMoSettings
 from training.algorithms.wrapper import Wrapper
 from training.loop.making import make_algorithm
@@ -88,6 +89,12 @@ def test_every_method_takes_steps_counts_and_is_restored(name: str, slowmo: dict
     np.testing.assert_equal(states[1], states[0])
 
 
+def test_a_driver_can_keep_the_joint_model_where_the_settings_are_for_that() -> None:
+    assert {name for name, method in METHODS.items() if method.traits.joint_model} == {
+        name for name, method in METHODS.items() if issubclass(method.settings, JointModelSettings)
+    }
+
+
 def test_a_wrapper_passes_all_on() -> None:
     own = {name for name, value in vars(Algorithm).items() if inspect.isfunction(value) and not name.startswith("_")}
     assert own - set(vars(Wrapper)) == {"has_gradient"}
@@ -114,8 +121,8 @@ def test_only_what_can_change_the_result_counts() -> None:
     assert "workers" not in TrainSettings().result_items(exclude={"workers"})
 
 
-def test_the_config_is_read_without_torch() -> None:
-    code = "import sys, pipeline.config; sys.exit(bool({'torch', 'numba'} & set(sys.modules)))"
+def test_a_plan_is_made_without_libraries_that_load_slowly() -> None:
+    code = "import sys, pipeline.commands.plan; sys.exit(bool({'torch', 'numba', 'scipy.special'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -121,7 +121,7 @@ def test_a_locked_average_takes_two_round_trips_and_the_next_waits_for_it() -> N
         if transport.rank:
             await shared.average_with(0)
             assert transport.now() - started == pytest.approx(LOCKED * transport.rank)
-            assert shared.counts.wait_seconds == pytest.approx(LOCKED * (transport.rank - 1))
+            assert shared.waited == pytest.approx(LOCKED * (transport.rank - 1))
             assert shared.counts.exchange_seconds == pytest.approx(LOCKED * transport.rank)
 
     on_workers(4, average)

@@ -65,7 +65,30 @@ def test_a_difference_that_may_be_within_the_margin_refuted_an_equivalence() -> 
 def test_an_undecided_claim_about_accuracies_does_not_ask_for_times() -> None:
     # Equivalent within 10 points, but not shown to be below 0.05.
     found = judged({"better": "sgd", "than": "ar-sgd", "at_least": 0.0005, "within": 0.1}, ACCURACIES)
-    assert (found.verdict, found.needed) == (ClaimVerdict.UNDECIDED, "")
+    assert found.verdict is ClaimVerdict.UNDECIDED
+    assert found.needed.startswith("about ")
+
+
+def test_an_undecided_equivalence_did_not_say_what_it_needs() -> None:
+    # 10 points are further from 0 than from the margin, so what shows the difference does not show that it is beyond.
+    near, nearer = (
+        judged({"equivalent": "ad-psgd", "than": "ar-sgd", "within": each}, ACCURACIES) for each in (0.09, 0.095)
+    )
+    assert near.verdict is nearer.verdict is ClaimVerdict.UNDECIDED
+    events = [int(each.needed.split()[-3].replace(",", "")) for each in (near, nearer)]
+    # Half the distance takes four times the events.
+    assert events[1] / events[0] == pytest.approx(4, rel=0.1)
+
+
+def test_a_claim_needs_what_its_least_certain_comparison_needs() -> None:
+    counts = {"ad-psgd": (840, 860, 815), "ar-sgd": (800, 800, 800), "sgd": (830, 830, 830)}
+    runs = [made_run(method, seed, correct=found[seed]) for method, found in counts.items() for seed in range(3)]
+    result = made_result(made_study(), runs)
+    one, other, both = (
+        judged({"better": "ad-psgd", "than": than}, result) for than in ("ar-sgd", "sgd", ["ar-sgd", "sgd"])
+    )
+    assert {each.verdict for each in (one, other, both)} == {ClaimVerdict.UNDECIDED}
+    assert both.needed == other.needed != one.needed
 
 
 EXACT = [TimeCheck(method, 2, 1e-3, 1e-3) for method in ("ar-sgd", "ad-psgd")]
@@ -174,7 +197,10 @@ def test_every_method_is_compared_with_the_reference() -> None:
 def test_a_goal_that_is_never_reached_settles_nothing() -> None:
     claim = {"better": "ad-psgd", "than": "ar-sgd", "measure": "seconds_to=0.99"}
     found = judged(claim, ACCURACIES)
-    assert (found.verdict, found.needed) == (ClaimVerdict.UNDECIDED, "longer runs")
+    assert found.verdict is ClaimVerdict.UNDECIDED
+    assert found.needed == "runs that neither diverge nor end too early"
+    (pair,) = found.judged.items()
+    assert effect(*pair) == ("a run diverged or ended too early", "?")
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from drawn import outside
-from made_study import EPOCHS, STUDY, made_result, made_run, made_study
+from made_study import EPOCHS, NUM_EVENTS, STUDY, made_result, made_run, made_study
 
 from models.evaluation.style import PlotLabels
 from training.studies.figures import draw, draw_all
 from training.studies.page import render
 from training.studies.results import StudyResult, TimeCheck
-from training.studies.run_result import RunResult
+from training.studies.run_result import Counts, RunResult
 from training.studies.study import StudyFigure
 from training.studies.tables import best_table, edges_of_sweep, study_table, what_was_left_out
 
@@ -120,6 +120,27 @@ def test_a_table_has_means_over_seeds_beside_the_numbers_of_the_source() -> None
     ]
 
 
+def diverged(method: str, **values: Any) -> RunResult:
+    lost = {"counts": Counts.of_none(NUM_EVENTS), "curves": {}, "numbers": {"diverged": 1.0}}
+    return made_run(method, 3, values=values)._replace(**lost)
+
+
+def test_a_run_that_diverged_counted_as_0_percent_in_the_mean_of_its_row() -> None:
+    measures = ["test_accuracy", "seconds", "seconds_to=0.899", "diverged"]
+    study = made_study(tables=[{"title": "T", "measures": measures, "methods": ["sgd", "ad-psgd"]}])
+
+    runs = [made_run("sgd", 1), made_run("sgd", 2), diverged("sgd"), diverged("ad-psgd")]
+    lines = study_table(made_result(study, runs), study.tables[0]).splitlines()
+    cells = [[cell.strip() for cell in line.split("|")[2:5]] for line in lines[2:]]
+    assert cells[0] == [
+        "90.00 % ± 0.00 (s.e. 0.00); diverged in 1 of 3",
+        "1.22 ± 0.00849; diverged in 1 of 3",
+        "1.22; diverged in 1 of 3; not reached in 1 of 3",
+    ]
+    assert cells[1] == ["diverged"] * 3
+    assert lines[3].endswith("| 100.00 % |")
+
+
 def test_steps_without_effect_and_lost_messages_are_said() -> None:
     fine = made_run("sgd", 1)
     numbers = {**fine.numbers, "steps_not_finite": 3.0, "messages_lost": 40.0, "averages_lost": 12.0}
@@ -157,6 +178,8 @@ def test_a_best_value_at_the_edge_of_the_sweep_is_said() -> None:
         "",
         "the highest tried: a better one may lie beyond",
     ]
+    lost = made_result(study, [run("sgd", 0.1), run("sgd", 0.2), diverged("sgd", **{rate: 0.2})])
+    assert best_table(lost).splitlines()[2].split("|")[3].strip() == "diverged in 1 of 2"
 
 
 def test_a_method_has_a_sweep_of_its_own() -> None:

@@ -87,6 +87,6 @@ def test_an_error_ends_all_processes(subject: Subject, tmp_path: Path) -> None:
     runs = runs_of(subject, tmp_path)
     broken = runs[0]._replace(subject=Subject(HepSettings(folder=tmp_path / "none", network=HlfSettings(hidden=[4]))))
     with pytest.raises(Exception, match="none"):
-        simulate_all([broken, *runs[1:]], cores=1, code="", on_progress=lambda *_: None)
+        simulate_all([broken, *runs[1:]], cores=2, code="", on_progress=lambda *_: None)
     # Where the pool's thread waits for a process at the same moment, multiprocessing takes the dead one for alive.
     assert not [each for each in multiprocessing.active_children() if psutil.pid_exists(each.pid or 0)]

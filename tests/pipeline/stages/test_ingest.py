@@ -1,0 +1,170 @@
+"""The stages `ingest` and `features` over files of our own, without a JVM."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from command_line import small_config
+from delphes_files import write_delphes
+from made_events import Row, lepton, made_event, track
+from rich.console import Console
+from stages_here import run_here, without_spark
+
+from ingestion.errors import FilesToComeError
+from ingestion.schema import COLLECTIONS, PARTICLE_COLLECTIONS
+from pipeline.config import load_config
+from pipeline.run_folder import RunFolder
+from pipeline.runner import Runner, State
+from pipeline.runs.store import Version
+from pipeline.stages.base import Stage
+from pipeline.stages.evaluate import Evaluate
+from pipeline.stages.features import Features
+from pipeline.stages.ingest import Ingest
+from pipeline.stages.report import Report
+
+NAMES = ("qcd", "ttbar", "wjets")
+#: The first is of `qcd`.
+FIRST = {name: 100 * number for number, name in enumerate(NAMES)}
+
+
+def events(first: int, count: int = 40) -> list[Row]:
+    """Events that all differ; every fourth has no lepton."""
+    return [
+        made_event(
+            met=20.0 + first + n,
+            electrons=[lepton(30.0 + n, 0.1, 0.2)] if n % 4 else [],
+            tracks=[track(2.0 + first + n, 1.0, -1.0)],
+        )
+        for n in range(count)
+    ]
+
+
+class Night:
+    """Files of three samples, and runs over them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.data = folder / "data"
+        self.data.mkdir()
+        for name, first in FIRST.items():
+            write_delphes(self.data / f"{name}_0.root", events(first))
+
+    def run(self, *stages: str, **changes: Any) -> str:
+        """What is printed."""
+        features = {"feed_workers": 1, "split": {"train": 0.4, "val": 0.3, "test": 0.3}, **changes.pop("features", {})}
+        config = small_config(self.folder, self.data, features=features, **changes)
+        return run_here(config, *stages or ("ingest", "features"))
+
+    def runner(self) -> Runner:
+        return Runner(RunFolder(load_config(str(self.folder / "config.yaml")), Console(quiet=True)))
+
+    def version(self, stage: str) -> Version:
+        version = self.runner().run_folder.store(stage).current()
+        assert version is not None
+        return version
+
+    def events(self) -> int:
+        """Number of events in the files in use."""
+        samples = self.version("ingest").manifest["counters"]["samples"]
+        return sum(counts["events"] for counts in samples.values())
+
+
+@pytest.fixture
+def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
+    without_spark(monkeypatch, tmp_path)
+    return Night(tmp_path)
+
+
+def test_a_file_of_copies_only_could_never_be_published(night: Night) -> None:
+    """What the first read had written of it stayed in the folder, and the stage refused its own output."""
+    night.run()
+    before, data = night.events(), night.version("features").folder / "dataset.json"
+    counts = json.loads(data.read_text())
+    write_delphes(night.data / "qcd_copy.root", events(FIRST["qcd"]))
+    said = night.run(ingest={"on_duplicate": "drop"})
+    assert "40 copies left out" in said
+    assert night.events() == before
+    assert json.loads((night.version("features").folder / "dataset.json").read_text()) == counts
+
+
+def test_features_could_not_be_made_again_without_the_root_files_that_they_do_not_read(night: Night) -> None:
+    """Only a note about `ingest` needs the files: on tape, or with files to come, no later stage ran."""
+    night.run()
+    for path in night.data.iterdir():
+        path.rename(path.with_suffix(".gone"))
+    said = night.run("features", classes=["QCD", "ttbar", "W"])
+    assert "note: ingest is stale (its input cannot be read: sample 'qcd': no file matches" in said
+    assert "features: config classes changed" in said
+    # The stage that reads the files stops without them, and is not called up to date.
+    with pytest.raises(FilesToComeError):
+        night.run("ingest")
+    runner = night.runner()
+    assert [each.state for each in runner.plan()[:2]] == [State.STALE, State.STALE]
+    with pytest.raises(FilesToComeError):
+        runner.accept()
+
+
+def test_all_files_are_checked_once_in_a_run(night: Night) -> None:
+    with patch.object(Ingest, "find_inputs", autospec=True, side_effect=Ingest.find_inputs) as found:
+        night.run()
+        assert found.call_count == 1
+        night.run("features", classes=["QCD", "ttbar", "W"])
+        assert found.call_count == 2
+
+
+def test_other_places_and_files_that_are_not_read_made_the_features_stale(night: Night) -> None:
+    night.run()
+    for path in night.data.iterdir():
+        os.utime(path.rename(path.with_name(path.name.replace("_0", "_moved"))), (10**9, 10**9))
+    (night.data / "qcd_bad.root").write_text("this is text, not ROOT, and long enough")
+    os.utime(night.data / "qcd_bad.root", (10**9, 10**9))
+    write_delphes(night.data / "qcd_late.root", events(500))
+    said = night.run(ingest={"on_bad_file": "skip", "until": "2026-01-01T00:00:00Z"})
+    assert "1 bad files skipped" in said
+    counters = night.version("ingest").manifest["counters"]
+    assert [len(counters[name]) for name in ("bad_files", "waiting_files")] == [1, 1]
+    assert said.splitlines()[-1] == "features: up to date"
+
+
+@pytest.mark.parametrize(
+    ("counter", "stale"),
+    [
+        ("samples", ["features", "evaluate", "report"]),
+        ("weights", ["features", "evaluate", "report"]),
+        ("load_test", ["features"]),
+        ("bad_files", ["report"]),
+        ("waiting_files", []),
+        ("files_read", []),
+    ],
+)
+def test_a_stage_depends_on_the_counters_that_it_reads(night: Night, counter: str, stale: list[str]) -> None:
+    night.run("ingest")
+    version = night.version("ingest")
+    counters = {**version.manifest["counters"], counter: "another"}
+    other = version._replace(manifest={**version.manifest, "counters": counters})
+    stages: list[Stage] = [Features(), Evaluate(), Report()]
+    assert [each.name for each in stages if each.content_read(other) != each.content_read(version)] == stale
+
+
+def test_what_a_file_without_entries_lacks_was_noted(night: Night) -> None:
+    particles = [field.branch for name in PARTICLE_COLLECTIONS for field in COLLECTIONS[name].values()]
+    write_delphes(night.data / "qcd_empty.root", [], without=[*particles, "Event.Weight"])
+    said = night.run("ingest", features={"particles": False}, model={"names": ["hlf"]})
+    assert "4 files, 120 entries" in said
+    assert "note:" not in said
+
+
+def test_local_events_are_hashed_once_by_the_one_who_publishes_them(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("ingestion.spark_job.file_digest")
+    night.run()
+    published = {each.path: each.digest for each in night.version("ingest").files}
+    outputs = night.version("features").manifest["counters"]["kernel_outputs"]
+    assert len(outputs) == 3
+    assert {f"events/{each['name']}": each["digest"] for each in outputs}.items() <= published.items()
