@@ -33,7 +33,7 @@ from ingestion.root_format import check_header
 from ingestion.schema import OPTIONAL_SCALARS, ORIGIN_BRANCHES, PARTICLE_COLLECTIONS, WEIGHT_PREFIX
 from ingestion.settings import IngestSettings, OnBadFile, SampleSettings, field_branches
 from ingestion.storage import file_system, has_wildcards, is_remote, matching, size_and_time
-from ingestion.waiting import Waiting, arrived_late, is_recent
+from ingestion.waiting import Waiting, arrived_late, is_recent, refuse_waiting
 
 _INSPECTORS: Final = 8
 #: Classes with the events of a file.
@@ -132,7 +132,7 @@ def found_files(
     found = inventory(sources, settings, known=known, on_file=on_file, needs_particles=needs_particles)
     for each in found.waiting:
         say(f"left for another run: {each.path}: {each.reason}")
-    _refuse_waiting(found)
+    refuse_waiting(found.waiting, {info.sample for info in found.infos}, [bad.sample for bad in found.bad])
     return found
 
 
@@ -273,22 +273,6 @@ def _look(
     if settings.settle_seconds and patiently(size_and_time, source.path) != stamp:
         return Waiting(source.sample, source.path, "it changed while it was checked")
     return info
-
-
-def _refuse_waiting(found: Inventory) -> None:
-    """Refuse a sample whose readable files all wait: the data is fine, but it is too early to read it."""
-    readable = {info.sample for info in found.infos}
-    reasons: dict[str, list[str]] = {}
-    for each in found.waiting:
-        if each.sample not in readable:
-            reasons.setdefault(each.sample, []).append(each.reason)
-    problems = [
-        f"sample '{name}': nothing to do yet (files left for another run: {len(of_files)}, skipped as bad: "
-        f"{sum(each.sample == name for each in found.bad)}). The first: {of_files[0]}"
-        for name, of_files in reasons.items()
-    ]
-    if problems:
-        raise FilesToComeError("\n".join(problems))
 
 
 def refuse_too_many(bad: Sequence[BadFile], settings: IngestSettings) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import re
 import time
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
+
+from ingestion.errors import FilesToComeError
 
 
 class Waiting(NamedTuple):
@@ -14,6 +17,30 @@ class Waiting(NamedTuple):
     sample: str
     path: str
     reason: str
+
+
+def refuse_waiting(waiting: Sequence[Waiting], readable: Collection[str], bad: Sequence[str]) -> None:
+    """Refuse a sample whose readable files all wait: the data is fine, but it is too early to read it.
+
+    Args:
+        waiting: The files that wait.
+        readable: Names of the samples with a file that can be read now.
+        bad: The sample of each file that is skipped.
+
+    Raises:
+        FilesToComeError: A sample has files that wait, and none that can be read now.
+    """
+    reasons: dict[str, list[str]] = {}
+    for each in waiting:
+        if each.sample not in readable:
+            reasons.setdefault(each.sample, []).append(each.reason)
+    problems = [
+        f"sample '{name}': nothing to do yet (files left for another run: {len(of_files)}, skipped as bad: "
+        f"{bad.count(name)}). The first: {of_files[0]}"
+        for name, of_files in reasons.items()
+    ]
+    if problems:
+        raise FilesToComeError("\n".join(problems))
 
 
 def arrived_late(modified: str, until: dt.datetime | None) -> bool:
