@@ -208,7 +208,7 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
     if is_simulated and settings.calibration_epochs is not None:
         timing = plan_calibration(settings, subject, config.train, folder, cores=cores)
         busy = _busy_cores(timing.runs, folder / TIMING / "load.json")
-        _measure(run_folder, timing.runs, folder, code, "measure this machine")
+        _measure(run_folder, timing.runs, folder, code, "measure this machine", may_diverge=False)
         measured, checks = calibrated(timing, read_or_measure(folder / TIMING, timing.checks[0].train))
     runs = planned_runs(settings, subject, config.train, in_the_cloud(measured), folder)
     digest = digest_of_study(settings, runs, timing.runs if timing else ())
@@ -220,7 +220,7 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
         _simulate(run_folder, study.name, runs, code, cores)
     else:
         busy = _busy_cores(runs, folder / TIMING / "load.json")
-        _measure(run_folder, runs, folder, code, "train")
+        _measure(run_folder, runs, folder, code, "train", may_diverge=True)
     machine = {"cpu": cpu_name(), "cores": cores, "load": busy}
     found = StudyResult(
         name=study.name,
@@ -296,7 +296,9 @@ def _simulate(run_folder: RunFolder, name: str, runs: Sequence[PlannedRun], code
             simulate_all(left, cores=cores, code=code, on_progress=bar)
 
 
-def _measure(run_folder: RunFolder, runs: Sequence[PlannedRun], folder: Path, code: str, what: str) -> None:
+def _measure(
+    run_folder: RunFolder, runs: Sequence[PlannedRun], folder: Path, code: str, what: str, *, may_diverge: bool
+) -> None:
     """Make MPI runs; those of as many workers share their ranks, which start only once."""
     for run in runs:
         # Impossible runs are refused before any other.
@@ -310,7 +312,7 @@ def _measure(run_folder: RunFolder, runs: Sequence[PlannedRun], folder: Path, co
             run_folder.refuse_unfit_machine(Train.needs, "optimisers cannot be compared", workers=workers)
             jobs = folder / "jobs" / f"{workers}-workers"
             with Bar(run_folder.console, words, "steps") as bar:
-                measure_all(left, jobs, code=code, on_progress=bar, on_loss=run_folder.say)
+                measure_all(left, jobs, code=code, on_progress=bar, on_loss=run_folder.say, may_diverge=may_diverge)
 
 
 def _say(run_folder: RunFolder, what: str, runs: Sequence[PlannedRun], left: Sequence[PlannedRun]) -> None:

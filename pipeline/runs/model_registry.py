@@ -39,7 +39,7 @@ class Registry(StageStore):
 
     def models(self) -> list[str]:
         """Names of the promoted models, the oldest first; of a model that a repair published again, the newest."""
-        newest = {(self.manifest_of(name) or {})["digest"]: name for name in self.promoted()}
+        newest = {(self.manifest_of(name) or {}).get("digest", name): name for name in self.promoted()}
         return sorted(newest.values(), key=number_of)
 
     def withdrawn_digests(self) -> set[str]:

@@ -96,3 +96,17 @@ def test_a_run_of_a_study_that_diverged_stopped_all_others_at_each_repetition(
     done = [each[0] for each in told]
     assert done == sorted(done)
     assert told[-1] == (told[-1][1], told[-1][1], "method-2, seed 1")
+
+
+def test_a_run_that_diverges_measures_no_times(
+    dataset: FeatureDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def diverge(*_: Any, **__: Any) -> None:
+        raise DivergedError("steps without effect are short")
+
+    monkeypatch.setattr("training.studies.measured.launch_all", diverge)
+    [spec] = specs(dataset, tmp_path / "specs", {})
+    run = planned(Subject(spec.workload), spec.train, None, None, tmp_path / "runs", "sgd", {})
+    with pytest.raises(DivergedError, match="short"):
+        measure_all([run], tmp_path / "job", code="", on_progress=pytest.fail, on_loss=pytest.fail, may_diverge=False)
+    assert run.result is None

@@ -44,22 +44,24 @@ class JudgedClaim(NamedTuple):
     claim: Claim
     verdict: ClaimVerdict
     judged: dict[Comparison, Judgement]
-    lacks_check: bool = False
-    """Whether only the error of the simulated times leaves it undecided."""
+    unknown: float = 0.0
+    """What its differences may be wrong by for all seeds together, see `StudyResult.time_error`."""
 
     @property
     def needed(self) -> str:
         """What would settle an undecided claim; else empty."""
         if self.verdict is not ClaimVerdict.UNDECIDED:
             return ""
-        if self.lacks_check:
-            return "times that the check of the simulator confirms"
+        check = "times that the check of the simulator confirms"
+        if together([_one(self.claim, each, 0.0) for each in self.judged.values()]) is not self.verdict:
+            return check
         undecided = [each for each in self.judged.values() if _one(self.claim, each, 0.0) is ClaimVerdict.UNDECIDED]
         lacking = [
             (each.difference, _distance(self.claim, each.difference), each.num_comparisons) for each in undecided
         ]
         most, distance, number = max(lacking, key=lambda each: each[0].excess(*each[1:]))
-        return most.needed(distance, number)
+        seeds = most.needed(distance, number)
+        return f"{seeds}, and {check}" if distance <= self.unknown else seeds
 
 
 def counted(found: Sequence[ClaimVerdict]) -> str:
@@ -100,8 +102,8 @@ def judge(result: StudyResult) -> tuple[dict[Comparison, Judgement], list[Judged
     for number, claim in enumerate(result.study.claims):
         judged = {each: found[each] for each in claimed[number]}
         unknown = result.time_error if measure_of(claim.measure).is_ratio else 0.0
-        verdict, at_best = (together([_one(claim, each, size) for each in judged.values()]) for size in (unknown, 0.0))
-        claims.append(JudgedClaim(claim, verdict, judged, lacks_check=verdict is not at_best))
+        verdict = together([_one(claim, each, unknown) for each in judged.values()])
+        claims.append(JudgedClaim(claim, verdict, judged, unknown))
     return found, claims
 
 

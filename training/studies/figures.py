@@ -152,6 +152,9 @@ def _boxes(axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, L
     cells = result.shown(panel)
     for place, cell in enumerate(cells):
         values = result.curves(cell, panel.y)
+        if not values.size:
+            # All its runs diverged.
+            continue
         boxes = axes.boxplot(
             values[:, 1:].ravel() if values.shape[1] > 1 else values.ravel(),
             positions=[place],

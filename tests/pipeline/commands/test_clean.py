@@ -112,6 +112,10 @@ def test_a_model_that_a_repair_published_again_counts_once(run_folder: RunFolder
     names = [publish(registry, train=night(run_dir)["train"], digest=digest) for digest in ("a", "b", "c", "c")]
     clean(run_folder, 2)
     assert registry.complete() == names[1:]
+    # One that cannot be read counts for itself.
+    (registry.folder / names[1] / "manifest.json").write_text("{")
+    clean(run_folder, 2)
+    assert registry.complete() == names[1:]
 
 
 def test_withdrawn_models_do_not_take_the_place_of_those_that_a_rollback_goes_to(run_folder: RunFolder) -> None:

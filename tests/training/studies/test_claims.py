@@ -226,6 +226,17 @@ def test_simulated_times_decided_although_their_check_missed_by_more_than_the_ef
     assert ("check of the simulator" in found.needed) == (verdict is ClaimVerdict.UNDECIDED)
 
 
+def test_seeds_alone_were_said_to_decide_what_the_error_of_the_times_hides() -> None:
+    found = judged({"better": "sgd", "than": "ar-sgd", "at_least": 0.0005, "within": 0.1}, ACCURACIES)
+    [judgement] = found.judged.values()
+    size = abs(float(judgement.difference.value))
+    assert found._replace(unknown=0.9 * size).needed == found.needed
+    assert (
+        found._replace(unknown=1.1 * size).needed
+        == f"{found.needed}, and times that the check of the simulator confirms"
+    )
+
+
 def test_measured_times_need_no_check() -> None:
     claim = {"better": "ad-psgd", "than": "ar-sgd", "measure": "seconds_per_batch"}
     assert judged(claim, TIMES._replace(checks=[], cluster=None)).verdict is ClaimVerdict.CONFIRMED
