@@ -239,14 +239,14 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
 
 
 def _busy_cores(runs: Sequence[PlannedRun], path: Path) -> float:
-    """Number of busy cores just before runs that measure times; of earlier runs as written then.
+    """Number of busy cores just before runs that measure times; of several attempts, the highest.
 
     The load average would also count what was done before: with `STUDY=all`, the study before.
     """
+    before: float = json.loads(path.read_text(encoding="utf-8")) if path.exists() else 0.0
     if path.exists() and all(run.result is not None for run in runs):
-        before: float = json.loads(path.read_text(encoding="utf-8"))
         return before
-    found = psutil.cpu_percent(_LOOK_SECONDS) / 100 * (psutil.cpu_count() or 1)
+    found = max(before, psutil.cpu_percent(_LOOK_SECONDS) / 100 * (psutil.cpu_count() or 1))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(found), encoding="utf-8")
     return found

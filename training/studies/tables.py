@@ -65,8 +65,10 @@ def summed_up(result: StudyResult, cell: Cell, name: str) -> str:
     values = [value for seed, value in numbers.items() if seed not in gone]
     finite = [value for value in values if math.isfinite(value)]
     lost = {"diverged": len(gone), measure.text(math.inf): len(values) - len(finite)}
+    if not values:
+        return "diverged" if gone else "-"
     if not finite:
-        return measure.text(values[0]) if values else "diverged" if gone else "-"
+        return "; ".join([measure.text(values[0]), *([f"diverged in {len(gone)} of {len(numbers)}"] if gone else [])])
     mean = mean_of(finite)
     words = measure.text(mean.value)
     if measure.percent and mean.num_seeds > 1:

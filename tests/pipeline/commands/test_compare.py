@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -46,8 +47,11 @@ def test_a_study_made_just_before_does_not_make_the_machine_busy(
     monkeypatch.setattr("psutil.cpu_percent", lambda _: 0.0)
     # Of runs that are done, the number stands that was found before them.
     assert _busy_cores([], load) == 3
+    # A study that is continued on a quiet machine began on a busy one.
+    left: Any = [SimpleNamespace(result=None)]
+    assert _busy_cores(left, load) == 3
     load.unlink()
-    assert _busy_cores([], load) == 0
+    assert _busy_cores(left, load) == 0
 
 
 @pytest.fixture

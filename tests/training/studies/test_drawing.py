@@ -161,6 +161,12 @@ def test_a_table_over_a_key_has_a_column_for_each_value() -> None:
     assert [line.split(" ± ")[0] for line in lines[2:]] == ["| AD-PSGD | 1.22", "| SGD | 2.44"]
 
 
+def test_a_goal_that_no_run_reached_hid_that_another_diverged() -> None:
+    study = made_study(tables=[{"title": "T", "measures": ["seconds_to=0.999"], "methods": ["sgd"]}])
+    lines = study_table(made_result(study, [made_run("sgd", 1), diverged("sgd")]), study.tables[0]).splitlines()
+    assert lines[2].split("|")[2].strip() == "not reached; diverged in 1 of 2"
+
+
 def test_a_best_value_at_the_edge_of_the_sweep_is_said() -> None:
     rate = "train.learning_rate"
     study = made_study(vary={rate: [0.1, 0.2, 0.3]}, best_of=[rate])
