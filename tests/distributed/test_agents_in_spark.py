@@ -75,8 +75,8 @@ def test_a_lost_agent_is_replaced_a_lost_driver_leaves_none_and_the_run_continue
     process.send_signal(signal.SIGKILL)
     process.wait()
     wait_until(lambda: not any(agent.is_running() and agent.status() != "zombie" for agent in now.values()),
-               what="no agent is left", seconds=30)  # fmt: skip
-    wait_until(lambda: not home.exists(), what="their folder is removed", seconds=30)
+               what="no agent is left")  # fmt: skip
+    wait_until(lambda: not home.exists(), what="their folder is removed")
     done = pipeline("train", "--config", config)
     assert done.returncode == 0, done.stderr
     assert "training continues from the checkpoint" in done.stdout + done.stderr

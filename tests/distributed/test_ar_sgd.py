@@ -160,12 +160,12 @@ def test_no_rank_outlives_its_launcher(dataset: FeatureDataset, tmp_path: Path, 
         wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0, what="training has begun")
         os.kill(launcher.pid, number)
         try:
-            launcher.wait(15)
+            launcher.wait(30)
         except subprocess.TimeoutExpired:
             # Python drops an interrupt that falls into a destructor; the command line has a hook for that, this bare
             # launcher has none.
             os.kill(launcher.pid, number)
-            launcher.wait(30)
+            launcher.wait(60)
         wait_until(lambda: not processes_of(run.out_dir), what="all ranks are gone")
     finally:
         # First of all: it would start killed ranks again.

@@ -94,7 +94,7 @@ def test_rules_that_do_not_commute_have_one_order_which_the_clocks_give(cases: C
 def test_an_occupied_shard_is_not_waited_for_and_what_is_not_finite_is_refused(cases: Cases, protocol: str) -> None:
     results = cases.results("occupied", protocol)
     # The commit of rank 0 is in the thread while the rank sleeps.
-    assert results[0]["counts"]["hidden_seconds"] > 0.2
+    assert results[0]["counts"]["hidden_seconds"] > 0.1
     assert results[1]["tried"][:3] == [False, True, False]
     assert results[1]["counts"]["occupied"] >= 2
     added = sum(result["tried"][-1] for result in results)

@@ -9,7 +9,7 @@ from rank_programs import IMPLEMENTATIONS, results_of
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 
-NAP, TIMES = 0.1, 8
+NAP, TIMES = 0.2, 6
 
 
 def together(ours: list[list[float]], theirs: list[list[float]]) -> float:

@@ -77,7 +77,7 @@ def rank_processes(folder: Path) -> list[psutil.Process]:
     return [
         process
         for process in processes_of(folder)
-        if "training.launching.rank_process" in " ".join(process.cmdline()[:4])
+        if "training.launching.rank_process" in " ".join(process.info["cmdline"][:4])
     ]
 
 
@@ -202,9 +202,10 @@ def test_a_rank_that_is_lost_again_and_again_ends_the_run(dataset: FeatureDatase
 
 
 def test_a_stopped_rank_is_reported_with_what_the_others_were_doing(dataset: FeatureDataset, tmp_path: Path) -> None:
-    run = make_spec(dataset, tmp_path / "out", stall_seconds=8.0, **SLOW)
-    with signal_to_a_rank(run, signal.SIGSTOP), pytest.raises(StalledError) as caught:
+    run = make_spec(dataset, tmp_path / "out", stall_seconds=15.0, **SLOW)
+    with signal_to_a_rank(run, signal.SIGSTOP) as stopped, pytest.raises(StalledError) as caught:
         launch(run, on_progress=lambda _: None)
+    assert stopped
     message = str(caught.value)
     # mpirun continues a stopped rank before it ends it, so the rank may still print a line.
     assert "rank 0: " in message

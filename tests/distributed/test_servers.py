@@ -16,7 +16,7 @@ from training.simulation.transport import SimNetwork
 from training.simulation.virtual_time import VirtualClock
 from training.transports.transport import Transport
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 
 RANKS = 3
 BESIDE = {"algorithm": "sharded", "overlap": "thread", "shards": 2}

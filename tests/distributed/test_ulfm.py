@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rank_programs import GIVEN_UP, IMPLEMENTATIONS, Outcome, run_ranks
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(400)]
 
 
 def lose(ranks: int, folder: Path, **arguments: Any) -> Outcome:

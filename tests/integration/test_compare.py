@@ -118,7 +118,7 @@ def test_all_runs_see_the_same_events_and_begin_with_the_same_weights(compared: 
         if run.values["train.learning_rate"] == 0.003
     }
     # With the same weights and the same events, the training loss of the first steps is nearly the same.
-    assert first["ar-sgd", 1] == pytest.approx(first["swarm", 1], rel=0.1)
+    assert first["ar-sgd", 1] == pytest.approx(first["swarm", 1], rel=0.2)
     assert first["ar-sgd", 1] != first["ar-sgd", 2]
 
 

@@ -464,7 +464,7 @@ def started(trained: Trained, tmp_path: Path) -> Iterator[subprocess.Popen[str]]
 def test_ctrl_c_is_quiet_and_leaves_nothing(started: subprocess.Popen[str], tmp_path: Path, child: str) -> None:
     wait_until(lambda: has_started(started.pid, child), what=f"{child} has started")
     os.killpg(started.pid, signal.SIGINT)
-    _, words = started.communicate(timeout=60)
+    _, words = started.communicate(timeout=120)
     assert started.returncode == Exit.INTERRUPTED, words
     for noise in ("Traceback", "ERROR", "bug"):
         assert noise not in words
@@ -475,7 +475,7 @@ def test_what_a_killed_evaluation_leaves_goes_with_the_next(
     trained: Trained, started: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     os.killpg(started.pid, signal.SIGKILL)
-    started.communicate(timeout=60)
+    started.communicate(timeout=120)
     folder = tmp_path / "run" / "evaluations"
     assert [path.name for path in folder.iterdir() if path.name.startswith(".")]
     done = trained.evaluate("--model", trained.first, "--set", f"run_dir={tmp_path / 'run'}")

@@ -252,7 +252,7 @@ def test_a_killed_search_continues_where_it_was(provider: SparkProvider, tmp_pat
     killed = Analysis(provider, tmp_path / "killed", gridsearch=LONG)
     with killed.started("gridsearch") as folder:
         trainings = folder / "trainings"
-        wait_until(lambda: len(list(trainings.glob("*.json"))) >= 3, what="three trainings are done")
+        wait_until(lambda: len(list(trainings.glob("[!.]*.json"))) >= 3, what="three trainings are done")
     times = {path.name: path.stat().st_mtime_ns for path in trainings.glob("[!.]*.json")}
     assert 3 <= len(times) < 12
     assert versions(killed.run_dir)["train"] is None

@@ -25,7 +25,7 @@ def test_killing_only_the_driver_takes_spark_and_ranks_along(undisturbed: Undist
     children = driver.children(recursive=True)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=120)
-    _, alive = psutil.wait_procs(children, timeout=30)
+    _, alive = psutil.wait_procs(children, timeout=120)
     assert alive == []
     assert undisturbed.run(stage).returncode == 0
 

@@ -63,9 +63,9 @@ def interrupt(undisturbed: Undisturbed, stage: str) -> None:
     undisturbed.assert_nothing_left()
 
 
-def test_most_of_those_kills_came_before_the_end() -> None:
+def test_a_third_of_those_kills_at_least_came_before_the_end() -> None:
     if kills:
-        assert sum(kill.in_time for kill in kills) > len(kills) / 2, kills
+        assert sum(kill.in_time for kill in kills) > len(kills) / 3, kills
 
 
 @pytest.mark.parametrize("step", range(len(STEPS) + 1), ids=["at the beginning", *STEPS])

@@ -107,7 +107,7 @@ def test_spoiled_configs_are_loaded_or_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "pwned").exists()
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", ONCE_FAILED)
 def test_configs_that_once_failed(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "config.yaml"

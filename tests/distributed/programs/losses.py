@@ -84,6 +84,9 @@ def until_lost(
                 with transport.process.turn:
                     is_known = transport.process.num_lost() > 0
                 if is_known:
+                    # The rank may have died after the last of those averages.
+                    if isinstance(shared, SocketSharedVector):
+                        run_now(shared.average_with(neighbours[0]))
                     return "num_lost"
     except Exception as error:
         if ulfm.is_rank_loss(error):

