@@ -8,7 +8,6 @@ messages: for 2,013 parameters, an average takes 9 microseconds, a commit 17.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +19,7 @@ from training.transports.basics import Vector
 from training.transports.centre import copy_in
 from training.transports.loading import load_mpi
 from training.transports.mpi_process import MpiProcess
+from training.transports.pauses import Pauses
 from training.transports.shards import Layout
 from training.transports.threaded_centre import ThreadedCentre
 from training.transports.window_memory import ALIGNMENT, HEADER_BYTES, allocate, own_memory
@@ -31,9 +31,8 @@ if TYPE_CHECKING:
 _DRAWN: Final = 0
 _SERVED: Final = 8
 _CLOCK: Final = 16
-#: A waiting worker reads the served ticket this number of times without a nap; then it leaves its core to others [s].
-_READS: Final = 20
-_NAP: Final = 2e-5
+#: Longest nap of a worker that waits for its ticket [s].
+_LONGEST_NAP: Final = 2e-5
 
 
 class MpiCentre(ThreadedCentre):
@@ -83,10 +82,9 @@ class MpiCentre(ThreadedCentre):
     @override
     async def _lock(self, shard: int) -> None:
         """Draw a ticket, and wait until it is served."""
-        ticket, reads = self._add(shard, _DRAWN, 1), 0
+        ticket, pauses = self._add(shard, _DRAWN, 1), Pauses(longest=_LONGEST_NAP)
         while self._add(shard, _SERVED, 0) != ticket:
-            reads += 1
-            time.sleep(0 if reads < _READS else _NAP)
+            pauses.pause()
 
     @override
     async def _unlock(self, shard: int) -> None:

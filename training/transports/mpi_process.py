@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from training.transports.loading import load_mpi
+from training.transports.pauses import Pauses
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-#: Interval of the checks of a waiting worker, which leaves its core to others in between [s].
+#: Longest nap of a worker that waits for all [s].
 _LONGEST_NAP: Final = 1e-3
-_FIRST_NAP: Final = 1e-5
 #: Time limit for operations that normally take a tenth of a second [s].
 _PATIENCE: Final = 60.0
 
@@ -85,7 +84,7 @@ class MpiProcess:
         """A barrier that leaves the core and the turn to others meanwhile, and continues to serve partners."""
         with self.turn:
             request = self.comm.Ibarrier()
-        nap = _FIRST_NAP
+        pauses = Pauses(longest=_LONGEST_NAP)
         while True:
             with self.turn:
                 try:
@@ -93,5 +92,4 @@ class MpiProcess:
                         return
                 except self._mpi.Exception as error:
                     self.raise_named(error)
-            time.sleep(nap)
-            nap = min(2 * nap, _LONGEST_NAP)
+            pauses.pause()

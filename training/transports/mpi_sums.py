@@ -13,6 +13,7 @@ from typing_extensions import override
 from training.transports.basics import Vector
 from training.transports.loading import load_mpi
 from training.transports.mpi_process import MpiProcess
+from training.transports.pauses import Pauses
 from training.transports.transport import PendingSum, Transport
 
 if TYPE_CHECKING:
@@ -93,9 +94,9 @@ class _MpiSum(PendingSum):
         return self._wait().__await__()
 
     async def _wait(self) -> None:
-        started = time.perf_counter()
+        started, pauses = time.perf_counter(), Pauses(longest=_NAP)
         while not self.has_ended():
-            time.sleep(_NAP)
+            pauses.pause()
         self._worker.waited += time.perf_counter() - started
         if self._error is not None:
             self._process.raise_named(self._error)

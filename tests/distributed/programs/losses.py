@@ -74,22 +74,28 @@ def until_lost(
                 run_now(transport.barrier())
             elif doing == "exchange":
                 run_now(transport.begin_exchange(vector, neighbours))
-            else:
-                for _ in range(20):
-                    run_now(shared.add(vector))
-                    run_now(shared.average_with(neighbours[0]))
-                    if time.monotonic() > dies_at:
-                        os.kill(os.getpid(), signal.SIGKILL)
-                    time.sleep(1e-3)
-                with transport.process.turn:
-                    is_known = transport.process.num_lost() > 0
-                if is_known:
-                    # The rank may have died after the last of those averages.
-                    if isinstance(shared, SocketSharedVector):
-                        run_now(shared.average_with(neighbours[0]))
-                    return "num_lost"
+            elif average_and_ask(transport, shared, neighbours[0], vector, dies_at=dies_at):
+                return "num_lost"
     except Exception as error:
         if ulfm.is_rank_loss(error):
             return "error"
         raise
     raise AssertionError("nothing showed that a rank was lost")
+
+
+def average_and_ask(
+    transport: MpiTransport, shared: MpiSharedVector | SocketSharedVector, partner: int, vector: Vector, *, dies_at: float
+) -> bool:
+    """Average some times, and die at a moment between two averages; returns whether MPI knows of a loss."""
+    for _ in range(20):
+        run_now(shared.add(vector))
+        run_now(shared.average_with(partner))
+        if time.monotonic() > dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(1e-3)
+    with transport.process.turn:
+        is_known = transport.process.num_lost() > 0
+    if is_known and isinstance(shared, SocketSharedVector):
+        # The rank may have died after the last of those averages.
+        run_now(shared.average_with(partner))
+    return is_known
