@@ -84,7 +84,12 @@ def until_lost(
 
 
 def average_and_ask(
-    transport: MpiTransport, shared: MpiSharedVector | SocketSharedVector, partner: int, vector: Vector, *, dies_at: float
+    transport: MpiTransport,
+    shared: MpiSharedVector | SocketSharedVector,
+    partner: int,
+    vector: Vector,
+    *,
+    dies_at: float,
 ) -> bool:
     """Average some times, and die at a moment between two averages; returns whether MPI knows of a loss."""
     for _ in range(20):
