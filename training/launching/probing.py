@@ -40,7 +40,7 @@ def probe_mpi(settings: TrainSettings, hosts: Hosts = no_hosts) -> str:
 
 
 def measure_messages(settings: TrainSettings, sizes: Sequence[int]) -> list[Measurement]:
-    """All-reduces and averages of vectors of some sizes, between the ranks of a run.
+    """All-reduces, averages and commits of vectors of some sizes, between the ranks of a run.
 
     Args:
         settings: The run.

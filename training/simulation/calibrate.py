@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from training.simulation.cluster import ClusterSettings
-from training.simulation.costs import Link, Network, all_reduce_seconds, average_seconds
-from training.simulation.probe import ALL_REDUCE, Measurement
+from training.simulation.costs import Link, Network, all_reduce_seconds, average_seconds, commit_seconds
+from training.simulation.probe import ALL_REDUCE, COMMIT, Measurement
 
 Record = dict[str, Any]
 
@@ -76,10 +76,13 @@ def calibrate(
     }
     if not messages:
         return found.model_copy(update={"crowding": crowding})
-    link = fit_link(messages)
+    link = fit_link([each for each in messages if each.operation != COMMIT])
     here = {"latency_seconds": link.latency, "bytes_per_second": link.bandwidth}
     within = {f"memory_{name}": value for name, value in here.items()}
-    return found.model_copy(update={**here, **within, "crowding": crowding})
+    # What the messages do not explain is the work of the processor.
+    work = [each.seconds - predicted(each, link) for each in messages if each.operation == COMMIT]
+    commits = {"commit_seconds": max(0.0, float(np.mean(work)))} if work else {}
+    return found.model_copy(update={**here, **within, **commits, "crowding": crowding})
 
 
 def fit_link(messages: Sequence[Measurement], *, ring_above: float = math.inf) -> Link:
@@ -103,6 +106,8 @@ def predicted(message: Measurement, link: Link, ring_above: float = math.inf) ->
     network = Network(link, link, 1, ring_above)
     if message.operation == ALL_REDUCE:
         return all_reduce_seconds(network, message.workers, message.nbytes)
+    if message.operation == COMMIT:
+        return commit_seconds(network, message.nbytes)
     return average_seconds(network, message.operation, message.nbytes)
 
 

@@ -8,15 +8,16 @@ Time of a commit to a shard of another rank, with a latency L and a bandwidth W 
  * under the lock, put and unlock: 2 L + bytes / W; nothing is put where the result is not finite;
  * under the lock, an answer: L + bytes / W, where bytes are those that a server would send.
 
-A pull locks and gets, and unlocks without a further message. The question whether a shard is occupied takes 2 L. Rules
-take no time. The owner of a shard pays for nothing but the lock. Shards are independent, but what leaves a host, or
+A pull locks and gets, and unlocks without a further message. The question whether a shard is occupied takes 2 L. A
+commit takes `commit_seconds` of the processor under each lock, whatever its rule. The owner of a shard pays for nothing
+but that and the lock. Shards are independent, but what leaves a host, or
 enters it, at once goes one after the other through its network card (`costs.Cards`), whether it belongs to one of its
 workers or to a shard that one of them owns; messages without content do not use the card.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from typing_extensions import override
@@ -49,14 +50,24 @@ class SimCentre(ShardedCentre):
         rank: Rank of the worker.
         records: The shards of all ranks; gets those that this one owns.
         vector: Their initial content.
+        commit_seconds: Processor time of a commit to a shard [s].
     """
 
     def __init__(
-        self, clock: VirtualClock, cards: Cards, layout: Layout, rank: int, records: dict[int, Record], vector: Vector
+        self,
+        clock: VirtualClock,
+        cards: Cards,
+        layout: Layout,
+        rank: int,
+        records: dict[int, Record],
+        vector: Vector,
+        *,
+        commit_seconds: float,
     ) -> None:
         super().__init__(layout, rank=rank, now=lambda: clock.now)
         self._clock, self._cards = clock, cards
         self._records = records
+        self._commit_seconds = commit_seconds
         self._beside = VirtualBeside(clock, f"commit of rank {rank}")
         for shard in range(layout.shards):
             if layout.owner(shard) == rank:
@@ -102,6 +113,14 @@ class SimCentre(ShardedCentre):
         if is_far:
             await self._clock.sleep(self._latency(shard))
         return is_held
+
+    @override
+    async def _change(
+        self, number: int, rule: Rule, indices: Vector | None, names: Sequence[str], buffer: Vector
+    ) -> tuple[int, int, bool]:
+        if self._commit_seconds:
+            await self._clock.sleep(self._commit_seconds)
+        return await super()._change(number, rule, indices, names, buffer)
 
     @override
     async def _get(self, shard: int, arrays: Mapping[str, Vector], within: Vector | None) -> int:

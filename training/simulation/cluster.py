@@ -40,6 +40,8 @@ class ClusterSettings(BaseModel):
     """Latency of one message within a host [s]."""
     memory_bytes_per_second: float = Field(default=1e10, gt=0)
     """Bandwidth of a message within a host [bytes/s]."""
+    commit_seconds: float = Field(default=0.0, ge=0)
+    """Processor time of a commit to a shard, under its lock, beside the messages [s]."""
     loss_probability: float = Field(default=0.0, ge=0, lt=1)
     """Probability that a message between hosts is lost, at least 0 and below 1. A pairwise average is then left out on
     both sides; all other messages are sent again after `resend_seconds`."""
@@ -58,6 +60,13 @@ class ClusterSettings(BaseModel):
             if rank < 0 or factor <= 0:
                 raise ValueError(f"slow_ranks: rank {rank} with factor {factor}: both must be positive")
         return value
+
+    def slowness(self, rank: int, world_size: int) -> float:
+        """The factor on the times that a worker's processor takes: of a straggler, and of a shared host."""
+        # The last host may have fewer workers than the others.
+        first_of_host = rank - rank % self.workers_per_host
+        on_host = min(self.workers_per_host, world_size - first_of_host)
+        return self.slow_ranks.get(rank, 1.0) * self.crowding.get(on_host, 1.0)
 
     @property
     def network(self) -> Network:
@@ -94,10 +103,7 @@ class ComputeTimes:
     def __init__(self, cluster: ClusterSettings, *, seed: int, rank: int, world_size: int) -> None:
         self._cluster = cluster
         self._step_seconds, self._event_seconds = cluster.step_seconds, cluster.event_seconds
-        # The last host may have fewer workers than the others.
-        first_of_host = rank - rank % cluster.workers_per_host
-        on_host = min(cluster.workers_per_host, world_size - first_of_host)
-        self._factor = cluster.slow_ranks.get(rank, 1.0) * cluster.crowding.get(on_host, 1.0)
+        self._factor = cluster.slowness(rank, world_size)
         self._rng = random_stream(seed, "compute times", rank)
         self._drawn: list[tuple[float, float]] = []
 

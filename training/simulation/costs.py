@@ -113,6 +113,18 @@ def average_seconds(network: Network, protocol: str, nbytes: int) -> float:
     return 2 * (ROUND_TRIPS[protocol] * link.latency + nbytes / link.bandwidth)
 
 
+def commit_seconds(network: Network, nbytes: int) -> float:
+    """Time of the messages of a commit to one shard of another host, which has its lock at once.
+
+    Examples:
+        >>> link = Link(1e-3, 1e6)
+        >>> round(1e3 * commit_seconds(Network(link, link), 1000))
+        6
+    """
+    link = network.between
+    return 4 * link.latency + 2 * nbytes / link.bandwidth
+
+
 def _round_seconds(network: Network, senders: NDArray[Any], receivers: NDArray[Any], nbytes: float) -> float:
     """Time of messages that start together."""
     if not len(senders):

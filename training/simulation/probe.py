@@ -16,8 +16,10 @@ import numpy as np
 
 from training.transports.basics import run_now
 from training.transports.mpi import MpiTransport, Protocol
+from training.transports.shards import Shard
 
 ALL_REDUCE: Final = "all-reduce"
+COMMIT: Final = "commit"
 #: Time for the repetitions of an operation [s], and their limits.
 _SECONDS: Final = 0.4
 _FEWEST: Final = 7
@@ -28,7 +30,7 @@ class Measurement(NamedTuple):
     """The time of an operation between ranks."""
 
     operation: str
-    """`ALL_REDUCE` or the protocol of a pairwise average."""
+    """`ALL_REDUCE`, `COMMIT` to a shard of another rank, or the protocol of a pairwise average."""
     workers: int
     nbytes: int
     """Size of the vector."""
@@ -37,13 +39,13 @@ class Measurement(NamedTuple):
 
 
 def main(argv: list[str]) -> None:
-    """Measure all-reduces and averages of vectors of these sizes."""
+    """Measure all-reduces, averages and commits of vectors of these sizes."""
     transport = MpiTransport(protocol=cast("Protocol", argv[1]), network=argv[2] or None, overlap="inline")
     try:
         found = [
             measurement
             for nbytes in map(int, argv[3:])
-            for measurement in (_all_reduce(transport, nbytes), _average(transport, nbytes))
+            for measurement in (_all_reduce(transport, nbytes), _average(transport, nbytes), _commit(transport, nbytes))
         ]
         if transport.rank == 0:
             sys.stdout.write(json.dumps({"measured": [each._asdict() for each in found]}) + "\n")
@@ -67,6 +69,20 @@ def _average(transport: MpiTransport, nbytes: int) -> Measurement:
     seconds = _repeated(transport, lambda: run_now(shared.average_with(1)) if is_first else None)
     run_now(shared.close())
     return Measurement(transport.protocol, transport.world_size, nbytes, seconds)
+
+
+def _commit(transport: MpiTransport, nbytes: int) -> Measurement:
+    """Commits of a sum that rank 1 makes to the shard of rank 0."""
+    change = np.zeros(nbytes // 4, np.float32)
+    centre = run_now(transport.centre(change))
+    is_second = transport.rank == 1
+
+    def add(shard: Shard) -> None:
+        shard.vector += change[shard.part]
+
+    seconds = _repeated(transport, lambda: run_now(centre.commit(add)) if is_second else None)
+    run_now(centre.close())
+    return Measurement(COMMIT, transport.world_size, nbytes, seconds)
 
 
 def _repeated(transport: MpiTransport, once: Callable[[], Any]) -> float:

@@ -44,6 +44,7 @@ class SimNetwork:
         self, clock: VirtualClock, cluster: ClusterSettings, world_size: int, *, protocol: str = "locked", seed: int = 1
     ) -> None:
         self.clock = clock
+        self.cluster = cluster
         self.hosts = cluster.network
         self.losses = Losses(cluster.loss_probability, cluster.resend_seconds, seed=seed)
         self.cards = Cards(self.hosts, world_size, self.losses)
@@ -230,7 +231,11 @@ class SimTransport(Transport):
         layout = Layout(vector, shards, segments or {}, world_size=self.world_size)
         records = self._network.centres.setdefault(self._centres, {})
         self._centres += 1
-        mine = SimCentre(self._network.clock, self._network.cards, layout, self.rank, records, vector)
+        cluster = self._network.cluster
+        commit_seconds = cluster.commit_seconds * cluster.slowness(self.rank, self.world_size)
+        mine = SimCentre(
+            self._network.clock, self._network.cards, layout, self.rank, records, vector, commit_seconds=commit_seconds
+        )
         await self.barrier()
         return mine
 

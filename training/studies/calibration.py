@@ -12,7 +12,7 @@ from training.loop.records import read_records
 from training.settings import TrainSettings
 from training.simulation.calibrate import calibrate
 from training.simulation.cluster import ClusterSettings
-from training.simulation.probe import Measurement
+from training.simulation.probe import ALL_REDUCE, COMMIT, Measurement
 from training.studies.plan import PlannedRun, Subject, digest_of, on_this_machine, planned
 from training.studies.results import TimeCheck
 from training.studies.run_result import rates
@@ -100,7 +100,9 @@ def read_or_measure(folder: Path, like: TrainSettings) -> list[Measurement]:
         LaunchError: The ranks do not start or fail.
     """
     settings = like.model_copy(update={"workers": 2})
-    how = digest_of([_SIZES, list(settings.algorithm.sharing), settings.launcher, settings.launcher_args])
+    how = digest_of(
+        [ALL_REDUCE, COMMIT, _SIZES, list(settings.algorithm.sharing), settings.launcher, settings.launcher_args]
+    )
     path = folder / f"messages-{how}.json"
     if not path.exists():
         content = [each._asdict() for each in measure_messages(settings, _SIZES)]
