@@ -17,14 +17,16 @@ from training.readers.sharding import Share, reading_orders
 
 @dataclass(eq=False)
 class StreamedReader(FileReader):
-    """A `FileReader` that keeps only the current row group in memory."""
+    """A `FileReader` that keeps only the current row group in memory, and the one that is read ahead."""
 
+    _kept: tuple[int, Rows] | None = field(default=None, init=False)
+    """The last row group of the training split that was read: the next work unit is often another part of it."""
     _thread: ThreadPoolExecutor | None = field(default=None, init=False)
     _ahead: tuple[Share, Future[Rows], Iterator[Rows]] | None = field(default=None, init=False)
 
     @override
     def train_batches(self, share: Share) -> Iterator[Batch]:
-        arriving = self._row_groups("train", share.groups)
+        arriving = self._train_groups(share.groups)
         if self._ahead is not None and self._ahead[0] == share:
             _, first, arriving = self._ahead
             self._ahead = None
@@ -35,7 +37,7 @@ class StreamedReader(FileReader):
     @override
     def prefetch(self, share: Share) -> None:
         """Read the first row group in a thread."""
-        arriving = self._row_groups("train", share.groups)
+        arriving = self._train_groups(share.groups)
         self._thread = self._thread or ThreadPoolExecutor(max_workers=1, thread_name_prefix="reader")
         self._ahead = (share, self._thread.submit(next, arriving), arriving)
 
@@ -49,6 +51,15 @@ class StreamedReader(FileReader):
 
     def _rows(self, split: str) -> list[int]:
         return [group.rows for group in self.dataset.splits[split]]
+
+    def _train_groups(self, groups: Sequence[int]) -> Iterator[Rows]:
+        kept = self._kept
+        if kept is not None and kept[0] == groups[0]:
+            yield kept[1]
+            groups = groups[1:]
+        for group, rows in zip(groups, self._row_groups("train", groups), strict=True):
+            self._kept = group, rows
+            yield rows
 
     def _row_groups(self, split: str, groups: Sequence[int]) -> Iterator[Rows]:
         return map(self.layout.rows, self.source.row_groups(split, groups))

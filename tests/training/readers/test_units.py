@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from training.errors import NoEventsError
 from training.readers.opening import open_reader
 from training.readers.sharding import plan_epoch, share_of, shuffled
+from training.readers.streamed import StreamedReader
 from training.readers.units import Position, Unit, UnitQueue
 
 row_groups = st.lists(st.integers(1, 50), min_size=1, max_size=20)
@@ -109,6 +111,33 @@ def test_boundaries_are_passed_once_and_none_is_jumped_over() -> None:
 def test_a_split_without_events_is_said() -> None:
     with pytest.raises(NoEventsError, match="training split has no events"):
         queue_of([])
+
+
+def test_a_row_group_was_read_again_for_each_of_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading took most of the time of small units: sixteen parts of a row group were sixteen reads of all of it."""
+    dataset = write_dataset(tmp_path / "data", rows={"train": [16, 16, 16], "val": [3], "test": [3]})
+    reader = open_reader(dataset, ["hlf"], kind="arrow", seed=1)
+    assert isinstance(reader, StreamedReader)
+    read: list[int] = []
+    row_groups = reader.source.row_groups
+
+    def noted(split: str, groups: Sequence[int]) -> Iterator[Any]:
+        for group, columns in zip(groups, row_groups(split, groups), strict=True):
+            read.append(group)
+            yield columns
+
+    monkeypatch.setattr(reader.source, "row_groups", noted)
+    units = all_units(queue_of([16, 16, 16], world_size=2, batch_size=2, epochs=2))
+    shares = [unit.share for unit in units]
+    assert len(shares) > 20
+    for share, following in zip(shares, [*shares[1:], None], strict=True):
+        batches = reader.train_batches(share)
+        if following is not None:
+            reader.prefetch(following)
+        assert sum(map(len, batches)) == sum(share.sizes)
+    visited = [group for share in shares for group in share.groups]
+    # The second unit is read ahead before the first one is there.
+    assert read[1:] == [group for group, _ in itertools.groupby(visited)]
 
 
 @pytest.mark.parametrize(("kind", "cache"), [("petastorm", "none"), ("arrow", "none"), ("arrow", "memory")])
