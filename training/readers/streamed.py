@@ -54,7 +54,7 @@ class StreamedReader(FileReader):
 
     def _train_groups(self, groups: Sequence[int]) -> Iterator[Rows]:
         kept = self._kept
-        if kept is not None and kept[0] == groups[0]:
+        if kept is not None and [kept[0]] == list(groups[:1]):
             yield kept[1]
             groups = groups[1:]
         for group, rows in zip(groups, self._row_groups("train", groups), strict=True):

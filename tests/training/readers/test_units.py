@@ -136,8 +136,9 @@ def test_a_row_group_was_read_again_for_each_of_its_parts(tmp_path: Path, monkey
             reader.prefetch(following)
         assert sum(map(len, batches)) == sum(share.sizes)
     visited = [group for share in shares for group in share.groups]
-    # The second unit is read ahead before the first one is there.
-    assert read[1:] == [group for group, _ in itertools.groupby(visited)]
+    once = [group for group, _ in itertools.groupby(visited)]
+    # The second unit may be read ahead before the first one is there.
+    assert read in (once, [once[0], *once])
 
 
 @pytest.mark.parametrize(("kind", "cache"), [("petastorm", "none"), ("arrow", "none"), ("arrow", "memory")])
