@@ -1,17 +1,26 @@
-"""The reference for the networks: boosted decision trees on the high-level features."""
+"""The reference for the networks: boosted decision trees on the high-level features.
+
+Evaluations without it do not wait for scikit-learn.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier
 
 from features.columns import INPUT_COLUMNS
+from features.matrices import columns_of, model_inputs
+from features.schema import readable
 from models.errors import InputError, ModelError, UndefinedMetricError
+from models.evaluation.candidate import Candidate
 
 #: Least number of events of each class for early stopping, which uses a tenth of the events.
 FEWEST_TO_STOP_EARLY: Final = 1000
@@ -78,6 +87,19 @@ class BoostedTrees:
             InputError: The column has another shape.
         """
         return np.asarray(self.trees.predict_proba(_checked(columns["hlf"])), dtype=np.float32)
+
+
+def boosted_trees(
+    files: Sequence[Path], classes: Sequence[str], class_weights: Sequence[float], *, seed: int
+) -> Candidate:
+    """The reference: gradient-boosted trees on the high-level features, fitted to the training split."""
+    table = pa.concat_tables(
+        [pq.read_table(readable(file), columns=columns_of(["hlf", "label", "weight"])) for file in files]
+    )
+    labels = table["label"].to_numpy()
+    weights = table["weight"].to_numpy().astype(np.float64) * np.asarray(class_weights)[labels]
+    hlf = model_inputs(table, ["hlf"])["hlf"]
+    return Candidate("boosted-trees", BoostedTrees.fit(hlf, labels, weights, classes=list(classes), seed=seed))
 
 
 def _count_events(labels: NDArray[np.int64], weights: NDArray[np.float64], classes: Sequence[str]) -> NDArray[np.int64]:

@@ -14,10 +14,8 @@ import pyarrow.parquet as pq
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from features.matrices import columns_of, model_inputs
 from features.schema import OTHER_WEIGHTS, readable
 from models.evaluation import figures as plots
-from models.evaluation.boosted_trees import BoostedTrees
 from models.evaluation.bootstrap import NUM_REPLICAS, Replicas, estimate
 from models.evaluation.candidate import Candidate
 from models.evaluation.comparison_figures import plot_curves
@@ -182,19 +180,6 @@ def write_predictions(predictions: pa.Table, classes: Sequence[str], folder: Pat
     kept = predictions.drop_columns(["hlf"] if has_truth else ["hlf", "label"])
     write_parquet(kept, classes, folder / "predictions.parquet")
     write_root(kept, classes, folder / "predictions.root")
-
-
-def boosted_trees(
-    files: Sequence[Path], classes: Sequence[str], class_weights: Sequence[float], *, seed: int
-) -> Candidate:
-    """The reference: gradient-boosted trees on the high-level features, fitted to the training split."""
-    table = pa.concat_tables(
-        [pq.read_table(readable(file), columns=columns_of(["hlf", "label", "weight"])) for file in files]
-    )
-    labels = table["label"].to_numpy()
-    weights = table["weight"].to_numpy().astype(np.float64) * np.asarray(class_weights)[labels]
-    hlf = model_inputs(table, ["hlf"])["hlf"]
-    return Candidate("boosted-trees", BoostedTrees.fit(hlf, labels, weights, classes=list(classes), seed=seed))
 
 
 def _add_variations(

@@ -170,9 +170,12 @@ def show_positive(axes: Axes, values: list[Any], *, room: float = 3.0) -> None:
 @styled
 def save_figure(figure: Figure, stem: Path) -> None:
     """Write `stem.png` and `stem.pdf` without a creation time, so that the same figure gives the same bytes."""
+    # `savefig` would draw the figure once more to lay it out, and lay it out for each file.
+    figure.dpi = DPI
+    if engine := figure.get_layout_engine():
+        engine.execute(figure)
+        figure.set_layout_engine(None)
     figure.savefig(stem.with_suffix(".png"), dpi=DPI)
-    # The layout is already computed; a second computation would take as long as drawing.
-    figure.set_layout_engine(None)
     figure.savefig(stem.with_suffix(".pdf"), metadata={"CreationDate": None})
 
 

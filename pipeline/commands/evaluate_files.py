@@ -23,7 +23,7 @@ from ingestion.files import found_files
 from ingestion.settings import SampleSettings
 from ingestion.spark_job import ingest, keys_folder, sum_by_sample
 from models.evaluation.candidate import Candidate
-from models.evaluation.evaluation import boosted_trees, evaluate, write_predictions
+from models.evaluation.evaluation import evaluate, write_predictions
 from models.evaluation.rates import Rates
 from models.prediction import predict
 from pipeline.config import Config
@@ -273,6 +273,8 @@ def _reference(run_folder: RunFolder, dataset: FeatureDataset | None, events: _E
         hold = "may hold copies" if num_seen is None else f"hold {num_seen}"
         run_folder.say(f"  no boosted trees: the training and validation splits {hold} of these events")
         return []
+    from models.evaluation.boosted_trees import boosted_trees
+
     train = dataset.files("train")
     return [boosted_trees(train, dataset.classes, dataset.class_weights, seed=config.train.seed)]
 

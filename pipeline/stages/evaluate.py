@@ -58,7 +58,7 @@ class Evaluate(Stage):
     def run(self, context: Context) -> Result:
         """Predict the test split and write predictions, metrics and plots."""
         from features.dataset import FeatureDataset
-        from models.evaluation.evaluation import boosted_trees, evaluate
+        from models.evaluation.evaluation import evaluate
         from pipeline.runs.trained_models import refuse_other_features, trained_models
         from training.threads import use_threads
 
@@ -72,6 +72,8 @@ class Evaluate(Stage):
         train = dataset.files("train")
         with context.bar("evaluate", "events") as bar:
             if config.evaluate.reference:
+                from models.evaluation.boosted_trees import boosted_trees
+
                 bar(0, 0, "training boosted trees")
                 candidates.append(boosted_trees(train, dataset.classes, dataset.class_weights, seed=config.train.seed))
             metrics = evaluate(

@@ -51,11 +51,16 @@ def small_config(folder: Path, data: Path | str, **changes: Any) -> Path:
 
 
 def pipeline(
-    *arguments: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout: float = 600
+    *arguments: str | Path,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 600,
+    figures: bool = True,
 ) -> Any:
     """`python -m pipeline ...` to its end; returns the finished process with text output."""
+    program = ["-m", "pipeline"] if figures else [str(Path(__file__).with_name("fault_child.py")), '{"figures": false}']
     return subprocess.run(
-        [sys.executable, "-m", "pipeline", *map(str, arguments)],
+        [sys.executable, *program, *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,

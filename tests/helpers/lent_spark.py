@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from typer.testing import CliRunner
 
 from pipeline.cli import app
@@ -27,6 +28,7 @@ class Lent:
 
 def without_figures(patch: pytest.MonkeyPatch) -> None:
     """Figures are drawn, but their files stay empty: laying them out takes longer than most stages."""
+    patch.setattr(ConstrainedLayoutEngine, "execute", lambda *_: None)
     patch.setattr(Figure, "savefig", lambda _, path, **__: Path(path).write_bytes(b""))
 
 

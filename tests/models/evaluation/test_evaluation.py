@@ -24,13 +24,13 @@ from features.dataset import FeatureDataset
 from features.matrices import high_level_in
 from models.errors import UndefinedMetricError
 from models.evaluation import evaluation
-from models.evaluation.boosted_trees import BoostedTrees
+from models.evaluation.boosted_trees import BoostedTrees, boosted_trees
 from models.evaluation.bootstrap import Estimate
 from models.evaluation.candidate import Candidate
 from models.evaluation.curves import kolmogorov_smirnov
 from models.evaluation.discriminant import discriminant
 from models.evaluation.efficiencies import thresholds
-from models.evaluation.evaluation import boosted_trees, evaluate, write_predictions
+from models.evaluation.evaluation import evaluate, write_predictions
 from models.evaluation.importance import num_predicted
 from models.evaluation.measurements import GRID, EvaluationTask
 from models.evaluation.metrics import balanced, confusion_matrix, within_classes

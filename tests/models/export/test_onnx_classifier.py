@@ -11,7 +11,7 @@ import onnx
 import pytest
 import torch
 from feature_datasets import CLASSES, made_particles
-from networks import NAMES, made_network, made_spec
+from networks import NAMES, made_network, made_spec, onnx_file
 
 from features.columns import NUM_HLF, NUM_PARTICLE_FEATURES
 from models.errors import InputError, SavedModelError
@@ -38,8 +38,9 @@ def columns_of(lengths: list[int]) -> Columns:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """An exported network that takes all inputs."""
-    export_onnx(made_network("inclusive"), made_spec("inclusive"), tmp_path / "model.onnx")
-    return tmp_path / "model.onnx"
+    path = tmp_path / "model.onnx"
+    path.write_bytes(onnx_file("inclusive"))
+    return path
 
 
 def change_metadata(path: Path, **values: str | None) -> None:
@@ -68,7 +69,7 @@ def test_an_exported_network_gives_the_networks_probabilities(tmp_path: Path, na
 
 @every_network
 def test_no_events_give_no_probabilities(tmp_path: Path, name: ModelName) -> None:
-    export_onnx(made_network(name), made_spec(name), tmp_path / "model.onnx")
+    (tmp_path / "model.onnx").write_bytes(onnx_file(name))
     found = OnnxClassifier.load(tmp_path / "model.onnx").probabilities(columns_of([]))
     assert (found.shape, found.dtype) == ((0, 3), np.float32)
 
@@ -155,9 +156,8 @@ def test_other_features_or_units_are_refused(path: Path, column: str, what: str)
         OnnxClassifier.load(path)
 
 
-def test_metadata_of_another_network_are_refused(path: Path, tmp_path: Path) -> None:
-    export_onnx(made_network("hlf"), made_spec("hlf"), tmp_path / "hlf.onnx")
-    change_metadata(path, **{each.key: each.value for each in onnx.load(tmp_path / "hlf.onnx").metadata_props})
+def test_metadata_of_another_network_are_refused(path: Path) -> None:
+    change_metadata(path, **{each.key: each.value for each in onnx.load_from_string(onnx_file("hlf")).metadata_props})
     with pytest.raises(SavedModelError, match="but its metadata describe a network 'hlf'"):
         OnnxClassifier.load(path)
 

@@ -12,7 +12,17 @@ import onnxruntime
 import pytest
 import torch
 from feature_datasets import CLASSES
-from networks import NAMES, ON_PARTICLES, ROBUST_SCALERS, SCALERS, made_network, made_spec, random_events, run
+from networks import (
+    NAMES,
+    ON_PARTICLES,
+    ROBUST_SCALERS,
+    SCALERS,
+    made_network,
+    made_spec,
+    onnx_file,
+    random_events,
+    run,
+)
 from torch import Tensor
 
 from features.columns import HLF_NAMES, NUM_HLF, PARTICLE_FEATURE_NAMES
@@ -31,10 +41,9 @@ every_network = pytest.mark.parametrize("name", NAMES)
 with_particles = pytest.mark.parametrize("name", ON_PARTICLES)
 
 
-def exported(name: ModelName, path: Path, **settings: Any) -> onnxruntime.InferenceSession:
+def exported(name: ModelName, **settings: Any) -> onnxruntime.InferenceSession:
     """The file of a network with weights from seed 1, opened."""
-    export_onnx(made_network(name, dtype=torch.float32, **settings), made_spec(name, **settings), path)
-    return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(onnx_file(name, **settings), providers=["CPUExecutionProvider"])
 
 
 def output(session: onnxruntime.InferenceSession, events: dict[str, Tensor]) -> np.ndarray:
@@ -56,8 +65,8 @@ def test_scaling_of_heavy_tails_is_exported_to_the_opset(tmp_path: Path, name: M
 
 
 @every_network
-def test_inputs_and_output_have_names_types_and_free_lengths(tmp_path: Path, name: ModelName) -> None:
-    session = exported(name, tmp_path / "model.onnx")
+def test_inputs_and_output_have_names_types_and_free_lengths(name: ModelName) -> None:
+    session = exported(name)
     expected = {
         "hlf": ("tensor(float)", ["batch", NUM_HLF]),
         "particles": ("tensor(float)", ["batch", "num_rows", 19]),
@@ -72,10 +81,8 @@ def test_inputs_and_output_have_names_types_and_free_lengths(tmp_path: Path, nam
 
 @every_network
 @pytest.mark.parametrize("lengths", [[1], [0], [3, 2], [5, 0, 801], [9] * 40])
-def test_any_batch_and_any_list_give_the_softmax_of_the_network(
-    tmp_path: Path, name: ModelName, lengths: list[int]
-) -> None:
-    session, events = exported(name, tmp_path / "model.onnx"), random_events(lengths, dtype=torch.float32)
+def test_any_batch_and_any_list_give_the_softmax_of_the_network(name: ModelName, lengths: list[int]) -> None:
+    session, events = exported(name), random_events(lengths, dtype=torch.float32)
     expected = torch.softmax(run(made_network(name, dtype=torch.float32), events), dim=1).detach().numpy()
     found = output(session, events)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
@@ -84,8 +91,8 @@ def test_any_batch_and_any_list_give_the_softmax_of_the_network(
 
 @with_particles
 @pytest.mark.parametrize("garbage", [0.0, 1e30, np.inf, np.nan])
-def test_padding_changes_nothing(tmp_path: Path, name: ModelName, garbage: float) -> None:
-    session, events = exported(name, tmp_path / "model.onnx"), random_events([4, 1, 0], dtype=torch.float32)
+def test_padding_changes_nothing(name: ModelName, garbage: float) -> None:
+    session, events = exported(name), random_events([4, 1, 0], dtype=torch.float32)
     padded = torch.full((3, 11, 19), garbage)
     for event, length in enumerate([4, 1, 0]):
         padded[event, :length] = events["particles"][event, :length]
@@ -95,9 +102,9 @@ def test_padding_changes_nothing(tmp_path: Path, name: ModelName, garbage: float
 
 
 @with_particles
-def test_no_particles_count_as_one_average_particle(tmp_path: Path, name: ModelName) -> None:
+def test_no_particles_count_as_one_average_particle(name: ModelName) -> None:
     # In the frame of the lepton an average particle would be turned.
-    session = exported(name, tmp_path / "model.onnx", frame="detector")
+    session = exported(name, frame="detector")
     events = random_events([0], dtype=torch.float32)
     average = torch.tensor(SCALERS["particles"].mean).view(1, 1, 19)
     one = events | {"particles": average, "num_particles": torch.tensor([1])}
@@ -105,8 +112,8 @@ def test_no_particles_count_as_one_average_particle(tmp_path: Path, name: ModelN
 
 
 @with_particles
-def test_more_particles_than_rows_are_an_error(tmp_path: Path, name: ModelName) -> None:
-    session = exported(name, tmp_path / "model.onnx")
+def test_more_particles_than_rows_are_an_error(name: ModelName) -> None:
+    session = exported(name)
     events = random_events([3, 2], dtype=torch.float32) | {"num_particles": torch.tensor([4, 2])}
     with pytest.raises(Exception, match="Out of range value in index tensor"):
         output(session, events)
@@ -167,10 +174,9 @@ def test_the_model_is_left_as_it_is_and_double_precision_becomes_single(tmp_path
 
 
 @every_network
-def test_the_file_has_the_operators_and_the_format_of_onnxruntime_1_10(tmp_path: Path, name: ModelName) -> None:
+def test_the_file_has_the_operators_and_the_format_of_onnxruntime_1_10(name: ModelName) -> None:
     """That release reads operators up to opset 15 and files up to IR version 8."""
-    exported(name, tmp_path / "model.onnx")
-    model = onnx.load(tmp_path / "model.onnx")
+    model = onnx.load_from_string(onnx_file(name))
     assert [(each.domain, each.version) for each in model.opset_import] == [("", OPSET)]
     assert (OPSET, model.ir_version) <= (15, 8)
 

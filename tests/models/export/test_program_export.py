@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +22,8 @@ from models.networks.classifier import Classifier
 from models.networks.registry import ModelName
 
 every_network = pytest.mark.parametrize("name", NAMES)
+Exported = Callable[[ModelName, torch.dtype], Path]
+PROVENANCE = Provenance("some run")
 
 #: Runs a program on tensors, both from files; knows torch and nothing else.
 WITHOUT_THIS_PROJECT = """
@@ -45,12 +50,24 @@ def events_of(lengths: list[int]) -> dict[str, np.ndarray]:
     }
 
 
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """The program of a network in a precision, made once: an export takes a second."""
+
+    @cache
+    def export(name: ModelName, dtype: torch.dtype) -> Path:
+        path = tmp_path_factory.mktemp("programs") / "model.pt2"
+        export_program(made_network(name, dtype=dtype), made_spec(name), path, PROVENANCE)
+        return path
+
+    return export
+
+
 @every_network
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.slow
-def test_programs_take_any_batch_and_any_list(tmp_path: Path, name: ModelName, dtype: torch.dtype) -> None:
-    export_program(made_network(name, dtype=dtype), made_spec(name), tmp_path / "model.pt2")
-    program = torch.export.load(tmp_path / "model.pt2").module()
+def test_programs_take_any_batch_and_any_list(exported: Exported, name: ModelName, dtype: torch.dtype) -> None:
+    program = torch.export.load(exported(name, dtype)).module()
     model = made_network(name, dtype=dtype).float()
     for lengths in ([1], [0], [3, 2], [5, 0, 801], [9] * 40):
         events = random_events(lengths, dtype=torch.float32)
@@ -61,16 +78,15 @@ def test_programs_take_any_batch_and_any_list(tmp_path: Path, name: ModelName, d
 
 
 @pytest.mark.parametrize("name", ["particles", "inclusive"])
-def test_a_program_does_not_grow_with_the_list_and_holds_one_gru(tmp_path: Path, name: ModelName) -> None:
-    export_program(made_network(name), made_spec(name), tmp_path / "model.pt2")
-    targets = [str(node.target) for node in torch.export.load(tmp_path / "model.pt2").graph.nodes]
+def test_a_program_does_not_grow_with_the_list_and_holds_one_gru(exported: Exported, name: ModelName) -> None:
+    targets = [str(node.target) for node in torch.export.load(exported(name, torch.float64)).graph.nodes]
     assert targets.count("aten.gru.input") == 1
 
 
 @pytest.mark.slow
-def test_a_program_runs_without_this_project(tmp_path: Path) -> None:
+def test_a_program_runs_without_this_project(exported: Exported, tmp_path: Path) -> None:
     model, events = made_network("inclusive", dtype=torch.float32), random_events([4, 2], dtype=torch.float32)
-    export_program(model, made_spec("inclusive"), tmp_path / "model.pt2")
+    shutil.copy(exported("inclusive", torch.float32), tmp_path)
     torch.save([events[column] for column in model.inputs], tmp_path / "inputs.pt")
     script = tmp_path / "script.py"
     script.write_text(WITHOUT_THIS_PROJECT)
@@ -87,21 +103,20 @@ def test_a_program_runs_without_this_project(tmp_path: Path) -> None:
 
 
 @every_network
-def test_a_program_does_not_say_where_it_was_made(tmp_path: Path, name: ModelName) -> None:
-    export_program(made_network(name), made_spec(name), tmp_path / "model.pt2")
-    content = (tmp_path / "model.pt2").read_bytes()
-    folders = [tmp_path, Path(__file__).parents[3], Path(torch.__file__).parents[1]]
+def test_a_program_does_not_say_where_it_was_made(exported: Exported, name: ModelName) -> None:
+    path = exported(name, torch.float64)
+    content = path.read_bytes()
+    folders = [path.parent, Path(__file__).parents[3], Path(torch.__file__).parents[1]]
     assert not [folder for folder in folders if str(folder).encode() in content]
 
 
 @every_network
 def test_a_program_that_is_loaded_has_the_metadata_and_the_networks_probabilities(
-    tmp_path: Path, name: ModelName
+    exported: Exported, name: ModelName
 ) -> None:
-    model, spec, provenance = made_network(name, dtype=torch.float32), made_spec(name), Provenance("some run")
-    export_program(model, spec, tmp_path / "model.pt2", provenance)
-    found = ProgramClassifier(tmp_path / "model.pt2")
-    assert found.metadata == metadata(spec, model.inputs, provenance)
+    model = made_network(name, dtype=torch.float32)
+    found = ProgramClassifier(exported(name, torch.float32))
+    assert found.metadata == metadata(made_spec(name), model.inputs, PROVENANCE)
     assert found.metadata["run_id"] == "some run"
     columns = events_of([3, 0, 801])
     np.testing.assert_allclose(found.probabilities(columns), model.probabilities(columns), rtol=0, atol=1e-6)
