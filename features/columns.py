@@ -1,7 +1,7 @@
 """The one table of columns: every feature of an event and of a particle, and the columns of the features Parquet.
 
 Kernels, readers, networks, exports, plots and docs take names and column numbers from it. To add a high-level feature,
-add its row at the end of `HIGH_LEVEL` and a function of the same name to `features.high_level`.
+add its row at the end of `HIGH_LEVEL` and a property of the same name to `features.high_level.SelectedEvents`.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class Turning(StrEnum):
 
 
 class Feature(NamedTuple):
-    """One number of an event or of a particle, unscaled."""
+    """One number of an event or of a particle, unscaled, or another column of the features Parquet."""
 
     name: str
     unit: str
-    """Physical unit; `1` for pure numbers."""
+    """Physical unit; `1` for pure numbers, empty if there is none."""
     meaning: str
     binning: Binning | None = None
     """Bins of the histogram on the dataset card; None for no histogram."""
@@ -64,6 +64,10 @@ class Feature(NamedTuple):
     log_above: float = 0.0
     """For a heavy tail: size above which networks see the logarithm, in the feature's unit; 0 for a linear feature."""
     turning: Turning = Turning.NONE
+    dtype: str = "float32"
+    """NumPy dtype of the column's numbers, or `string`."""
+    is_list: bool = False
+    """Whether an event has one number per particle, in the same order in all such columns, instead of one."""
 
 
 _AZIMUTH: Final = Binning(16, -math.pi, math.pi)
@@ -119,11 +123,10 @@ PARTICLE: Final = (
 PARTICLE_FEATURE_NAMES: Final = tuple(feature.name for feature in PARTICLE)
 NUM_PARTICLE_FEATURES: Final = len(PARTICLE)
 
-MAX_TRACKS: Final = 450
-MAX_PHOTONS: Final = 150
-MAX_NEUTRAL_HADRONS: Final = 200
-#: The lepton and the capped candidates, unless `features.max_tracks` and its like are set: 801 rows.
-MAX_PARTICLES: Final = 1 + MAX_TRACKS + MAX_PHOTONS + MAX_NEUTRAL_HADRONS
+#: Highest numbers of candidates in the particle list, by the settings of `features` that replace them.
+CAPS: Final = {"max_tracks": 450, "max_photons": 150, "max_neutral_hadrons": 200}
+#: The lepton and the capped candidates, unless these settings differ: 801 rows.
+MAX_PARTICLES: Final = 1 + sum(CAPS.values())
 
 
 #: Numbers of a particle that the features Parquet holds, with their types; the 19 features follow from them.
@@ -139,41 +142,28 @@ PARTICLE_KINDS: Final = ("track", "photon", "neutral hadron", "electron", "muon"
 TRACK, PHOTON, NEUTRAL, ELECTRON, MUON = range(len(PARTICLE_KINDS))
 
 
-class Column(NamedTuple):
-    """One column of the features Parquet."""
-
-    name: str
-    dtype: str
-    """NumPy dtype of the column's numbers, or `string`."""
-    unit: str
-    """Physical unit; `1` for pure numbers, empty if there is none."""
-    meaning: str
-    is_list: bool = False
-    """Whether an event has one number per particle, in the same order in all such columns, instead of one."""
-
-
 _KINDS: Final = ", ".join(f"{number} {kind}" for number, kind in enumerate(PARTICLE_KINDS))
 _BY_NAME: Final = {each.name: each for each in (*PARTICLE, Feature("kind", "1", f"kind of the particle: {_KINDS}"))}
 PARTICLE_COLUMNS: Final = {
-    f"particle_{name}": Column(f"particle_{name}", dtype, *_BY_NAME[name][1:3], is_list=True)
+    f"particle_{name}": _BY_NAME[name]._replace(name=f"particle_{name}", dtype=dtype, is_list=True)
     for name, dtype in PARTICLE_CORE.items()
 }
 NUM_PARTICLES: Final = Feature(
-    "num_particles", "1", "number of particles, the lepton included", Binning(30, 0, 802), Scaling.NONE
+    "num_particles", "1", "number of particles, the lepton included", Binning(30, 0, 802), Scaling.NONE, dtype="int32"
 )
 
 #: All columns of the features Parquet by name, in the order of the file.
 COLUMNS: Final = {
     column.name: column
     for column in (
-        *(Column(feature.name, "float32", feature.unit, feature.meaning) for feature in HIGH_LEVEL),
+        *HIGH_LEVEL,
         *PARTICLE_COLUMNS.values(),
-        Column(NUM_PARTICLES.name, "int32", NUM_PARTICLES.unit, NUM_PARTICLES.meaning),
-        Column("label", "int64", "1", "number of the class"),
-        Column("weight", "float64", "1", "physics weight"),
-        Column("sample", "string", "", "name of the sample"),
-        Column("file_uuid", "string", "", "UUID of the ROOT file"),
-        Column("entry", "int64", "1", "entry in the ROOT file"),
+        NUM_PARTICLES,
+        Feature("label", "1", "number of the class", dtype="int64"),
+        Feature("weight", "1", "physics weight", dtype="float64"),
+        Feature("sample", "", "name of the sample", dtype="string"),
+        Feature("file_uuid", "", "UUID of the ROOT file", dtype="string"),
+        Feature("entry", "1", "entry in the ROOT file", dtype="int64"),
     )
 }
 
@@ -182,14 +172,17 @@ class ModelInput(NamedTuple):
     """What networks take of an event; `features.matrices` makes it from the columns of the features Parquet."""
 
     name: str
-    dtype: str
-    """NumPy dtype."""
     features: tuple[Feature, ...]
     """Features along the last axis of `shape`, or the one feature of a scalar."""
     shape: tuple[int, ...] = ()
     """Shape of one event. Networks also take particle lists of other lengths, cut after the longest event."""
     columns: tuple[str, ...] = ()
     """Columns of the features Parquet that it is made from."""
+
+    @property
+    def dtype(self) -> str:
+        """NumPy dtype."""
+        return self.features[0].dtype
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -219,15 +212,11 @@ class ModelInput(NamedTuple):
 INPUT_COLUMNS: Final = {
     each.name: each
     for each in (
-        ModelInput("hlf", "float32", HIGH_LEVEL, (NUM_HLF,), HLF_NAMES),
+        ModelInput("hlf", HIGH_LEVEL, (NUM_HLF,), HLF_NAMES),
         ModelInput(
-            "particles",
-            "float32",
-            PARTICLE,
-            (MAX_PARTICLES, NUM_PARTICLE_FEATURES),
-            (*PARTICLE_COLUMNS, NUM_PARTICLES.name),
+            "particles", PARTICLE, (MAX_PARTICLES, NUM_PARTICLE_FEATURES), (*PARTICLE_COLUMNS, NUM_PARTICLES.name)
         ),
-        ModelInput(NUM_PARTICLES.name, "int32", (NUM_PARTICLES,), columns=(NUM_PARTICLES.name,)),
+        ModelInput(NUM_PARTICLES.name, (NUM_PARTICLES,), columns=(NUM_PARTICLES.name,)),
     )
 }
 

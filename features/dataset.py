@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
-from features.columns import HLF_NAMES, MAX_NEUTRAL_HADRONS, MAX_PHOTONS, MAX_TRACKS, PARTICLE_FEATURE_NAMES
+from features.columns import CAPS, HLF_NAMES, PARTICLE_FEATURE_NAMES
 from features.errors import DatasetError
 from features.schema import SPLITS
 from ingestion.storage import place
@@ -95,8 +95,7 @@ class FeatureDataset(NamedTuple):
     @property
     def most_particles(self) -> int:
         """Rows of a particle matrix: the lepton, and the caps on the particle list."""
-        caps = {"max_tracks": MAX_TRACKS, "max_photons": MAX_PHOTONS, "max_neutral_hadrons": MAX_NEUTRAL_HADRONS}
-        return 1 + sum(int(self.definitions.get(name, default)) for name, default in caps.items())
+        return 1 + sum(int(self.definitions.get(name, default)) for name, default in CAPS.items())
 
     @property
     def data(self) -> Path:

@@ -1,15 +1,12 @@
-"""The high-level features (HLF): for each row of `features.columns.HIGH_LEVEL` a function of the same name.
+"""The high-level features (HLF): for each row of `features.columns.HIGH_LEVEL` an attribute of `SelectedEvents`.
 
 Source: the features of CERN's HLF classifier (Nguyen et al. 2019, Migliorini et al. 2019). MT follows its definition: a
-square root, which the published notebooks lack. Each function takes `SelectedEvents` and returns one number per event:
-GeV, radians, units of e.
+square root, which the published notebooks lack. Each feature is one number per event: GeV, radians, units of e.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +28,7 @@ class CountedJets(NamedTuple):
 
 
 class SelectedEvents(NamedTuple):
-    """Inputs of the high-level features: arrays with one entry per event, and the jets."""
+    """Arrays with one entry per event, and the jets; the high-level features are attributes, also of the leptons."""
 
     leptons: Lepton[Floats]
     met: Floats
@@ -40,58 +37,39 @@ class SelectedEvents(NamedTuple):
     squared_mt: bool
     """Whether MT is the square, without the root, as published."""
 
+    @property
+    def ht(self) -> Floats:
+        """Sum of pT of the jets."""
+        return self.sum_over_jets(self.jets.pt)
 
-HighLevelFeature = Callable[[SelectedEvents], Floats]
-_FUNCTIONS: Final[dict[str, HighLevelFeature]] = {}
+    @property
+    def mt(self) -> Floats:
+        """Transverse mass of the lepton and the missing transverse energy."""
+        mass: Floats = transverse_mass(self.leptons.pt, self.leptons.phi, self.met, self.met_phi)
+        return mass * mass if self.squared_mt else mass
 
+    @property
+    def num_jets(self) -> Floats:
+        """Number of jets."""
+        return self.sum_over_jets(np.ones(len(self.jets.pt)))
 
-def feature(function: HighLevelFeature) -> HighLevelFeature:
-    """Register a function as the formula of the feature of the same name."""
-    _FUNCTIONS[function.__name__] = function
-    return function
+    @property
+    def num_bjets(self) -> Floats:
+        """Number of jets with a b-tag."""
+        return self.sum_over_jets(self.jets.is_b)
 
-
-def sum_over_jets(events: SelectedEvents, values: Floats | NDArray[np.bool_]) -> Floats:
-    """Sum a number per jet over the jets of each event."""
-    return np.bincount(events.jets.event, values, minlength=len(events.met)).astype(np.float64, copy=False)
-
-
-@feature
-def ht(events: SelectedEvents) -> Floats:
-    """Sum of pT of the jets."""
-    return sum_over_jets(events, events.jets.pt)
-
-
-@feature
-def mt(events: SelectedEvents) -> Floats:
-    """Transverse mass of the lepton and the missing transverse energy."""
-    mass: Floats = transverse_mass(events.leptons.pt, events.leptons.phi, events.met, events.met_phi)
-    return mass * mass if events.squared_mt else mass
-
-
-@feature
-def num_jets(events: SelectedEvents) -> Floats:
-    """Number of jets."""
-    return sum_over_jets(events, np.ones(len(events.jets.pt)))
-
-
-@feature
-def num_bjets(events: SelectedEvents) -> Floats:
-    """Number of jets with a b-tag."""
-    return sum_over_jets(events, events.jets.is_b)
-
-
-#: The others are numbers of the event and of its lepton.
-_FUNCTIONS.update({name: attrgetter(name) for name in ("met", "met_phi")})
-_FUNCTIONS.update({f"lepton_{name}": attrgetter(f"leptons.{name}") for name in Lepton._fields})
+    def sum_over_jets(self, values: Floats | NDArray[np.bool_]) -> Floats:
+        """Sum a number per jet over the jets of each event."""
+        return np.bincount(self.jets.event, values, minlength=len(self.met)).astype(np.float64, copy=False)
 
 
 def high_level_features(events: SelectedEvents) -> NDArray[np.float32]:
     """All features, (num_events, NUM_HLF), in the order of the table; infinite beyond the range of float32."""
     out = np.empty((len(events.met), len(HLF_NAMES)), dtype=np.float32)
+    of_leptons = {f"lepton_{name}": values for name, values in events.leptons._asdict().items()}
     with np.errstate(all="ignore"):
         for column, name in enumerate(HLF_NAMES):
-            out[:, column] = _FUNCTIONS[name](events)
+            out[:, column] = of_leptons[name] if name in of_leptons else getattr(events, name)
     return out
 
 

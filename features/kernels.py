@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from features.arrays import EventArrays, Floats, Indices, events_from_arrow
-from features.columns import HLF_NAMES, NUM_CORE, numbers_of
+from features.columns import CAPS, HLF_NAMES, NUM_CORE, numbers_of
 from features.compiling import compiled
 from features.high_level import SelectedEvents, counted_jets, high_level_features
 from features.kinematics import energy
@@ -111,7 +111,7 @@ def build_features(events: pa.Table, settings: FeatureSettings, *, scales: Energ
 def _cuts_of(settings: FeatureSettings) -> Cuts:
     given = {name: value for name, value in settings if name in Cuts._fields and value is not None}
     if not settings.particles:
-        given |= dict.fromkeys(("max_tracks", "max_photons", "max_neutral_hadrons"), 0)
+        given |= dict.fromkeys(CAPS, 0)
     given["ordering"] = ORDERINGS[settings.ordering]
     return Cuts(as_published=settings.convention is Convention.SPARKDLTRIGGER, **given)
 

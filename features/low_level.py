@@ -48,13 +48,8 @@ def candidates_of(events: EventArrays, event: int) -> Candidates:
 @compiled
 def comes_first(a: int, b: int, candidates: Candidates) -> bool:
     """Whether a comes before b at equal sort keys: by kind, then higher pT, smaller eta, smaller phi."""
-    if candidates.kind[a] != candidates.kind[b]:
-        return bool(candidates.kind[a] < candidates.kind[b])
-    if candidates.pt[a] != candidates.pt[b]:
-        return bool(candidates.pt[a] > candidates.pt[b])
-    if candidates.eta[a] != candidates.eta[b]:
-        return bool(candidates.eta[a] < candidates.eta[b])
-    return bool(candidates.phi[a] < candidates.phi[b])
+    kind, pt, eta, phi = candidates
+    return bool((kind[a], -pt[a], eta[a], phi[a]) < (kind[b], -pt[b], eta[b], phi[b]))
 
 
 @compiled

@@ -62,7 +62,7 @@ class ColumnStatistics(NamedTuple):
 
         Args:
             rows: The numbers.
-            log_above: `features.columns.Column.log_above`; empty if all columns are linear.
+            log_above: `features.columns.Feature.log_above`; empty if all columns are linear.
 
         Examples:
             >>> ColumnStatistics.of(np.array([[1.0], [3.0]])).std

@@ -7,7 +7,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from features.columns import MAX_NEUTRAL_HADRONS, MAX_PHOTONS, MAX_TRACKS
+from features.columns import CAPS
 
 
 class Ordering(StrEnum):
@@ -105,11 +105,11 @@ class FeatureSettings(BaseModel):
     """Lowest number of b-jets among them."""
     btag_mask: int = Field(default=0xFFFFFFFF, ge=0, le=0xFFFFFFFF)
     """Bit mask of b-tags: a jet is a b-jet if its BTag has one of these bits (Delphes: 1 loose, 2 medium, 4 tight)."""
-    max_tracks: int = Field(default=MAX_TRACKS, ge=0, le=100_000)
+    max_tracks: int = Field(default=CAPS["max_tracks"], ge=0, le=100_000)
     """Highest number of tracks in the particle list: those of highest pT are kept."""
-    max_photons: int = Field(default=MAX_PHOTONS, ge=0, le=100_000)
+    max_photons: int = Field(default=CAPS["max_photons"], ge=0, le=100_000)
     """Highest number of photons in the particle list."""
-    max_neutral_hadrons: int = Field(default=MAX_NEUTRAL_HADRONS, ge=0, le=100_000)
+    max_neutral_hadrons: int = Field(default=CAPS["max_neutral_hadrons"], ge=0, le=100_000)
     """Highest number of neutral hadrons in the particle list."""
     ordering: Ordering = Ordering.INCREASING
     """Order of the particle rows after the lepton: `increasing` or `decreasing` in Delta R from it, or as in `file`."""
