@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Final
 
 
 class Here:
@@ -30,3 +31,7 @@ class Here:
 
     def add(self, number: int) -> None:
         self.value += number
+
+
+#: In the place of a `SparkProvider`.
+WITHOUT_SPARK: Final[Any] = SimpleNamespace(context=lambda **_: Here(), num_tasks=int, stop=lambda: None)

@@ -15,12 +15,11 @@ import sys
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
-from spark_in_process import Here
+from spark_in_process import WITHOUT_SPARK
 
 from features import spark_job
 from pipeline import run_folder
@@ -38,8 +37,7 @@ def without_spark(patch: pytest.MonkeyPatch, folder: Path) -> None:
     patch.setattr(Features, "needs", ())
     healthy = replace(read_machine(run_dir=folder), unmet={})
     patch.setattr(run_folder, "read_machine", lambda **_: healthy)
-    provider = SimpleNamespace(context=lambda **_: Here(), num_tasks=int, stop=lambda: None)
-    patch.setattr(run_folder, "SparkProvider", lambda _: provider)
+    patch.setattr(run_folder, "SparkProvider", lambda _: WITHOUT_SPARK)
     patch.setattr(spark_job, "_scratch", lambda _: folder)
 
 

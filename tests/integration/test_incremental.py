@@ -1,7 +1,7 @@
 """Ingest and features again after files or settings changed: only what is new is made, and the result is that of a
 fresh run.
 
-One Spark serves all runs. Every test gets a copy of one finished run folder and its files.
+Every test gets a copy of one finished run folder and its files; some continue on the Spark that made it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from analyses import NAMES, Analysis, write
 from lent_spark import Lent
 from made_events import Row, jet, lepton, made_event, tower, track
 from rich.console import Console
+from spark_in_process import WITHOUT_SPARK
 
 from pipeline.commands.clean import clean
 from pipeline.machine.spark_session import SparkProvider
@@ -89,12 +90,18 @@ def finished(provider: SparkProvider, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture
-def analysis(finished: Analysis, provider: SparkProvider, tmp_path: Path) -> Iterator[Analysis]:
+def on_spark(finished: Analysis, provider: SparkProvider, tmp_path: Path) -> Iterator[Analysis]:
     """A copy of what was made: moving all files changes nothing."""
     for name in ("data", "run"):
         shutil.copytree(getattr(finished, name.replace("run", "run_dir")), tmp_path / name)
     yield Analysis(tmp_path, provider)
     shutil.rmtree(tmp_path)
+
+
+@pytest.fixture
+def analysis(on_spark: Analysis) -> Analysis:
+    """The same without Spark: what runs again does not depend on where the tasks run."""
+    return Analysis(on_spark.folder, WITHOUT_SPARK)
 
 
 def add_file(analysis: Analysis) -> Path:
@@ -118,44 +125,44 @@ def test_touching_files_changes_nothing(analysis: Analysis) -> None:
     assert analysis.run().splitlines() == ["ingest: up to date", "features: up to date"]
 
 
-def test_only_an_added_file_is_read_and_the_result_is_that_of_a_fresh_run(analysis: Analysis) -> None:
-    old_parts, old_inodes = analysis.parts(), analysis.inodes("ingest", "events")
-    added = add_file(analysis)
-    shown = analysis.run("ingest")
+def test_only_an_added_file_is_read_and_the_result_is_that_of_a_fresh_run(on_spark: Analysis) -> None:
+    old_parts, old_inodes = on_spark.parts(), on_spark.inodes("ingest", "events")
+    added = add_file(on_spark)
+    shown = on_spark.run("ingest")
     assert f"input added: {added}" in shown
     assert "1 files read, 3 reused" in shown
-    assert analysis.counters("ingest")["files_read"] == 1
-    parts, inodes = analysis.parts(), analysis.inodes("ingest", "events")
+    assert on_spark.counters("ingest")["files_read"] == 1
+    parts, inodes = on_spark.parts(), on_spark.inodes("ingest", "events")
     assert {name: parts[name] for name in old_parts} == old_parts
     assert {name: inodes[name] for name in old_inodes} == old_inodes
-    fresh = analysis.fresh("ingest")
+    fresh = on_spark.fresh("ingest")
     assert fresh.counters("ingest")["files_read"] == 4
     assert fresh.parts() == parts
-    incremental, anew = analysis.counters("ingest"), fresh.counters("ingest")
+    incremental, anew = on_spark.counters("ingest"), fresh.counters("ingest")
     assert {**incremental, "files_read": 4} == anew
 
 
-def test_features_of_old_parts_are_taken_over_and_the_result_is_that_of_a_fresh_run(analysis: Analysis) -> None:
-    splits, kernels = analysis.splits(), analysis.kernel_files()
-    add_file(analysis)
-    shown = analysis.run()
+def test_features_of_old_parts_are_taken_over_and_the_result_is_that_of_a_fresh_run(on_spark: Analysis) -> None:
+    splits, kernels = on_spark.splits(), on_spark.kernel_files()
+    add_file(on_spark)
+    shown = on_spark.run()
     assert "kernels of 3 of 4 parts reused" in shown
-    assert analysis.counters("features")["kernel_outputs_taken_over"] == 3
-    after = analysis.kernel_files()
+    assert on_spark.counters("features")["kernel_outputs_taken_over"] == 3
+    after = on_spark.kernel_files()
     assert {name: after[name] for name in kernels} == kernels
     # One copy of each, and none in a version.
-    assert sorted(after.values()) == sorted((analysis.run_dir / "features").rglob("*.arrow"))
-    assert not list(analysis.version("features").rglob("*.arrow"))
+    assert sorted(after.values()) == sorted((on_spark.run_dir / "features").rglob("*.arrow"))
+    assert not list(on_spark.version("features").rglob("*.arrow"))
     # Events keep their split; those of the new file come in addition.
-    new = analysis.splits()
+    new = on_spark.splits()
     assert {key: new[key] for key in splits} == splits
     assert {uuid for uuid, _ in new.keys() - splits.keys()} == {uuid_of("qcd_1.root")}
-    fresh = analysis.fresh()
+    fresh = on_spark.fresh()
     assert fresh.counters("features")["kernel_outputs_taken_over"] == 0
-    assert fresh.dataset() == analysis.dataset()
+    assert fresh.dataset() == on_spark.dataset()
     for name in ("dataset.json", "scaler.json", "cutflow.json"):
-        assert (fresh.version("features") / name).read_bytes() == (analysis.version("features") / name).read_bytes()
-    incremental, anew = analysis.counters("features"), fresh.counters("features")
+        assert (fresh.version("features") / name).read_bytes() == (on_spark.version("features") / name).read_bytes()
+    incremental, anew = on_spark.counters("features"), fresh.counters("features")
     for each in incremental["kernel_outputs"] + anew["kernel_outputs"]:
         del each["lies_in"]
     assert {**incremental, "kernel_outputs_taken_over": 0} == anew
@@ -309,22 +316,22 @@ def test_force_repairs_a_damaged_version_as_its_error_message_promises(analysis:
     assert next(iter(analysis.kernel_files().values())).read_bytes() == made
 
 
-def test_a_file_damaged_inside_is_skipped_until_it_is_repaired(analysis: Analysis) -> None:
-    before, dataset = analysis.counters("ingest"), analysis.dataset()
-    path = add_file(analysis)
+def test_a_file_damaged_inside_is_skipped_until_it_is_repaired(on_spark: Analysis) -> None:
+    before, dataset = on_spark.counters("ingest"), on_spark.dataset()
+    path = add_file(on_spark)
     damage(path)
-    shown = analysis.run("ingest", "features", ingest={"on_bad_file": "skip"})
+    shown = on_spark.run("ingest", "features", ingest={"on_bad_file": "skip"})
     assert f"skipped: {path} is damaged: entries 0 to 39 cannot be read" in shown
-    after = analysis.counters("ingest")
+    after = on_spark.counters("ingest")
     ((sample, where, reason),) = [(each["sample"], each["path"], each["reason"]) for each in after["bad_files"]]
     assert (sample, where, reason) == ("qcd", str(path), "DamagedFileError")
     assert (after["samples"], after["weights"], after["files_read"]) == (before["samples"], before["weights"], 0)
-    assert analysis.dataset() == dataset
-    again = analysis.run(ingest={"on_bad_file": "skip"})
+    assert on_spark.dataset() == dataset
+    again = on_spark.run(ingest={"on_bad_file": "skip"})
     assert again.splitlines() == ["ingest: up to date", "features: up to date"]
-    later(path, lambda: add_file(analysis))
-    analysis.run("ingest", ingest={"on_bad_file": "skip"})
-    repaired = analysis.counters("ingest")
+    later(path, lambda: add_file(on_spark))
+    on_spark.run("ingest", ingest={"on_bad_file": "skip"})
+    repaired = on_spark.counters("ingest")
     assert (repaired["files_read"], repaired["bad_files"]) == (1, [])
     assert repaired["samples"]["qcd"]["entries"] == 80
 

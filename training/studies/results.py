@@ -138,7 +138,8 @@ class StudyResult(NamedTuple):
         """The runs of a cell for each combination of the keys of `best_of`, by seed."""
         found: dict[Cell, list[RunResult]] = {}
         for run in sorted(self.runs, key=lambda run: run.seed):
-            if self._cell(run) == cell:
+            # Most runs are of another method, which is seen without the texts of their values.
+            if run.method == cell.method and self._cell(run) == cell:
                 chosen = {key: value for key, value in run.values.items() if key in self.study.best_of}
                 found.setdefault(Cell.of(run.method, chosen), []).append(run)
         return found
