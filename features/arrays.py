@@ -55,7 +55,7 @@ class Jets(NamedTuple):
     pt: Floats
     eta: Floats
     phi: Floats
-    btag: Indices
+    btag: Floats
 
 
 class EventArrays(NamedTuple):
@@ -83,7 +83,7 @@ def events_from_arrow(table: pa.Table, flavours: Sequence[str]) -> EventArrays:
         photons=Neutrals(*_flat(table, "photons", neutral)),
         neutral_hadrons=Neutrals(*_flat(table, "neutral_hadrons", neutral)),
         leptons=_leptons(table, flavours),
-        jets=Jets(*_flat(table, "jets", Jets._fields[1:], integers=("btag",))),
+        jets=Jets(*_flat(table, "jets", Jets._fields[1:])),
         met=table["met"].to_numpy().astype(np.float64),
         met_phi=table["met_phi"].to_numpy().astype(np.float64),
     )
@@ -99,16 +99,11 @@ def _leptons(table: pa.Table, flavours: Sequence[str]) -> Leptons:
     return Leptons(offsets, *(np.concatenate(column)[order] for column in columns))
 
 
-def _flat(
-    table: pa.Table, collection: str, fields: tuple[str, ...], *, integers: tuple[str, ...] = ()
-) -> list[NDArray[Any]]:
+def _flat(table: pa.Table, collection: str, fields: tuple[str, ...]) -> list[NDArray[Any]]:
     """Offsets that begin at 0, and one flat array per field."""
     lists = table[collection].combine_chunks()
     offsets = lists.offsets.to_numpy().astype(np.int64)
     # flatten(), unlike .values and .field(), honours slices.
     structs = lists.flatten()
     members = dict(zip([field.name for field in structs.type], structs.flatten(), strict=True))
-    return [
-        offsets - offsets[0],
-        *(members[name].to_numpy().astype(np.int64 if name in integers else np.float64) for name in fields),
-    ]
+    return [offsets - offsets[0], *(members[name].to_numpy().astype(np.float64) for name in fields)]

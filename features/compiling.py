@@ -16,12 +16,11 @@ import stat
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
-from collections.abc import Set as AbstractSet
 from functools import cache
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import FunctionType
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numba
 from numba.core import entrypoints
@@ -33,24 +32,17 @@ entrypoints._already_initialized = True
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
 
-def compiled(
-    function: Kernel,
-    *,
-    error_model: Literal["python", "numpy"] = "python",
-    nogil: bool = False,
-    fastmath: bool | AbstractSet[str] = False,
-) -> Kernel:
+def compiled(function: Kernel, **options: Any) -> Kernel:
     """Compile a loop over arrays at its first call.
 
     Args:
         function: The loop; its signature stays.
-        error_model: A division by zero is an error, or, as `numpy`, infinite.
-        nogil: Whether other Python threads run during a call.
-        fastmath: LLVM's flags for transformations that are not exact.
+        options: Those of `numba.njit`: with `error_model="numpy"` a division by zero is infinite, and no error; with
+            `nogil` other Python threads run during a call; `fastmath` has LLVM's flags for transformations that are
+            not exact.
     """
-    flags = set(fastmath) if isinstance(fastmath, AbstractSet) else fastmath
     with _own_cache():
-        return cast("Kernel", numba.njit(cache=True, error_model=error_model, nogil=nogil, fastmath=flags)(function))
+        return cast("Kernel", numba.njit(cache=True, **options)(function))
 
 
 def compiled_ufunc(function: Callable[..., float]) -> Any:

@@ -94,4 +94,5 @@ def counted_jets(
     distance2 = delta_r2(jets.eta[passing], jets.phi[passing], leptons.eta[event], leptons.phi[event])
     away = ~(distance2 < settings.jet_cleaning**2)
     counted = passing[away]
-    return CountedJets(event[away], jets.pt[counted], (jets.btag[counted] & settings.btag_mask) != 0)
+    bits = jets.btag[counted].astype(np.int64)
+    return CountedJets(event[away], jets.pt[counted], (bits & settings.btag_mask) != 0)

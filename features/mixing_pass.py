@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -91,11 +92,9 @@ def write_groups(
     """
     wanted = np.concatenate([each.events for each in groups])
     rows = gathered(list(_picked(files, wanted, scratch)), len(wanted))
-    made = []
-    first = 0
-    for each in groups:
-        made.append(write_group(each.split, each.group, rows.slice(first, len(each.events)), classes, out_dir))
-        first += len(each.events)
+    lengths = [len(each.events) for each in groups]
+    slices = map(rows.slice, accumulate(lengths, initial=0), lengths)
+    made = [write_group(*each[:2], own, classes, out_dir) for each, own in zip(groups, slices, strict=True)]
     return [written for written, _ in made], add(histograms for _, histograms in made)
 
 

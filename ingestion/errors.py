@@ -16,18 +16,8 @@ from typing import ClassVar, Final, Self
 
 from ingestion.secrets import redact
 
-#: Error numbers of disks and networks that fail for a while.
-_PASSING: Final = {
-    errno.EIO,
-    errno.EAGAIN,
-    errno.EINTR,
-    errno.EBUSY,
-    errno.ESTALE,
-    errno.ETIMEDOUT,
-    errno.ENETDOWN,
-    errno.ENETUNREACH,
-    errno.EHOSTUNREACH,
-}
+#: Error numbers of disks and networks that fail for a while; others have exceptions of their own.
+_PASSING: Final = {errno.EIO, errno.EBUSY, errno.ESTALE, errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH}
 #: Where credentials come from, by the begin of the URL; the empty one is of any other.
 _CREDENTIALS: Final = {
     "s3": "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_ENDPOINT_URL for a server other than Amazon's).",
@@ -177,7 +167,7 @@ def _of_the_program(cause: Exception) -> bool:
 
 def may_pass(path: str, cause: BaseException) -> bool:
     """Whether a read failed because of the disk or the network; else the file's content is at fault."""
-    if isinstance(cause, TimeoutError | ConnectionError):
+    if isinstance(cause, TimeoutError | ConnectionError | BlockingIOError | InterruptedError):
         return True
     if isinstance(cause, OSError) and cause.errno in _PASSING:
         return True

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import awkward as ak
@@ -59,10 +59,10 @@ class FileInfo(NamedTuple):
     entries: int
     size: int
     modified: str
-    missing_optional: tuple[str, ...]
+    missing_optional: Sequence[str]
     is_load_test: bool
     """Whether the file's events are copies (`ingestion.load_test`)."""
-    edges: tuple[int, ...]
+    edges: Sequence[int]
     """Entries at which the file is cut into pieces, one events part each: between baskets, from 0 to `entries`."""
     carried: dict[str, str] = {}  # noqa: RUF012 - nobody changes it
     """Type of each column that is carried along (`IngestSettings.carried`): int64 or float64."""
@@ -70,12 +70,6 @@ class FileInfo(NamedTuple):
     """Digest of the content of a local file; empty until the file is read."""
     revision: str = ""
     """Time of the last change in place; empty if the file never changed."""
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Self:
-        """From a manifest."""
-        lists = {name: tuple(content[name]) for name in ("missing_optional", "edges")}
-        return cls(**{**content, **lists})
 
     @property
     def lacks_particles(self) -> bool:
@@ -102,6 +96,10 @@ class BadFile(NamedTuple):
     """Whether only reading the content shows the damage; the checks of `inventory` pass."""
 
 
+#: The result of an earlier check.
+Known = FileInfo | BadFile
+
+
 class Inventory(NamedTuple):
     """The files that can be read, those that are skipped, and those that wait for a later run."""
 
@@ -116,7 +114,7 @@ def found_files(
     say: Callable[[str], None],
     *,
     strict: bool = False,
-    known: Mapping[str, FileInfo | BadFile] | None = None,
+    known: Mapping[str, Known] | None = None,
     on_file: Callable[[int, int], None] | None = None,
     needs_particles: bool = True,
 ) -> Inventory:
@@ -197,7 +195,7 @@ def inventory(
     sources: Sequence[SourceFile],
     settings: IngestSettings,
     *,
-    known: Mapping[str, FileInfo | BadFile] | None = None,
+    known: Mapping[str, Known] | None = None,
     on_file: Callable[[int, int], None] | None = None,
     needs_particles: bool = True,
 ) -> Inventory:
@@ -211,7 +209,7 @@ def inventory(
         ConflictingFilesError: A file is there twice, or some lack weights (of their class) or particles of others.
     """
 
-    def check(source: SourceFile) -> FileInfo | BadFile | Waiting | IngestionError:
+    def check(source: SourceFile) -> Known | Waiting | IngestionError:
         return _check(source, settings, known.get(source.path) if known else None, needs_particles)
 
     results = []
@@ -232,8 +230,8 @@ def inventory(
 
 
 def _check(
-    source: SourceFile, settings: IngestSettings, before: FileInfo | BadFile | None, needs_particles: bool
-) -> FileInfo | BadFile | Waiting | IngestionError:
+    source: SourceFile, settings: IngestSettings, before: Known | None, needs_particles: bool
+) -> Known | Waiting | IngestionError:
     """Check one file; an error of the file is a result."""
     size, modified = -1, ""
     try:
@@ -252,12 +250,8 @@ def _check(
 
 
 def _look(
-    source: SourceFile,
-    settings: IngestSettings,
-    before: FileInfo | BadFile | None,
-    stamp: tuple[int, str],
-    needs_particles: bool,
-) -> FileInfo | BadFile | Waiting:
+    source: SourceFile, settings: IngestSettings, before: Known | None, stamp: tuple[int, str], needs_particles: bool
+) -> Known | Waiting:
     """Check one file of this size and time; reuse the earlier result if the file is unchanged."""
     size, modified = stamp
     if arrived_late(modified, settings.until):

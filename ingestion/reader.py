@@ -90,45 +90,41 @@ def read_events(
     for absent in info.missing_optional:
         del names[absent]
     names |= settings.carried
+    if info.is_load_test:
+        names |= {name: name for name in ORIGIN_BRANCHES}
     with reading(info.path, f"entries {start} to {stop - 1}"):
         limit_waiting(protocol_of(info.path))
         tree = uproot.open({info.path: settings.tree})
     with tree:
         with reading(info.path, "its baskets' index"):
             branches = {field: tree[name] for field, name in names.items()}
-            of_origin = [tree[name] for name in ORIGIN_BRANCHES] if info.is_load_test else []
             edges = chunk_edges(
                 basket_boundaries(branches.values()), start, stop, chunk or entries_at_once(branches.values())
             )
         for first, last in pairwise(edges):
             with reading(info.path, f"entries {first} to {last - 1}"):
                 arrays = {field: branch.array(entry_start=first, entry_stop=last) for field, branch in branches.items()}
-                origins = [branch.array(entry_start=first, entry_stop=last, library="np") for branch in of_origin]
             # With a damaged index of baskets, uproot silently returns fewer entries.
-            if others := {len(array) for array in [*arrays.values(), *origins]} - {last - first}:
+            if others := {len(array) for array in arrays.values()} - {last - first}:
                 cause = ValueError(f"a branch has {min(others)} of {last - first} entries")
                 raise DamagedFileError.at(info.path, where=f"entries {first} to {last - 1}", cause=cause)
-            entries = np.arange(first, last)
-            origin = _origin(*origins) if origins else ([info.uuid] * len(entries), entries)
-            yield _raw_events(arrays, names, info, settings, entries, origin)
+            yield _raw_events(arrays, names, info, settings, first, last)
 
 
-def _origin(high: NDArray[np.int64], low: NDArray[np.int64], entries: NDArray[np.int64]) -> Origin:
-    """UUIDs as text from their halves."""
+def _origin(arrays: dict[str, ak.Array], info: FileInfo, entries: NDArray[np.int64]) -> Origin:
+    """UUIDs as text, in a load-test sample from their halves."""
+    if not info.is_load_test:
+        return [info.uuid] * len(entries), entries
+    high, low, origin_entries = (np.asarray(arrays[name]) for name in ORIGIN_BRANCHES)
     halves = zip(high.view(np.uint64).tolist(), low.view(np.uint64).tolist(), strict=True)
-    return [str(UUID(int=(upper << 64) + lower)) for upper, lower in halves], entries
+    return [str(UUID(int=(upper << 64) + lower)) for upper, lower in halves], origin_entries
 
 
 def _raw_events(
-    arrays: dict[str, ak.Array],
-    names: dict[str, str],
-    info: FileInfo,
-    settings: IngestSettings,
-    entries: NDArray[np.int64],
-    origin: Origin,
+    arrays: dict[str, ak.Array], names: dict[str, str], info: FileInfo, settings: IngestSettings, first: int, last: int
 ) -> RawEvents:
-    """Flat arrays of the fields of one piece; `names` gives the branch of each field."""
-    num_events = len(entries)
+    """Flat arrays of the fields of entries `first` to `last` (exclusive); `names` gives the branch of each field."""
+    num_events = last - first
     places = {name: f"{info.path}: branch '{branch}'" for name, branch in names.items()}
     scalars = {name: np.full(num_events, value, SCALARS[name].dtype) for name, value in OPTIONAL_SCALARS.items()}
     scalars |= {name: _scalar(arrays[name], places[name], SCALARS[name].dtype) for name in SCALARS if name in arrays}
@@ -156,7 +152,8 @@ def _raw_events(
             jets = collections[name].fields
             jets["btag"] = (jets["btag"] > settings.min_btag).astype(fields["btag"].dtype)
     carried = {name: _scalar(arrays[name], places[name], kind) for name, kind in info.carried.items()}
-    return RawEvents(entries, scalars, collections, carried, origin)
+    entries = np.arange(first, last)
+    return RawEvents(entries, scalars, collections, carried, _origin(arrays, info, entries))
 
 
 def select_events(

@@ -7,6 +7,7 @@ a retried or speculative attempt writes the same bytes to the same place.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
@@ -271,11 +272,10 @@ def ingest_range(work: EntryRange, settings: IngestSettings, out_dir: Path) -> E
 
 def sum_by_sample(parts: Iterable[EventsPart], samples: Sequence[SampleSettings]) -> dict[str, dict[str, int]]:
     """Sums of the counters over the parts of each sample; zeros for a sample without parts."""
-    totals = {sample.name: dict.fromkeys(STEPS, 0) for sample in samples}
+    totals = {sample.name: Counter(dict.fromkeys(STEPS, 0)) for sample in samples}
     for part in parts:
-        for step, count in part.counts.items():
-            totals[part.sample][step] += count
-    return totals
+        totals[part.sample].update(part.counts)
+    return {sample: dict(total) for sample, total in totals.items()}
 
 
 def _take_over(infos: Sequence[FileInfo], earlier: EarlierParts, out_dir: Path) -> dict[str, list[EventsPart]]:

@@ -160,7 +160,7 @@ def _earlier_files(current: Version | None) -> tuple[list[FileInfo], list[BadFil
     if current is None:
         return [], []
     try:
-        infos = [FileInfo.from_json(each) for each in current.manifest["inputs"]]
+        infos = [FileInfo(**each) for each in current.manifest["inputs"]]
         return infos, [BadFile(**each) for each in current.manifest["counters"]["bad_files"]]
     except (KeyError, TypeError, RunFolderError):
         # Other code wrote it, which makes the stage stale: all files are checked again.

@@ -20,7 +20,7 @@ Array = NDArray[Any]
 Integers = NDArray[np.int64]
 
 #: Sums may be reordered, which vectors need; NaN and infinity keep their meaning. Other threads run beside a kernel.
-kernel = partial(compiled, error_model="numpy", nogil=True, fastmath=frozenset({"reassoc", "contract", "arcp", "nsz"}))
+kernel = partial(compiled, error_model="numpy", nogil=True, fastmath={"reassoc", "contract", "arcp", "nsz"})
 
 
 class ColumnScaling(NamedTuple):
