@@ -7,14 +7,15 @@ import re
 import sys
 import tempfile
 import threading
+import time
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pydantic import SecretStr
 
 from pipeline.configuration.shell_sections import SparkSettings
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 _PACKAGES: Final = ("ingestion", "features", "models", "training")
 _SECONDS_BETWEEN_LOOKS: Final = 0.5
+#: Spark kills a Python worker that does not end within two seconds.
+_SECONDS_FOR_TASKS_TO_END: Final = 10.0
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 #: The JVM prints this at every start, since Spark requests its vector module.
 _NO_NEWS: Final = b"WARNING: Using incubator modules"
@@ -102,6 +105,8 @@ def counted(context: SparkContext, bar: Bar, total: int) -> Iterator[Accumulator
 def watched(bar: Bar, total: int, count: Callable[[], int]) -> Iterator[None]:
     """A progress bar shows the value of a function during a Spark job, whose failures become ours.
 
+    After a failure or an interrupt none of the job's tasks runs any more: what they wrote can be removed.
+
     Raises:
         SparkJobError: The job failed.
     """
@@ -117,13 +122,32 @@ def watched(bar: Bar, total: int, count: Callable[[], int]) -> Iterator[None]:
     watcher.start()
     try:
         yield
-    except (Py4JJavaError, PySparkException) as error:
-        # Spark 4.3 names exceptions of Python in tasks like this.
+    except BaseException as error:
+        _end_tasks()
+        # Spark 4.3 names exceptions of Python in tasks like the second.
+        if not isinstance(error, (Py4JJavaError, PySparkException)):
+            raise
         cause = _cause(str(error))
         raise SparkJobError(f"a Spark job failed: {cause}. {_advice(cause)}") from error
     finally:
         finished.set()
         watcher.join()
+
+
+def _end_tasks() -> None:
+    """Cancel all jobs, and wait until no task runs: Spark reports the failure of one task while others still write."""
+    from pyspark import SparkContext  # noqa: PLC0415 - as above
+
+    context = SparkContext._active_spark_context
+    deadline = time.monotonic() + _SECONDS_FOR_TASKS_TO_END
+    # The JVM may have ended before.
+    with suppress(Py4JError, OSError):
+        while context is not None and time.monotonic() < deadline:
+            context.cancelAllJobs()
+            executors = context._jsc.sc().statusTracker().getExecutorInfos()
+            if not any(executor.numRunningTasks() for executor in executors):
+                break
+            time.sleep(_SECONDS_BETWEEN_LOOKS / 10)
 
 
 def _cause(words: str) -> str:
