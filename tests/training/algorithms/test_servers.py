@@ -483,3 +483,19 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
     assert together.traits.synchronous
     assert together.has_static_shards
     assert any("staleness_bound has no effect" in said for said in together.advice())
+
+
+def test_workers_that_scale_count_the_staleness_of_their_windows() -> None:
+    """It was 0: the clocks were compared with those that the worker sees just before its commit."""
+    equal = ClusterSettings.sleeping(1.0, jitter=0.02, latency_seconds=1e-9)
+    means = {}
+    for scaling in ("server", "worker"):
+        watcher, problem = Watcher(), LinearGradients(workers=6, steps=200, seed=1, noise=0.0)
+        problem.drive(
+            cluster=equal, before_step=watcher, algorithm="adag", local_steps=2, scaling=scaling, **SGD, shards=2
+        )
+        counted = sum((each.counters()["staleness"] for each in watcher.algorithms.values()), Counter[int]())
+        means[scaling] = sum(number * times for number, times in counted.items()) / counted.total()
+    # Each of the other five commits once in a window.
+    assert means["worker"] == pytest.approx(means["server"], abs=0.1)
+    assert means["worker"] == pytest.approx(5, abs=0.1)
