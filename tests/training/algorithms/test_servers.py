@@ -499,3 +499,19 @@ def test_workers_that_scale_count_the_staleness_of_their_windows() -> None:
     # Each of the other five commits once in a window.
     assert means["worker"] == pytest.approx(means["server"], abs=0.1)
     assert means["worker"] == pytest.approx(5, abs=0.1)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_outer_steps_of_slowmo_are_no_commits(exact: bool) -> None:
+    """They counted as commits of staleness 0, so that the mean staleness fell from n - 1 by a fifth."""
+    equal = ClusterSettings.sleeping(1.0, jitter=0.02, latency_seconds=1e-9)
+    watcher, problem = Watcher(), LinearGradients(workers=6, steps=200, seed=1, noise=0.0)
+    slow = {"tau": 4, "exact_average": exact}
+    problem.drive(cluster=equal, before_step=watcher, algorithm="downpour", slowmo=slow, **SGD)
+    found = [each.counters() for each in watcher.algorithms.values()]
+    counted = sum((each["staleness"] for each in found), Counter[int]())
+    assert counted.total() == sum(each["commits"] for each in found) == 6 * 200
+    mean = sum(number * times for number, times in counted.items()) / counted.total()
+    # After an exact average all workers see the same centre, so that the first commits of a window are less stale.
+    first = (0 + 1 + 2 + 3 + 4 + 5) / 6
+    assert mean == pytest.approx((first + 3 * 5) / 4 if exact else 5, abs=0.05)
