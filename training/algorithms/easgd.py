@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
+from pydantic import model_validator
 from typing_extensions import override
 
 from training.algorithms.base import Worker
@@ -23,6 +24,16 @@ class EasgdSettings(ElasticSettings):
     name: Literal["easgd"]
     synchronous: bool = False
     """Whether all workers meet the centre together, by an all-reduce; else each when it is ready."""
+
+    @model_validator(mode="after")
+    def _a_copy_of_the_centre_has_no_shards(self) -> Self:
+        for key in ("shards", "network"):
+            if self.synchronous and getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(
+                    f"{key} has no effect with synchronous: true, where each worker has a copy of the centre; leave it "
+                    f"out"
+                )
+        return self
 
     @property
     @override
