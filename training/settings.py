@@ -220,6 +220,12 @@ class TrainSettings(BaseModel):
 
     @model_validator(mode="after")
     def _slowmo_means_something(self) -> Self:
+        if self.slowmo is not None and self.traits.joint_model:
+            raise ValueError(
+                f"slowmo does not go around {self.algorithm.name}: its outer step changes the models of the workers, "
+                f"which the joint model pulls back. Leave slowmo out, or use local-sgd, which averages without a joint "
+                f"model"
+            )
         if self.slowmo is not None and self.slowmo.exact_average is False and self.traits.exact_average:
             raise ValueError(
                 f"slowmo.exact_average: false has no effect on {self.algorithm.name}, which averages all workers "
