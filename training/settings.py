@@ -123,8 +123,9 @@ class TrainSettings(BaseModel):
     slowmo: SlowMoSettings | None = None
     """Slow momentum around the algorithm; null for none."""
     optimizer_state: StatePolicy | None = None
-    """Treatment of momentum and moments at exact averages: `keep`, `average` or `reset`. Null: SlowMo resets those of
-    `sgd`, all others are kept."""
+    """Treatment of momentum and moments, also of a method's own momentum, at exact averages and outer steps: `keep`,
+    `average` or `reset`. Null: SlowMo resets those of `sgd`, but not at the server of `sharded`; all others are kept.
+    """
     staleness_bound: int | None = Field(default=None, ge=0)
     """Number of steps that a worker may be ahead of the slowest one before it waits (stale-synchronous); 0: they step
     together. Null: no bound."""
@@ -231,6 +232,11 @@ class TrainSettings(BaseModel):
                 f"slowmo.exact_average: false has no effect on {self.algorithm.name}, which averages all workers "
                 f"anyway; leave it out, or use a method of pairs or neighbours"
             )
+        if self.traits.server_optimizer and self.optimizer_state not in (None, StatePolicy.KEEP):
+            raise ValueError(
+                f"optimizer_state: {self.optimizer_state} is not for {self.algorithm.name}, whose momentum and moments "
+                f"are at the server and stay as they are; leave it out"
+            )
         exact = self.traits.averages_models or (self.slowmo is not None and self.slowmo_is_exact)
         if self.optimizer_state is StatePolicy.AVERAGE and not exact:
             raise ValueError(
@@ -300,7 +306,7 @@ class TrainSettings(BaseModel):
         if self.optimizer_state is not None:
             return self.optimizer_state
         slow_sgd = self.slowmo is not None and self.optimizer is OptimizerName.SGD
-        return StatePolicy.RESET if slow_sgd else StatePolicy.KEEP
+        return StatePolicy.RESET if slow_sgd and not self.traits.server_optimizer else StatePolicy.KEEP
 
     def advice(self) -> list[str]:
         """Sentences about settings that are valid but probably not intended."""

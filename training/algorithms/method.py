@@ -37,6 +37,8 @@ class Traits:
     """Whether the workers share one step of the optimiser: batches add up, and the linear rule holds for SGD."""
     own_momentum: bool = False
     """Whether it has a momentum of its own, in place of `train.momentum`."""
+    server_optimizer: bool = False
+    """Whether the steps of the base optimiser are at the server, and so its momentum and moments, which stay there."""
     plain_sgd: bool = False
     """Whether it is for steps of SGD only."""
     joint_model: bool = False

@@ -239,7 +239,7 @@ def drive(problem: LinearGradients = NOISE, **chosen: Any) -> Array:
     return problem.drive(cluster=JITTER, **SGD | chosen)
 
 
-PLAIN_SLOWMO = {"slowmo": {"tau": 6, "alpha": 1.0, "beta": 0.0}}
+PLAIN_SLOWMO = {"slowmo": {"tau": 6, "alpha": 1.0, "beta": 0.0}, "optimizer_state": "keep"}
 EQUAL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sharded that drops nothing is dense": ({"algorithm": "sharded", "drop_rate": 0.1}, {"algorithm": "sharded"}),
     **{
