@@ -80,8 +80,12 @@ class Easgd(ElasticAlgorithm):
 
     @override
     async def is_due(self, *, is_at_rest: bool) -> bool:
-        if not (self._is_together and self._stops):
+        """Whether the window ends: together, the workers vote after each step but the last of `local_steps`.
+
+        Who is in equilibrium depends on the gradient of this step, and all must leave at the same one.
+        """
+        if not (self._is_together and self._stops) or self._since == self._period:
             return await super().is_due(is_at_rest=is_at_rest)
         votes = np.array([float(is_at_rest)])
         await self.transport.all_reduce_sum(votes)
-        return self._since == self._period or votes.item() == self.transport.world_size
+        return bool(votes.item() == self.transport.world_size)

@@ -380,18 +380,34 @@ def test_zealous_workers_gather_at_one_point_while_the_server_is_occupied() -> N
     assert all(made <= len(seen) <= made + 1 for made, seen in zip(commits, points, strict=True))
 
 
-def test_an_equilibrium_ends_a_window_early() -> None:
-    quiet = LinearGradients(workers=4, steps=24, seed=5, noise=0.0)
-    for chosen in ({}, {"synchronous": True}):
-        commits = []
-        for stops in (False, True):
-            watcher = Watcher()
-            drive(
-                quiet, algorithm="easgd", rho=5, local_steps=12, equilibrium_stop=stops, before_step=watcher, **chosen
-            )
-            commits.append(watcher.algorithms[1].counters()["commits"])
-        assert commits[0] == 2
-        assert commits[1] > 10
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("chosen", [{}, {"gradient": "moved"}, {"synchronous": True}, {"algorithm": "eamsgd"}], ids=str)
+def test_an_equilibrium_ends_a_window_early_but_not_each_step(chosen: dict[str, Any], optimizer: str) -> None:
+    """Each step was an exchange, since the condition held for all gradients shorter than 1."""
+    quiet = LinearGradients(workers=4, steps=96, seed=5, noise=0.0)
+    commits = []
+    for stops in (False, True):
+        watcher = Watcher()
+        of_method = {"algorithm": "easgd", "local_steps": 12, "equilibrium_stop": stops} | chosen
+        of_method |= {"delta": 0.5} if chosen.get("algorithm") == "eamsgd" else {}
+        drive(quiet, **of_method, optimizer=optimizer, before_step=watcher)
+        commits.append(watcher.algorithms[1].counters()["commits"])
+    assert commits[0] == 96 / 12
+    assert 1.5 * commits[0] <= commits[1] < 96 / 2
+
+
+def test_a_window_ends_where_the_pull_of_the_centre_is_a_step_long() -> None:
+    # Steps of equal length. With alpha 0.3, the pull is longer after four of them; an exchange leaves 0.4 of five.
+    straight, watcher, commits = LinearGradients(workers=1, steps=15, seed=5, hessian=0.0), Watcher(), []
+    straight.pulls[:] = 1.0
+
+    def watch(rank: int, step: int, algorithm: Algorithm) -> None:
+        watcher(rank, step, algorithm)
+        commits.append(algorithm.counters()["commits"])
+
+    chosen = {"algorithm": "easgd", "gradient": "moved", "alpha": 0.3, "local_steps": 12}
+    drive(straight, **chosen, equilibrium_stop=True, before_step=watch)
+    assert np.flatnonzero(np.diff(commits)).tolist() == [4, 7, 10, 13]
 
 
 def test_overlap_computes_at_the_parameters_of_the_step_before() -> None:
