@@ -19,7 +19,8 @@ class ElasticSettings(ServerSettings):
     """Settings of elastic averaging."""
 
     local_steps: int = Field(default=10, ge=1)
-    """Number tau of local steps between two exchanges, at least 1."""
+    """Number tau of local steps between two exchanges, at least 1. The steps after the last exchange do not reach the
+    centre, which is the model of the run."""
     alpha: float | None = Field(default=None, gt=0)
     """Part of its distance to the centre that a worker moves in an exchange, and the centre towards it; null: the
     learning rate times `rho`, else 0.9 / workers."""
@@ -36,6 +37,12 @@ class ElasticSettings(ServerSettings):
         if self.alpha is not None and self.rho is not None:
             raise ValueError("alpha is the learning rate times rho; set one of them")
         return self
+
+    @property
+    @override
+    def steps_needed(self) -> int:
+        """Those before the first exchange of changed models; by `snapshot` that is part of the step after them."""
+        return 1 if self.equilibrium_stop else self.local_steps + (self.gradient == "snapshot")
 
 
 class ElasticAlgorithm(ServerAlgorithm):

@@ -81,6 +81,11 @@ class MethodSettings(BaseModel):
         return getattr(self, "local_steps", 1)
 
     @property
+    def steps_needed(self) -> int:
+        """Number of steps of a worker without which the model that the method returns is still the initial one."""
+        return 1
+
+    @property
     def sharing(self) -> Sharing:
         """How the transport connects shared vectors."""
         return Sharing()

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from simulated import SERVERS, LinearGradients, Watcher, run, settings
 
 from training.algorithms.base import Algorithm
-from training.errors import ShardError
+from training.errors import NoExchangeError, ShardError
 from training.simulation.cluster import ClusterSettings
 
 RATE = 0.1
@@ -531,3 +531,18 @@ def test_outer_steps_of_slowmo_are_no_commits(exact: bool) -> None:
     # After an exact average all workers see the same centre, so that the first commits of a window are less stale.
     first = (0 + 1 + 2 + 3 + 4 + 5) / 6
     assert mean == pytest.approx((first + 3 * 5) / 4 if exact else 5, abs=0.05)
+
+
+@pytest.mark.parametrize("chosen", [{}, {"gradient": "moved"}, {"synchronous": True}], ids=str)
+def test_a_run_that_ends_before_its_first_exchange_is_refused(chosen: dict[str, Any]) -> None:
+    """It returned the initial model, without a word."""
+    of_method = {"algorithm": "easgd", "local_steps": 16} | chosen
+    needed = settings(**of_method).algorithm.steps_needed
+    for steps in (needed - 1, needed):
+        problem, results = LinearGradients(workers=4, steps=steps, seed=5), np.empty((4, 5))
+        drive(problem, **of_method, results=results)
+        assert (results == problem.initial).all() == (steps < needed)
+    # Two epochs of eight steps.
+    run(**of_method | {"local_steps": 15 if needed == 17 else 16})
+    with pytest.raises(NoExchangeError, match=r"about 16 steps .* of easgd .*local_steps \(1[67] now\)"):
+        run(**of_method | {"local_steps": 16 if needed == 17 else 17})
