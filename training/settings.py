@@ -172,13 +172,10 @@ class TrainSettings(BaseModel):
     def _keys_suit_each_other(self) -> Self:
         if self.cache == "memory" and self.reader != "arrow":
             raise ValueError("cache: memory needs reader: arrow")
-        if self.traits.plain_sgd and (self.optimizer is not OptimizerName.SGD or self.momentum):
-            raise ValueError(
-                f"algorithm {self.algorithm.name} has its own momentum, for plain SGD only; set optimizer: sgd and "
-                f"momentum: 0"
-            )
-        if self.traits.own_momentum and self.momentum:
-            raise ValueError(f"algorithm {self.algorithm.name} has its own momentum; set momentum: 0")
+        missed = [f"train.{key}={value}" for key, value in self.traits.needed.items() if getattr(self, key) != value]
+        if missed:
+            only = ", for plain SGD only" if self.traits.plain_sgd else ""
+            raise ValueError(f"algorithm {self.algorithm.name} has its own momentum{only}; set {' and '.join(missed)}")
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov needs a momentum above 0")
         if self.schedule.decay == "step" and not self.schedule.milestones:

@@ -38,6 +38,12 @@ def test_the_linear_rule_holds_for_ar_sgd_with_sgd_only(
     [
         ({"cache": "memory"}, "needs reader: arrow"),
         ({"nesterov": True, "optimizer": "sgd"}, "needs a momentum"),
+        ({"algorithm": "qg-dsgdm"}, "for plain SGD only; set train.optimizer=sgd "),
+        (
+            {"algorithm": "qg-dsgdm", "momentum": 0.9},
+            "for plain SGD only; set train.optimizer=sgd and train.momentum=0 ",
+        ),
+        ({"algorithm": "eamsgd", "momentum": 0.9}, "has its own momentum; set train.momentum=0 "),
         ({"schedule": {"decay": "step"}}, "needs schedule.milestones"),
         ({"algorithm": "ar-sgd", "slowmo": {"exact_average": False}}, "has no effect on ar-sgd"),
         ({"algorithm": "local-sgd", "slowmo": {"exact_average": False}}, "has no effect on local-sgd"),

@@ -46,6 +46,21 @@ class Traits:
     can_shrink: bool = True
     """Whether the survivors can continue after the loss of a rank."""
 
+    @property
+    def needed(self) -> dict[str, str | int]:
+        """Keys of `train` that have one value only with this method.
+
+        Examples:
+            >>> Traits(plain_sgd=True).needed, Traits(single_worker=True).needed
+            ({'optimizer': 'sgd', 'momentum': 0}, {'workers': 1})
+        """
+        found: dict[str, str | int] = {"optimizer": "sgd"} if self.plain_sgd else {}
+        if self.plain_sgd or self.own_momentum:
+            found["momentum"] = 0
+        if self.single_worker:
+            found["workers"] = 1
+        return found
+
 
 class Sharing(NamedTuple):
     """How the transport connects the vectors that workers share."""

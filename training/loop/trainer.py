@@ -119,7 +119,7 @@ class Trainer:
             raise NoExchangeError(
                 f"a worker takes about {steps} steps in this run, but the first exchange of {method.name} that changes "
                 f"its model needs {method.steps_needed}, so the run would return the initial model. Lower "
-                f"train.algorithm.local_steps ({method.steps_apart} now), or raise train.epochs ({settings.epochs} now)."
+                f"train.algorithm.local_steps ({method.steps_apart} now), or raise train.epochs."
             )
 
     async def _epochs_together(self) -> None:
