@@ -23,7 +23,9 @@ from features.columns import COLUMNS, INPUT_COLUMNS
 from ingestion.schema import COLLECTIONS, OPTIONAL_SCALARS, SCALARS
 from pipeline.cli import app
 from pipeline.config import Config
+from training.algorithms.method import Traits
 from training.algorithms.registry import METHODS, SlowMo
+from training.settings import TrainSettings
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 _LIMITS: Final = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
@@ -103,15 +105,25 @@ def features_page() -> str:
 
 def algorithms_page() -> str:
     """Every method of distributed training: the words of its file, its traits, and its keys."""
-    parts = ["# Algorithms", "", "`train.algorithm` names the method; SlowMo goes around any of them.", ""]
+    without = ", ".join(_code(name) for name, method in METHODS.items() if method.traits.joint_model)
+    parts = ["# Algorithms", "", f"`train.algorithm` names the method; SlowMo goes around each but {without}.", ""]
     for name, method in METHODS.items():
         schema = method.settings.model_json_schema()
         own = {key: field for key, field in schema["properties"].items() if key != "name"}
         rows = [row for key, field in own.items() for row in _rows(key, field, schema)]
         traits = (trait for trait, value in asdict(method.traits).items() if value is True)
         parts += [*_algorithm(name, method.kind), f"Traits: {', '.join(traits).replace('_', ' ') or 'none'}.", ""]
+        parts += [f"    {_command(name, method.traits)}", ""]
         parts += [_table(("key", "default", "value", "meaning"), rows)] if rows else []
     return "\n".join([*parts, *_algorithm("slowmo", SlowMo)])
+
+
+def _command(name: str, traits: Traits) -> str:
+    """The command line that trains the networks of the demo with a method; keys that are so by default are left out."""
+    fields, keys = TrainSettings.model_fields, {"workers": 4} | traits.needed
+    changed = {key: value for key, value in keys.items() if key == "workers" or value != fields[key].default}
+    chosen = (f"--set train.{key}={value}" for key, value in ({"algorithm": name} | changed).items())
+    return " ".join((".venv/bin/python -m pipeline train --config demo", *chosen))
 
 
 def _algorithm(name: str, kind: type) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import re
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +14,7 @@ import yaml
 
 from features.columns import HLF_NAMES, PARTICLE_FEATURE_NAMES
 from pipeline.cli import app
+from pipeline.config import load_config
 from training.algorithms.registry import METHODS
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -97,3 +99,15 @@ def test_every_algorithm_says_what_it_computes(reference: ModuleType) -> None:
     assert [name for name in METHODS if f"## {name}\n" not in page] == []
     assert "x_i <- average - gamma * g_i(snapshot)" in page
     assert "Args:" not in page
+
+
+def test_the_command_of_every_algorithm_trains_with_it(reference: ModuleType) -> None:
+    page = reference.algorithms_page()
+    commands = [line.strip() for line in page.splitlines() if " -m pipeline train " in line]
+    assert len(commands) == len(METHODS)
+    for name, command in zip(METHODS, commands, strict=True):
+        words = command.split()
+        chosen = [word for before, word in itertools.pairwise(words) if before == "--set"]
+        config = load_config(words[words.index("--config") + 1], chosen)
+        assert config.train.algorithm.name == name
+        assert (config.train.workers == 1) == METHODS[name].traits.single_worker

@@ -11,6 +11,10 @@ class ShardError(TrainingError):
     """The dataset has too few row groups for the workers."""
 
 
+class NoExchangeError(TrainingError):
+    """A run ends before its workers exchange anything, and would return the initial model."""
+
+
 class NoEventsError(TrainingError):
     """A split has no events."""
 

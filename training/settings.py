@@ -123,8 +123,9 @@ class TrainSettings(BaseModel):
     slowmo: SlowMoSettings | None = None
     """Slow momentum around the algorithm; null for none."""
     optimizer_state: StatePolicy | None = None
-    """Treatment of momentum and moments at exact averages: `keep`, `average` or `reset`. Null: SlowMo resets those of
-    `sgd`, all others are kept."""
+    """Treatment of momentum and moments, also of a method's own momentum, at exact averages and outer steps: `keep`,
+    `average` or `reset`. Null: SlowMo resets those of `sgd`, but not at the server of `sharded`; all others are kept.
+    """
     staleness_bound: int | None = Field(default=None, ge=0)
     """Number of steps that a worker may be ahead of the slowest one before it waits (stale-synchronous); 0: they step
     together. Null: no bound."""
@@ -171,13 +172,10 @@ class TrainSettings(BaseModel):
     def _keys_suit_each_other(self) -> Self:
         if self.cache == "memory" and self.reader != "arrow":
             raise ValueError("cache: memory needs reader: arrow")
-        if self.traits.plain_sgd and (self.optimizer is not OptimizerName.SGD or self.momentum):
-            raise ValueError(
-                f"algorithm {self.algorithm.name} has its own momentum, for plain SGD only; set optimizer: sgd and "
-                f"momentum: 0"
-            )
-        if self.traits.own_momentum and self.momentum:
-            raise ValueError(f"algorithm {self.algorithm.name} has its own momentum; set momentum: 0")
+        missed = [f"train.{key}={value}" for key, value in self.traits.needed.items() if getattr(self, key) != value]
+        if missed:
+            only = ", for plain SGD only" if self.traits.plain_sgd else ""
+            raise ValueError(f"algorithm {self.algorithm.name} has its own momentum{only}; set {' and '.join(missed)}")
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov needs a momentum above 0")
         if self.schedule.decay == "step" and not self.schedule.milestones:
@@ -220,10 +218,21 @@ class TrainSettings(BaseModel):
 
     @model_validator(mode="after")
     def _slowmo_means_something(self) -> Self:
+        if self.slowmo is not None and self.traits.joint_model:
+            raise ValueError(
+                f"slowmo does not go around {self.algorithm.name}: its outer step changes the models of the workers, "
+                f"which the joint model pulls back. Leave slowmo out, or use local-sgd, which averages without a joint "
+                f"model"
+            )
         if self.slowmo is not None and self.slowmo.exact_average is False and self.traits.exact_average:
             raise ValueError(
                 f"slowmo.exact_average: false has no effect on {self.algorithm.name}, which averages all workers "
                 f"anyway; leave it out, or use a method of pairs or neighbours"
+            )
+        if self.traits.server_optimizer and self.optimizer_state not in (None, StatePolicy.KEEP):
+            raise ValueError(
+                f"optimizer_state: {self.optimizer_state} is not for {self.algorithm.name}, whose momentum and moments "
+                f"are at the server and stay as they are; leave it out"
             )
         exact = self.traits.averages_models or (self.slowmo is not None and self.slowmo_is_exact)
         if self.optimizer_state is StatePolicy.AVERAGE and not exact:
@@ -294,7 +303,7 @@ class TrainSettings(BaseModel):
         if self.optimizer_state is not None:
             return self.optimizer_state
         slow_sgd = self.slowmo is not None and self.optimizer is OptimizerName.SGD
-        return StatePolicy.RESET if slow_sgd else StatePolicy.KEEP
+        return StatePolicy.RESET if slow_sgd and not self.traits.server_optimizer else StatePolicy.KEEP
 
     def advice(self) -> list[str]:
         """Sentences about settings that are valid but probably not intended."""

@@ -13,6 +13,7 @@ from method_keys import nested
 from numpy.typing import NDArray
 from torch import nn
 
+from training.algorithms import registry
 from training.algorithms.base import Algorithm
 from training.algorithms.partners import Partners
 from training.loop.making import make_algorithm
@@ -76,6 +77,8 @@ SERVERS: dict[str, dict[str, Any]] = {
 }
 SEVERAL = METHODS | SERVERS
 EVERY = SEVERAL | {"sgd": {"algorithm": "sgd", "workers": 1}}
+#: Those of them without a joint model, around which SlowMo goes.
+WITH_SLOWMO = [name for name, chosen in EVERY.items() if not registry.METHODS[chosen["algorithm"]].traits.joint_model]
 
 
 def toy_rows(num_rows: int, *, groups: int = 8, seed: int = 0, dtype: torch.dtype = torch.float64) -> MemoryRows:

@@ -38,12 +38,27 @@ def test_the_linear_rule_holds_for_ar_sgd_with_sgd_only(
     [
         ({"cache": "memory"}, "needs reader: arrow"),
         ({"nesterov": True, "optimizer": "sgd"}, "needs a momentum"),
+        ({"algorithm": "qg-dsgdm"}, "for plain SGD only; set train.optimizer=sgd "),
+        (
+            {"algorithm": "qg-dsgdm", "momentum": 0.9},
+            "for plain SGD only; set train.optimizer=sgd and train.momentum=0 ",
+        ),
+        ({"algorithm": "eamsgd", "momentum": 0.9}, "has its own momentum; set train.momentum=0 "),
         ({"schedule": {"decay": "step"}}, "needs schedule.milestones"),
         ({"algorithm": "ar-sgd", "slowmo": {"exact_average": False}}, "has no effect on ar-sgd"),
         ({"algorithm": "local-sgd", "slowmo": {"exact_average": False}}, "has no effect on local-sgd"),
+        ({"algorithm": "mpca", "slowmo": {}}, "slowmo does not go around mpca.*the joint model pulls back. Leave"),
+        ({"algorithm": "mpca", "slowmo": {"exact_average": True}}, "slowmo does not go around mpca"),
+        ({"algorithm": "sharded", "slowmo": {}, "optimizer_state": "reset"}, "are at the server and stay as they are"),
         ({"algorithm": "d-psgd", "optimizer_state": "average"}, "needs exact averages"),
         ({"algorithm": "ad-psgd", "slowmo": {}, "optimizer_state": "average"}, "needs exact averages"),
         ({"algorithm": {"name": "easgd", "alpha": 0.1, "rho": 5}}, "set one of them"),
+        ({"algorithm": {"name": "easgd", "synchronous": True, "shards": 4}}, "shards has no effect with synchronous"),
+        (
+            {"algorithm": {"name": "easgd", "synchronous": True, "shards": None}},
+            "shards has no effect with synchronous",
+        ),
+        ({"algorithm": {"name": "easgd", "synchronous": True, "network": "ib0"}}, "network has no effect with sync"),
         ({"launcher_args": ["-np", "4"]}, "set train.workers instead"),
         ({"launcher_args": ["--ntasks=4"]}, "set train.workers instead"),
         ({"launcher": "srun", "launcher_args": ["-n", "4"]}, "set train.workers instead"),
@@ -106,6 +121,7 @@ def test_a_ring_is_for_d_psgd_and_everybody_for_pairs() -> None:
         ({"optimizer": "sgd", "momentum": 0.9, "slowmo": {}}, "reset"),
         ({"optimizer": "sgd", "momentum": 0.9, "slowmo": {}, "optimizer_state": "keep"}, "keep"),
         ({"optimizer": "adam", "slowmo": {}, "optimizer_state": "average"}, "average"),
+        ({"algorithm": "sharded", "optimizer": "sgd", "momentum": 0.9, "slowmo": {}}, "keep"),
     ],
 )
 def test_momentum_of_sgd_starts_anew_in_slowmo_and_moments_of_adam_stay(chosen: dict[str, Any], policy: str) -> None:

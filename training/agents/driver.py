@@ -18,10 +18,11 @@ from training.agents.crew import Cluster, Crew
 from training.agents.ledger import Ledger
 from training.agents.lifelines import AgentId
 from training.agents.messages import Install, Reduced, Take
-from training.algorithms.mpca_rules import JointModelSettings, JointShard, driver_rule, phases, shard_slices
+from training.algorithms.mpca_rules import JointModelSettings, JointShard, driver_rule, phases
 from training.errors import CheckpointError
 from training.settings import TrainSettings
 from training.transports.basics import Vector
+from training.transports.shards import shard_slices
 
 _SECONDS_BETWEEN_LOOKS = 0.2
 

@@ -11,8 +11,9 @@ from typing_extensions import override
 
 from training.agents.messages import Install
 from training.algorithms.base import Algorithm, ComputeGradient, Counters, Worker
-from training.algorithms.mpca_rules import JointModelSettings, contribution, displace, penalty_gradient, shard_slices
+from training.algorithms.mpca_rules import JointModelSettings, contribution, displace, penalty_gradient
 from training.transports.basics import Vector, is_finite
+from training.transports.shards import shard_slices
 
 
 class PulledWorker(Algorithm):

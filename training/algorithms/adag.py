@@ -58,6 +58,7 @@ class Adag(Agn):
         if not self._by_worker:
             return await super().send(change, asks=asks)
         np.copyto(self._started_from, self.seen)
+        clocks = self.clocks
         await self.see()
         change *= self._scale(self.seen - self._started_from)
         mean = change / self.taken
@@ -66,7 +67,9 @@ class Adag(Agn):
             shard.vector += mean[shard.part]
 
         made = await self.centre.commit(add)
-        self.staleness.update((made.before - self.clocks).tolist())
+        self.staleness.update((made.before - clocks).tolist())
+        # The worker continues from the centre without its own commit, which does not make the next one stale.
+        self.clocks += made.after - made.before
         return True
 
     def _scale(self, way: Vector) -> Vector:

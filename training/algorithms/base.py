@@ -85,6 +85,8 @@ class Algorithm(ABC):
     traits: Traits = Traits()
     KEPT: ClassVar[Sequence[str]] = ()
     """Attributes of this class, arrays and plain values, that the next steps depend on: they are part of its state."""
+    momenta: Sequence[Vector] = ()
+    """The method's own momentum, in place of the optimiser's: at exact averages it is treated likewise."""
 
     def __init__(self, settings: MethodSettings, worker: Worker) -> None:  # noqa: ARG002 - of the methods with keys
         self.model, self.optimizer, self.transport = worker.model, worker.optimizer, worker.transport
@@ -209,16 +211,29 @@ async def consensus_distance(own: Vector, mean: Vector, transport: Transport) ->
     return float(np.sqrt(square[0] / transport.world_size))
 
 
-async def treat_optimizer(optimizer: Optimizer, policy: StatePolicy, transport: Transport) -> None:
+async def treat_optimizer(
+    optimizer: Optimizer, policy: StatePolicy, transport: Transport, *, momenta: Sequence[Vector] = ()
+) -> None:
     """Keep, average or reset the state of an optimiser over one flat parameter, after an exact average of the models.
 
     Adam's count of steps is the same on all workers, since all take the same number. Reset also sets it to 0, so that
     the bias correction restarts.
+
+    Args:
+        optimizer: The optimiser.
+        policy: What to do.
+        transport: The other workers.
+        momenta: Momentum vectors of the method itself.
     """
     import torch
 
     if policy is StatePolicy.KEEP or (policy is StatePolicy.AVERAGE and transport.world_size == 1):
         return
+    for momentum in momenta:
+        if policy is StatePolicy.RESET:
+            momentum.fill(0)
+        else:
+            await mean_over_workers(momentum, transport)
     for name, value in (item for state in optimizer.state.values() for item in state.items()):
         if not isinstance(value, torch.Tensor):
             continue

@@ -34,6 +34,7 @@ class Eamsgd(ElasticAlgorithm):
         self._delta = settings.delta
         self._velocity, self._at = self.model.empty(), self.model.empty()
         self._velocity.fill(0)
+        self.momenta = (self._velocity,)
 
     @override
     async def own_step(self, compute_gradient: ComputeGradient, num_samples: int) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
+from pydantic import model_validator
 from typing_extensions import override
 
 from training.algorithms.base import Worker
@@ -23,6 +24,16 @@ class EasgdSettings(ElasticSettings):
     name: Literal["easgd"]
     synchronous: bool = False
     """Whether all workers meet the centre together, by an all-reduce; else each when it is ready."""
+
+    @model_validator(mode="after")
+    def _a_copy_of_the_centre_has_no_shards(self) -> Self:
+        for key in ("shards", "network"):
+            if self.synchronous and getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(
+                    f"{key} has no effect with synchronous: true, where each worker has a copy of the centre; leave it "
+                    f"out"
+                )
+        return self
 
     @property
     @override
@@ -69,8 +80,12 @@ class Easgd(ElasticAlgorithm):
 
     @override
     async def is_due(self, *, is_at_rest: bool) -> bool:
-        if not (self._is_together and self._stops):
+        """Whether the window ends: together, the workers vote after each step but the last of `local_steps`.
+
+        Who is in equilibrium depends on the gradient of this step, and all must leave at the same one.
+        """
+        if not (self._is_together and self._stops) or self._since == self._period:
             return await super().is_due(is_at_rest=is_at_rest)
         votes = np.array([float(is_at_rest)])
         await self.transport.all_reduce_sum(votes)
-        return self._since == self._period or votes.item() == self.transport.world_size
+        return bool(votes.item() == self.transport.world_size)

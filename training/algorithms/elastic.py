@@ -19,7 +19,8 @@ class ElasticSettings(ServerSettings):
     """Settings of elastic averaging."""
 
     local_steps: int = Field(default=10, ge=1)
-    """Number tau of local steps between two exchanges, at least 1."""
+    """Number tau of local steps between two exchanges, at least 1. The steps after the last exchange do not reach the
+    centre, which is the model of the run."""
     alpha: float | None = Field(default=None, gt=0)
     """Part of its distance to the centre that a worker moves in an exchange, and the centre towards it; null: the
     learning rate times `rho`, else 0.9 / workers."""
@@ -29,13 +30,19 @@ class ElasticSettings(ServerSettings):
     """Where the gradient of an exchange step is taken: at the model before the exchange (Zhang et al. 2015, Algorithm
     1), or at the moved one (Hermans 2017, Algorithm 9)."""
     equilibrium_stop: bool = False
-    """Whether to exchange before the end of `local_steps` once the gradient no longer exceeds the elastic force."""
+    """Whether to exchange before the end of `local_steps` once a step is no longer than the pull of the centre."""
 
     @model_validator(mode="after")
     def _one_key_gives_the_moving_rate(self) -> Self:
         if self.alpha is not None and self.rho is not None:
             raise ValueError("alpha is the learning rate times rho; set one of them")
         return self
+
+    @property
+    @override
+    def steps_needed(self) -> int:
+        """Those before the first exchange of changed models; by `snapshot` that is part of the step after them."""
+        return 1 if self.equilibrium_stop else self.local_steps + (self.gradient == "snapshot")
 
 
 class ElasticAlgorithm(ServerAlgorithm):
@@ -67,6 +74,8 @@ class ElasticAlgorithm(ServerAlgorithm):
         exchanges = self._at_snapshot and self._since == 0
         if exchanges:
             await self.exchange()
+        if self._stops:
+            self.model.read(self._own)
         is_at_rest = await self.own_step(compute_gradient, num_samples) and self._stops and self.is_in_equilibrium()
         self._since += 1
         if await self.is_due(is_at_rest=is_at_rest):
@@ -91,12 +100,16 @@ class ElasticAlgorithm(ServerAlgorithm):
         return is_at_rest or self._since == self._period
 
     def is_in_equilibrium(self) -> bool:
-        """Whether |eta g| - |alpha (x - centre)| < eta (Hermans 2017, equation 2.10), with the centre last seen."""
-        self.model.read_gradient(self._change)
-        force = self.rate * float(np.linalg.norm(self._change))
+        """Whether |step| <= |alpha (x - centre)|, with x before the step and the centre last seen.
+
+        This is equation 2.9 of Hermans 2017, where the step is eta g. His equation 2.10, |eta g| - |alpha (x - centre)|
+        < eta, is always true of a gradient shorter than 1, so that each step would be an exchange.
+        """
         self.model.read(self._change)
-        self._change -= self.seen
-        return force - self.alpha * float(np.linalg.norm(self._change)) < self.rate
+        self._change -= self._own
+        step = float(np.linalg.norm(self._change))
+        self._own -= self.seen
+        return step <= self.alpha * float(np.linalg.norm(self._own))
 
     async def exchange(self) -> None:
         """Move the centre by `elastic`; a model that is not finite is given up for the centre."""

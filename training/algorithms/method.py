@@ -37,12 +37,29 @@ class Traits:
     """Whether the workers share one step of the optimiser: batches add up, and the linear rule holds for SGD."""
     own_momentum: bool = False
     """Whether it has a momentum of its own, in place of `train.momentum`."""
+    server_optimizer: bool = False
+    """Whether the steps of the base optimiser are at the server, and so its momentum and moments, which stay there."""
     plain_sgd: bool = False
     """Whether it is for steps of SGD only."""
     joint_model: bool = False
     """Whether a driver can keep the joint model; the settings are then `JointModelSettings`."""
     can_shrink: bool = True
     """Whether the survivors can continue after the loss of a rank."""
+
+    @property
+    def needed(self) -> dict[str, str | int]:
+        """Keys of `train` that have one value only with this method.
+
+        Examples:
+            >>> Traits(plain_sgd=True).needed, Traits(single_worker=True).needed
+            ({'optimizer': 'sgd', 'momentum': 0}, {'workers': 1})
+        """
+        found: dict[str, str | int] = {"optimizer": "sgd"} if self.plain_sgd else {}
+        if self.plain_sgd or self.own_momentum:
+            found["momentum"] = 0
+        if self.single_worker:
+            found["workers"] = 1
+        return found
 
 
 class Sharing(NamedTuple):
@@ -77,6 +94,11 @@ class MethodSettings(BaseModel):
     def steps_apart(self) -> int:
         """Number of steps from one average to the next: the key `local_steps` of the methods that have one."""
         return getattr(self, "local_steps", 1)
+
+    @property
+    def steps_needed(self) -> int:
+        """Number of steps of a worker without which the model that the method returns is still the initial one."""
+        return 1
 
     @property
     def sharing(self) -> Sharing:

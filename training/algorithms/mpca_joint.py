@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from training.algorithms.mpca_rules import JointShard, MpcaConstants, contribution, driver_rule, shard_slices
+from training.algorithms.mpca_rules import JointShard, MpcaConstants, contribution, driver_rule
 from training.transports.basics import Vector, is_finite
+from training.transports.shards import shard_slices
 from training.transports.transport import PendingSum, Transport
 
 #: Elements of a message behind the contribution: workers without more steps, squared distances from the joint model.

@@ -8,7 +8,6 @@ worker is pulled towards the newest x~*.
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
@@ -138,17 +137,6 @@ def phases(cycle: int, shards: int) -> Phases:
         return Phases(None, 0, 0) if cycle % 2 else Phases(0, None, None)
     prepared, sent = cycle - 1, cycle - shards + 1
     return Phases(cycle % shards, prepared % shards if prepared >= 0 else None, sent % shards if sent >= 0 else None)
-
-
-def shard_slices(size: int, shards: int) -> list[slice]:
-    """Where the shards of a vector are: equal sizes, but for one element.
-
-    Examples:
-        >>> shard_slices(8, 3)
-        [slice(0, 2, None), slice(2, 5, None), slice(5, 8, None)]
-    """
-    bounds = [size * shard // shards for shard in range(shards + 1)]
-    return [slice(start, stop) for start, stop in pairwise(bounds)]
 
 
 def contribution(local: Vector, steps: int, *, weighted: bool = True) -> Vector:

@@ -38,6 +38,7 @@ class QgDsgdm(NeighbourAlgorithm):
         self._before, self._sent, self._mixed = (self.model.empty() for _ in range(3))
         self._momentum = self.model.empty()
         self._momentum.fill(0)
+        self.momenta = (self._momentum,)
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:

@@ -102,7 +102,8 @@ class ServerAlgorithm(Algorithm):
 
     async def see_after(self, made: Commit, *, since: Vector) -> None:
         """Count the staleness of a commit of changes since some clocks; see the centre anew if it was refused."""
-        self.staleness.update((made.before - since).tolist())
+        is_counted = made.after > made.before
+        self.staleness.update((made.before - since)[is_counted].tolist())
         self.clocks = made.after
         if not made.is_made:
             await self.see()
@@ -123,7 +124,7 @@ class ServerAlgorithm(Algorithm):
     async def add(self, change: Vector) -> None:
         """Add to the centre; each of n workers adds a part of 1 / n, so that together they add the mean.
 
-        That is no step, so the clocks do not count it.
+        That is no step, so neither the clocks nor the counters count it.
         """
         part = change / self.transport.world_size
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -51,7 +52,7 @@ class ShardedSettings(ServerSettings):
         return Sharing(overlap=self.overlap, network=self.network)
 
 
-@algorithm("sharded", ShardedSettings, server_traits("Sharded server"))
+@algorithm("sharded", ShardedSettings, replace(server_traits("Sharded server"), server_optimizer=True))
 class Sharded(ServerAlgorithm):
     """Server <- server + u(g), with u = -eta g for SGD; x <- server, which is the answer (Algorithm 4).
 

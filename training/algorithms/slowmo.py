@@ -43,7 +43,7 @@ class SlowMo(Wrapper):
         settings: tau, alpha (the slow learning rate) and beta (the slow momentum factor).
         base: The base method.
         exact_average: Whether to average the models of all workers before the outer step.
-        state_policy: Treatment of the base optimiser's state at an outer step.
+        state_policy: Treatment of the state of the base optimiser, and of the base method's momentum, at an outer step.
     """
 
     KEPT = ("_done", "_rate", "_momentum", "_origin")
@@ -105,4 +105,4 @@ class SlowMo(Wrapper):
             await self.base.quiesce()
             await self.base.catch_up()
         if self._exact or self._policy is StatePolicy.RESET:
-            await treat_optimizer(self.optimizer, self._policy, self.transport)
+            await treat_optimizer(self.optimizer, self._policy, self.transport, momenta=self.momenta)

@@ -19,7 +19,7 @@ class Wrapper(Algorithm):
 
     def __init__(self, base: Algorithm) -> None:
         self.base = base
-        self.traits = base.traits
+        self.traits, self.momenta = base.traits, base.momenta
         self.model, self.optimizer, self.transport = base.model, base.optimizer, base.transport
 
     @override

@@ -89,6 +89,7 @@ def train(
 
     Raises:
         ShardError: The dataset has too few row groups for the workers.
+        NoExchangeError: The run ends before the first exchange of a method that returns what was exchanged.
         DivergedError: The loss is no longer finite.
         CheckpointError: A checkpoint is damaged.
         ImageFileError: A file of images is missing, damaged, or another than the public one.

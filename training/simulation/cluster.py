@@ -12,7 +12,10 @@ from training.simulation.costs import Link, Network
 
 
 class ClusterSettings(BaseModel):
-    """A cluster of equal machines, except for slow ones, on a network of equal links."""
+    """A cluster of equal machines, except for slow ones, on a network of equal links.
+
+    The defaults have the network of the thesis' cloud: 10 Gb/s ethernet, whose latency is of the order of 50 us.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
@@ -49,9 +52,6 @@ class ClusterSettings(BaseModel):
     """Time after which a lost message is noticed [s]; 0.2 is the shortest timeout of Linux' TCP."""
     ring_above_bytes: float = Field(default=10_000, ge=0)
     """Size of a vector above which an all-reduce goes around a ring; below, by recursive doubling."""
-
-    #: The network of the thesis' cloud: 10 Gb/s ethernet, whose latency is of the order of 50 microseconds.
-    THESIS_CLOUD: ClassVar[dict[str, float]] = {"latency_seconds": 5e-5, "bytes_per_second": 1.25e9}
 
     @field_validator("slow_ranks")
     @classmethod

@@ -63,7 +63,7 @@ class CentreCounts(NamedTuple):
     """Counters of one worker's commits so far."""
 
     commits: int = 0
-    """Number of shards that its commits changed."""
+    """Number of shards that its commits changed, but for those that a rule excludes."""
     refused: int = 0
     """Number of shards that they did not change, because the result was not finite."""
     occupied: int = 0
@@ -236,7 +236,7 @@ class ShardedCentre(Centre):
         after = clock + shard.counts
         await self._put(number, {VECTOR: shard.vector, **shard.segments}, within, after)
         self._count_bytes(number, 2 * nbytes, indices, part)
-        self._commits += 1
+        self._commits += shard.counts
         return clock, after, True
 
     async def _tell(self, number: int, answer: Answer) -> None:

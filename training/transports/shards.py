@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -36,6 +37,17 @@ class Shard:
         return all(each.dtype.kind != "f" or is_finite(each) for each in (self.vector, *self.segments.values()))
 
 
+def shard_slices(size: int, shards: int) -> list[slice]:
+    """Where the shards of a vector are: equal sizes, but for one element.
+
+    Examples:
+        >>> shard_slices(8, 3)
+        [slice(0, 2, None), slice(2, 5, None), slice(5, 8, None)]
+    """
+    bounds = [size * shard // shards for shard in range(shards + 1)]
+    return [slice(start, stop) for start, stop in pairwise(bounds)]
+
+
 class Layout:
     """The division of a vector into shards of equal size, but for one element.
 
@@ -60,7 +72,7 @@ class Layout:
         self.initial = {VECTOR: 0.0, **segments}
         self.names = tuple(self.initial)
         self.dtype = vector.dtype
-        self.bounds = [vector.size * shard // shards for shard in range(shards + 1)]
+        self.bounds = [0, *(each.stop for each in shard_slices(vector.size, shards))]
         self._world_size = world_size
 
     def owner(self, shard: int) -> int:

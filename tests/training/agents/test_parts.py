@@ -27,12 +27,13 @@ from training.agents.messages import AbsentError, Given, Install, Message, Reduc
 from training.agents.partition import Partition
 from training.agents.worker import PulledWorker
 from training.algorithms.mpca_joint import JointModel
-from training.algorithms.mpca_rules import MpcaConstants, shard_slices
+from training.algorithms.mpca_rules import MpcaConstants
 from training.errors import CheckpointError, LaunchError
 from training.flat_model import FlatModel
 from training.loop.making import make_worker
 from training.settings import TrainSettings
 from training.transports.basics import run_now
+from training.transports.shards import shard_slices
 from training.transports.transport import SingleTransport
 
 

@@ -13,8 +13,8 @@ from training.algorithms.mpca_rules import (
     displace,
     driver_rule,
     penalty_gradient,
-    shard_slices,
 )
+from training.transports.shards import shard_slices
 
 NO_RAMPS = MpcaConstants(alpha_free=0, alpha_ramp=0, beta_ramp=0, gamma_ramp=0)
 

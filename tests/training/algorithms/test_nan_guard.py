@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated import EVERY, ROUGH, SERVERS, SEVERAL, LinearGradients, Watcher, models, run, toy_rows
+from simulated import EVERY, ROUGH, SERVERS, SEVERAL, WITH_SLOWMO, LinearGradients, Watcher, models, run, toy_rows
 
 from training.algorithms.base import Algorithm
 from training.algorithms.gossip import GossipAlgorithm
@@ -16,11 +16,14 @@ from training.algorithms.stale_synchronous import StaleSynchronous
 from training.readers.memory_rows import MemoryRows
 
 SLOWMO = {"slowmo": {"tau": 4, "beta": 0.5}}
+EXACT = {"slowmo": SLOWMO["slowmo"] | {"exact_average": True}}
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e200])
-@pytest.mark.parametrize("slow", [{}, SLOWMO], ids=["plain", "slowmo"])
-@pytest.mark.parametrize("method", SEVERAL)
+@pytest.mark.parametrize(
+    ("method", "slow"),
+    [(method, slow) for method in SEVERAL for slow in ({}, SLOWMO) if not slow or method in WITH_SLOWMO],
+)
 def test_the_other_workers_continue(method: str, slow: dict[str, Any], bad: float) -> None:
     problem = LinearGradients(workers=4, steps=15, seed=1)
     problem.pulls[2, 3:6] = bad
@@ -80,8 +83,10 @@ def poison(rank: int, step: int, algorithm: Algorithm) -> None:
         base.shared.values[1] = np.nan  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("slow", [{}, SLOWMO, {"slowmo": SLOWMO["slowmo"] | {"exact_average": True}}], ids=str)
-@pytest.mark.parametrize("method", SEVERAL)
+@pytest.mark.parametrize(
+    ("method", "slow"),
+    [(method, slow) for method in SEVERAL for slow in ({}, SLOWMO, EXACT) if not slow or method in WITH_SLOWMO],
+)
 def test_parameters_that_are_not_finite_reach_nobody(method: str, slow: dict[str, Any]) -> None:
     problem = LinearGradients(workers=4, steps=25, seed=1)
     found = problem.drive(**SEVERAL[method], **slow, optimizer="sgd", cluster=ROUGH, before_step=poison)

@@ -65,8 +65,15 @@ def test_traits_agree_with_each_other_and_the_file_names_its_source(name: str) -
     assert [key for key, field in settings_of.model_fields.items() if key != "name" and not field.description] == []
 
 
-@pytest.mark.parametrize("slowmo", [None, {"tau": 2}])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    ("name", "slowmo"),
+    [
+        (name, slow)
+        for name in METHODS
+        for slow in (None, {"tau": 2})
+        if not (slow and METHODS[name].traits.joint_model)
+    ],
+)
 def test_every_method_takes_steps_counts_and_is_restored(name: str, slowmo: dict[str, Any] | None) -> None:
     workers = 1 if METHODS[name].traits.single_worker else 4
     watcher, problem = Watcher(), LinearGradients(workers=workers, steps=3, seed=2)

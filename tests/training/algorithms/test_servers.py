@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from simulated import SERVERS, LinearGradients, Watcher, run, settings
 
 from training.algorithms.base import Algorithm
-from training.errors import ShardError
+from training.errors import NoExchangeError, ShardError
 from training.simulation.cluster import ClusterSettings
 
 RATE = 0.1
@@ -239,7 +239,7 @@ def drive(problem: LinearGradients = NOISE, **chosen: Any) -> Array:
     return problem.drive(cluster=JITTER, **SGD | chosen)
 
 
-PLAIN_SLOWMO = {"slowmo": {"tau": 6, "alpha": 1.0, "beta": 0.0}}
+PLAIN_SLOWMO = {"slowmo": {"tau": 6, "alpha": 1.0, "beta": 0.0}, "optimizer_state": "keep"}
 EQUAL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sharded that drops nothing is dense": ({"algorithm": "sharded", "drop_rate": 0.1}, {"algorithm": "sharded"}),
     **{
@@ -380,18 +380,34 @@ def test_zealous_workers_gather_at_one_point_while_the_server_is_occupied() -> N
     assert all(made <= len(seen) <= made + 1 for made, seen in zip(commits, points, strict=True))
 
 
-def test_an_equilibrium_ends_a_window_early() -> None:
-    quiet = LinearGradients(workers=4, steps=24, seed=5, noise=0.0)
-    for chosen in ({}, {"synchronous": True}):
-        commits = []
-        for stops in (False, True):
-            watcher = Watcher()
-            drive(
-                quiet, algorithm="easgd", rho=5, local_steps=12, equilibrium_stop=stops, before_step=watcher, **chosen
-            )
-            commits.append(watcher.algorithms[1].counters()["commits"])
-        assert commits[0] == 2
-        assert commits[1] > 10
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("chosen", [{}, {"gradient": "moved"}, {"synchronous": True}, {"algorithm": "eamsgd"}], ids=str)
+def test_an_equilibrium_ends_a_window_early_but_not_each_step(chosen: dict[str, Any], optimizer: str) -> None:
+    """Each step was an exchange, since the condition held for all gradients shorter than 1."""
+    quiet = LinearGradients(workers=4, steps=96, seed=5, noise=0.0)
+    commits = []
+    for stops in (False, True):
+        watcher = Watcher()
+        of_method = {"algorithm": "easgd", "local_steps": 12, "equilibrium_stop": stops} | chosen
+        of_method |= {"delta": 0.5} if chosen.get("algorithm") == "eamsgd" else {}
+        drive(quiet, **of_method, optimizer=optimizer, before_step=watcher)
+        commits.append(watcher.algorithms[1].counters()["commits"])
+    assert commits[0] == 96 / 12
+    assert 1.5 * commits[0] <= commits[1] < 96 / 2
+
+
+def test_a_window_ends_where_the_pull_of_the_centre_is_a_step_long() -> None:
+    # Steps of equal length. With alpha 0.3, the pull is longer after four of them; an exchange leaves 0.4 of five.
+    straight, watcher, commits = LinearGradients(workers=1, steps=15, seed=5, hessian=0.0), Watcher(), []
+    straight.pulls[:] = 1.0
+
+    def watch(rank: int, step: int, algorithm: Algorithm) -> None:
+        watcher(rank, step, algorithm)
+        commits.append(algorithm.counters()["commits"])
+
+    chosen = {"algorithm": "easgd", "gradient": "moved", "alpha": 0.3, "local_steps": 12}
+    drive(straight, **chosen, equilibrium_stop=True, before_step=watch)
+    assert np.flatnonzero(np.diff(commits)).tolist() == [4, 7, 10, 13]
 
 
 def test_overlap_computes_at_the_parameters_of_the_step_before() -> None:
@@ -483,3 +499,50 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
     assert together.traits.synchronous
     assert together.has_static_shards
     assert any("staleness_bound has no effect" in said for said in together.advice())
+
+
+def test_workers_that_scale_count_the_staleness_of_their_windows() -> None:
+    """It was 0: the clocks were compared with those that the worker sees just before its commit."""
+    equal = ClusterSettings.sleeping(1.0, jitter=0.02, latency_seconds=1e-9)
+    means = {}
+    for scaling in ("server", "worker"):
+        watcher, problem = Watcher(), LinearGradients(workers=6, steps=200, seed=1, noise=0.0)
+        problem.drive(
+            cluster=equal, before_step=watcher, algorithm="adag", local_steps=2, scaling=scaling, **SGD, shards=2
+        )
+        counted = sum((each.counters()["staleness"] for each in watcher.algorithms.values()), Counter[int]())
+        means[scaling] = sum(number * times for number, times in counted.items()) / counted.total()
+    # Each of the other five commits once in a window.
+    assert means["worker"] == pytest.approx(means["server"], abs=0.1)
+    assert means["worker"] == pytest.approx(5, abs=0.1)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_outer_steps_of_slowmo_are_no_commits(exact: bool) -> None:
+    """They counted as commits of staleness 0, so that the mean staleness fell from n - 1 by a fifth."""
+    equal = ClusterSettings.sleeping(1.0, jitter=0.02, latency_seconds=1e-9)
+    watcher, problem = Watcher(), LinearGradients(workers=6, steps=200, seed=1, noise=0.0)
+    slow = {"tau": 4, "exact_average": exact}
+    problem.drive(cluster=equal, before_step=watcher, algorithm="downpour", slowmo=slow, **SGD)
+    found = [each.counters() for each in watcher.algorithms.values()]
+    counted = sum((each["staleness"] for each in found), Counter[int]())
+    assert counted.total() == sum(each["commits"] for each in found) == 6 * 200
+    mean = sum(number * times for number, times in counted.items()) / counted.total()
+    # After an exact average all workers see the same centre, so that the first commits of a window are less stale.
+    first = (0 + 1 + 2 + 3 + 4 + 5) / 6
+    assert mean == pytest.approx((first + 3 * 5) / 4 if exact else 5, abs=0.05)
+
+
+@pytest.mark.parametrize("chosen", [{}, {"gradient": "moved"}, {"synchronous": True}], ids=str)
+def test_a_run_that_ends_before_its_first_exchange_is_refused(chosen: dict[str, Any]) -> None:
+    """It returned the initial model, without a word."""
+    of_method = {"algorithm": "easgd", "local_steps": 16} | chosen
+    needed = settings(**of_method).algorithm.steps_needed
+    for steps in (needed - 1, needed):
+        problem, results = LinearGradients(workers=4, steps=steps, seed=5), np.empty((4, 5))
+        drive(problem, **of_method, results=results)
+        assert (results == problem.initial).all() == (steps < needed)
+    # Two epochs of eight steps.
+    run(**of_method | {"local_steps": 15 if needed == 17 else 16})
+    with pytest.raises(NoExchangeError, match=r"about 16 steps .* of easgd .*local_steps \(1[67] now\)"):
+        run(**of_method | {"local_steps": 16 if needed == 17 else 17})

@@ -221,3 +221,25 @@ def test_slowmo_leaves_the_averages_between_its_outer_steps_as_they_are_without_
     chosen = {"algorithm": "local-sgd", "local_steps": 3, "momentum": 0.9}
     within = drive(given, **chosen, slowmo={"tau": 12, "beta": 0.6})
     np.testing.assert_array_equal(within, drive(given, **chosen))
+
+
+@pytest.mark.parametrize("base", [{"algorithm": "qg-dsgdm"}, {"algorithm": "eamsgd", "delta": 0.9}], ids=str)
+@pytest.mark.parametrize("bounded", [{}, {"staleness_bound": 1}], ids=str)
+def test_the_momentum_of_a_method_is_treated_like_that_of_the_optimizer(
+    base: dict[str, Any], bounded: dict[str, Any]
+) -> None:
+    """`optimizer_state` had no effect on it."""
+
+    def momenta(**chosen: Any) -> NDArray[np.float64]:
+        watcher, exact = Watcher(), {"slowmo": {"tau": 6, "beta": 0.5, "exact_average": True}}
+        drive(problem(), **base, **bounded, **exact, **chosen, before_step=watcher)
+        return np.array([watcher.algorithms[rank].momenta[0] for rank in range(4)])
+
+    kept = momenta(optimizer_state="keep")
+    assert (abs(kept - kept.mean(axis=0)).max(axis=1) > 1e-3).all()
+    averaged = momenta(optimizer_state="average")
+    assert abs(averaged).max() > 1e-3
+    np.testing.assert_array_equal(averaged, np.tile(averaged[0], (4, 1)))
+    # By default, as with the momentum of SGD.
+    assert (momenta(optimizer_state="reset") == 0).all()
+    assert (momenta() == 0).all()
