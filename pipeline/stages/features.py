@@ -124,19 +124,21 @@ def _folder_of_kernels(context: Context) -> Iterator[Path]:
 
 
 def _refuse_other_labels(context: Context) -> None:
-    """Refuse events whose sample had another label when they were ingested.
+    """Refuse events whose sample had another label when they were ingested, or has left the config.
+
+    Without its cross-section, all samples of its class would count by their numbers of events.
 
     Raises:
-        MissingInputError: The label of a sample changed.
+        MissingInputError: The label of a sample changed, or there is none any more.
     """
     ingested = {each["name"]: each["label"] for each in context.upstream["ingest"].manifest["config"]["samples"]}
     now = {sample.name: sample.label for sample in context.config.samples}
     for name, label in ingested.items():
-        if label >= len(context.config.classes) or now.get(name, label) != label:
+        if label >= len(context.config.classes) or now.get(name) != label:
+            has = "another label" if name in now else "no such sample"
             raise MissingInputError(
-                f"the events of sample '{name}' were ingested with the label {label}; the config has another label "
-                f"now. Run `python -m pipeline ingest` first, or `python -m pipeline run` for all, with the same "
-                f"options."
+                f"the events of sample '{name}' were ingested with the label {label}; the config has {has} now. Run "
+                f"`python -m pipeline ingest` first, or `python -m pipeline run` for all, with the same options."
             )
 
 
