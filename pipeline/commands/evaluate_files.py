@@ -16,7 +16,7 @@ from features.errors import EmptySelectionError
 from features.kernel_pass import EventsFile, kernel_items
 from features.normalisation import GeneratedSample
 from features.schema import readable
-from features.spark_job import Unsplit, make_unsplit
+from features.spark_job import Unsplit, make_unsplit, track_hint
 from features.spark_job import sum_by_sample as sum_outputs
 from ingestion.copies import UInt64s
 from ingestion.files import found_files
@@ -209,6 +209,9 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
     keys = distinct_keys(keys_folder(events_dir))
     for each in (events_dir, keys_folder(events_dir)):
         shutil.rmtree(each)
+    for sample, counter in sum_outputs(made.outputs).items():
+        if words := track_hint(sample, counter):
+            say(f"note:{words}")
     selected = sum(output.counts["selected"] for output in made.outputs)
     say(f"{len(checked.infos)} files, {total} entries, {kept} with a lepton, {selected} selected")
     if not selected:

@@ -207,7 +207,9 @@ def _counters(result: FeaturesResult) -> dict[str, Any]:
 
 
 def _write_cutflow(context: Context, counters: dict[str, Any]) -> None:
-    """`cutflow.txt` by class, `cutflow.json` by sample and by class."""
+    """`cutflow.txt` by class, `cutflow.json` by sample and by class; both with counters beside the cuts."""
+    from features.kernel_pass import LACKS_OWN_TRACK
+
     ingested = context.upstream["ingest"].manifest
     config = {
         **{key: ingested["config"][key] for key in ("samples", "ingest")},
@@ -215,10 +217,19 @@ def _write_cutflow(context: Context, counters: dict[str, Any]) -> None:
     }
     by_class = cutflow(ingested["counters"], counters, config, by_class=True)
     by_sample = cutflow(ingested["counters"], counters, config)
-    (context.out_dir / "cutflow.txt").write_text(as_text(by_class), encoding="utf-8")
+    beside = {
+        key: {each["name"]: of["samples"][each["name"]][key] for each in config["samples"]}
+        for key, of in ((LACKS_OWN_TRACK, counters), ("events_with_wrapped_azimuths", ingested["counters"]))
+    }
+    lines = [
+        f"{key.replace('_', ' ')}: {', '.join(f'{sample} {count}' for sample, count in each.items())}\n"
+        for key, each in beside.items()
+    ]
+    (context.out_dir / "cutflow.txt").write_text("".join([as_text(by_class), *lines]), encoding="utf-8")
     content = {
         "classes": as_json(by_class),
         "samples": as_json(by_sample),
+        "counters": beside,
         "integrated_luminosity": context.config.features.integrated_luminosity,
         "normalisation": counters["normalisation"],
     }

@@ -24,5 +24,7 @@ def test_sample_out_of_the_config_changed_the_normalisation(
     others = [sample("low", 0, "qcd"), sample("ttbar", 1, "ttbar"), sample("wjets", 2, "wjets")]
     run_here(small_config(tmp_path, tmp_path, samples=[*others, sample("hard", 0, "qcd", 1)]), "ingest")
     now = small_config(tmp_path, tmp_path, samples=[*others, *([sample(name, 0, "qcd", 1)] if name else [])])
-    with pytest.raises(MissingInputError, match=r"sample 'hard' .* no such sample now\. Run `python -m pipeline ingest`"):
+    with pytest.raises(
+        MissingInputError, match=r"sample 'hard' .* no such sample now\. Run `python -m pipeline ingest`"
+    ):
         run_here(now, "features")
