@@ -49,6 +49,11 @@ class EvaluationTask(NamedTuple):
     """Whether backgrounds count in the fractions of their rates, where these are known; else in equal parts."""
 
     @property
+    def rates_of_samples(self) -> dict[str, float] | None:
+        """Rate of each sample before the classifier, by name."""
+        return self.rates and {name: each.value for name, each in self.rates.of_samples.items()}
+
+    @property
     def mixture(self) -> Mixture:
         """The backgrounds that working points reject."""
         return mixture_of(self.classes, self.signal, self.rates if self.by_rate else None)
