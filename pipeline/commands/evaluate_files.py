@@ -258,7 +258,9 @@ def _write(
         run_folder.say(f"  {predictions.num_rows} events predicted; no metrics, since --inputs names no class")
         return
     train = dataset.files("train") if dataset is not None and not events.files[0].is_relative_to(folder) else []
-    task = make_task(config, config.classes, events.rates)
+    if any(dict(config.evaluate.systematics).values()):
+        run_folder.say("  no shifts of energy scales here: evaluate.systematics is for the stage `evaluate`")
+    task = make_task(config, config.classes, events.rates, config.features)
     with Bar(run_folder.console, "evaluate", "events") as bar:
         most = config.evaluate.train_events
         metrics = evaluate(candidates, events.files, train, task, folder, train_events=most, on_progress=bar)
