@@ -79,10 +79,12 @@ def mixing_factors(
     factors = np.ones(len(labels))
     if rates is not None:
         names = joined(labels, samples, weights)
-        for name in np.unique(names):
-            rows = names == name
-            total = weights[rows].sum()
-            factors[rows] = rates[name] / total if total > 0 else 1.0
+        for label in np.unique(labels):
+            ours = labels == label
+            found, place = np.unique(names[ours], return_inverse=True)
+            if len(found) > 1:
+                sizes = np.array([rates[name] for name in found])
+                factors[ours] = (sizes / np.bincount(place, weights[ours]))[place]
     return factors
 
 
