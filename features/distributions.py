@@ -22,8 +22,9 @@ HISTOGRAMMED: Final[dict[str, tuple[Feature, Binning]]] = {
     if feature.binning is not None
 }
 
-#: Events per row group whose particles enter the histograms: a random sample, since all events would take long.
-EVENTS_FOR_PARTICLES: Final = 32
+#: Events per row group whose particles enter histograms and scaler: a random sample, since rows are mixed. All would
+#: take a third of the time of the mixing; the means of 64 events are within 2 % of the standard deviation.
+EVENTS_FOR_PARTICLES: Final = 64
 
 #: File of all histograms in the dataset's folder.
 HISTOGRAMS: Final = "histograms.json"

@@ -93,7 +93,9 @@ def build_features(events: pa.Table, settings: FeatureSettings, *, scales: Energ
         SelectedEvents(leptons, arrays.met[selected], arrays.met_phi[selected], counted, squared_mt=cuts.as_published)
     )
     if not settings.particles:
-        offsets, core, lone = np.zeros_like(offsets), core[:0], np.zeros_like(lone)
+        offsets, core = np.zeros_like(offsets), core[:0]
+        # Files without candidates have no tracks at all.
+        lone &= np.diff(arrays.tracks.offsets) > 0
     few_jets, few_bjets = hlf[:, HLF.num_jets] < settings.min_jets, hlf[:, HLF.num_bjets] < settings.min_bjets
     # Of several reasons the earliest cut counts.
     reasons = np.select(

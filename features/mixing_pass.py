@@ -56,6 +56,7 @@ class GroupWritten(NamedTuple):
     """Digest of the file's content."""
     hlf: ColumnStatistics
     particles: ColumnStatistics
+    """Of the first EVENTS_FOR_PARTICLES events."""
 
 
 class PickedRows(NamedTuple):
@@ -167,16 +168,14 @@ def write_group(
     file = RowGroup(group_file(split, group), table.num_rows)
     digest = write_features(table, out_dir / file.file)
     offsets, particles = particles_in(table)
+    few = features_of(particles, int(offsets[: EVENTS_FOR_PARTICLES + 1][-1]))
     # The scaler must depend on the training split only, so no other split has statistics.
     fitted = None if split == TRAIN else 0
-    written = GroupWritten(
-        split,
-        file,
-        digest,
-        ColumnStatistics.of(hlf[:fitted], INPUT_COLUMNS["hlf"].log_above),
-        ColumnStatistics.of(features_of(particles, fitted), INPUT_COLUMNS["particles"].log_above),
+    hlf_seen, particles_seen = (
+        ColumnStatistics.of(each[:fitted], INPUT_COLUMNS[name].log_above)
+        for name, each in (("hlf", hlf), ("particles", few))
     )
-    few = features_of(particles, int(offsets[: EVENTS_FOR_PARTICLES + 1][-1]))
+    written = GroupWritten(split, file, digest, hlf_seen, particles_seen)
     num_particles, labels, weights = (table[name].to_numpy() for name in ("num_particles", "label", "weight"))
     return written, fill(hlf, few, num_particles, labels, weights, classes)
 

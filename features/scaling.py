@@ -3,45 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from features.asinh import asinh
 from features.columns import SCALED_LIMIT, ModelInput
-from features.compiling import compiled
-
-#: Rows that stay in the processor's cache while column after column is read.
-_AT_ONCE: Final = 512
-
-
-@compiled
-def moments(rows: NDArray[Any], log_above: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and sum of squared deviations of the columns of (num_rows, num_columns), in double precision."""
-    num_rows, columns = rows.shape
-    mean, m2 = np.zeros(columns), np.zeros(columns)
-    values = np.empty(_AT_ONCE, rows.dtype)
-    for start in range(0, num_rows, _AT_ONCE):
-        count = min(_AT_ONCE, num_rows - start)
-        for column in range(columns):
-            total, squares, unit = 0.0, 0.0, log_above[column]
-            for row in range(count):
-                values[row] = rows[start + row, column]
-            if unit > 0:
-                for row in range(count):
-                    values[row] = asinh(values[row] / unit)
-            for row in range(count):
-                total += values[row]
-            own = total / count
-            for row in range(count):
-                deviation = values[row] - own
-                squares += deviation * deviation
-            # As in `ColumnStatistics.merge`.
-            delta, share = own - mean[column], count / (start + count)
-            mean[column] += delta * share
-            m2[column] += squares + delta * delta * start * share
-    return mean, m2
 
 
 class ColumnStatistics(NamedTuple):
@@ -68,9 +35,12 @@ class ColumnStatistics(NamedTuple):
             >>> ColumnStatistics.of(np.array([[1.0], [3.0]])).std
             array([1.])
         """
-        units = np.array(log_above or [0.0] * rows.shape[1], rows.dtype)
-        mean, m2 = moments(np.ascontiguousarray(rows), units)
-        return cls(len(rows), mean, m2)
+        seen = np.array(rows.T, np.float64, order="C")
+        for column, unit in zip(seen, log_above, strict=bool(log_above)):
+            if unit > 0:
+                column[:] = np.arcsinh(column / unit)
+        mean = seen.sum(axis=1) / max(len(rows), 1)
+        return cls(len(rows), mean, np.square(seen - mean[:, None]).sum(axis=1))
 
     def merge(self, other: ColumnStatistics) -> ColumnStatistics:
         """Statistics of both sets of rows together (Chan, Golub, LeVeque 1979)."""

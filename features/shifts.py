@@ -40,29 +40,29 @@ def shifted_features(
     Raises:
         DatasetError: An event is in none of the files.
     """
-    pairs = zip(identities["file_uuid"].to_pylist(), identities["entry"].to_pylist(), strict=True)
-    places = {identity: place for place, identity in enumerate(pairs)}
-    found = [np.full((len(places), NUM_HLF), np.nan, dtype=np.float32) for _ in shifts]
-    unseen = set(places)
-    entries = pc.unique(identities["entry"])
+    wanted = _keys(identities)
+    found = [np.full((len(wanted), NUM_HLF), np.nan, dtype=np.float32) for _ in shifts]
+    is_seen = np.zeros(len(wanted), dtype=np.bool_)
     alone = settings.model_copy(update={"particles": False})
     for path in parts:
         with pq.ParquetFile(readable(path)) as file:
             for group in range(file.num_row_groups):
                 events = file.read_row_group(group)
-                events = events.filter(pc.is_in(events["entry"], entries))
-                own = list(zip(events["file_uuid"].to_pylist(), events["entry"].to_pylist(), strict=True))
-                kept = np.flatnonzero([identity in places for identity in own])
-                if not kept.size:
-                    continue
-                events, own = events.take(kept).combine_chunks(), [own[index] for index in kept]
-                unseen.difference_update(own)
+                places = pc.index_in(_keys(events), value_set=wanted)
+                events = events.filter(places.is_valid()).combine_chunks()
+                own = places.drop_null().to_numpy()
+                is_seen[own] = True
                 for shift, rows in zip(shifts, found, strict=True):
                     block = build_features(events, alone, scales=shift)
-                    rows[[places[own[index]] for index in block.selected]] = block.hlf
-    if unseen:
+                    rows[own[block.selected]] = block.hlf
+    if not is_seen.all():
         raise DatasetError(
-            f"{len(unseen)} of {len(places)} events are not in the events Parquet, such as {min(unseen)}. "
-            f"Make the features again."
+            f"{(~is_seen).sum()} of {len(wanted)} events are not in the events Parquet, such as "
+            f"{wanted[int(is_seen.argmin())]}. Make the features again."
         )
     return found
+
+
+def _keys(events: pa.Table) -> pa.Array:
+    """`uuid:entry` of each event."""
+    return pc.binary_join_element_wise(events["file_uuid"], events["entry"].cast(pa.string()), ":").combine_chunks()

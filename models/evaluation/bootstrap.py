@@ -7,7 +7,7 @@ with, and differences between models on the same events are paired.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from scipy.sparse import coo_array
 from models.errors import UndefinedMetricError
 from models.evaluation.efficiencies import Floats, Labels
 from models.evaluation.intervals import FEW, ONE_SIGMA, Efficiency
+from models.evaluation.metrics import joined
 
 NUM_REPLICAS: Final = 2000
 #: Highest number of independent random weights in a replica. More events share weights in random groups, which gives
@@ -83,10 +84,9 @@ class Replicas:
         weights: (num_events,) event weights; some may be negative.
         seed: The same seed and events give the same replicas.
         num: Number of replicas.
-        before: Rate of each sample before the classifier, to mix the samples of a class; None for sums of weights.
 
     Raises:
-        UndefinedMetricError: The weights of a sample do not add up to more than 0.
+        UndefinedMetricError: The weights of a class do not add up to more than 0.
     """
 
     def __init__(
@@ -97,9 +97,9 @@ class Replicas:
         *,
         seed: int,
         num: int = NUM_REPLICAS,
-        before: Mapping[str, float] | None = None,
     ) -> None:
         self.weights = weights
+        samples = joined(labels, samples, weights)
         keys = sorted(set(zip(labels.tolist(), samples.tolist(), strict=True)))
         made = []
         for place, (label, sample) in enumerate(keys):
@@ -108,7 +108,7 @@ class Replicas:
             made.append(_stratum(label, sample, rows, weights[rows], num, max(1, _MOST_GROUPS // len(keys)), rng))
         # Negative weights may leave a sample without weight in a replica.
         usable = np.all([each.totals > 0 for each in made], axis=0)
-        sizes = [before[each.sample] if before else float(each.totals[0]) for each in made]
+        sizes = [float(each.totals[0]) for each in made]
         of_class = np.bincount([each.label for each in made], sizes)
         self.strata = [
             each._replace(

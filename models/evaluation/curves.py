@@ -15,7 +15,7 @@ from models.evaluation.efficiencies import Floats, efficiency
 from models.evaluation.intervals import ONE_SIGMA, Efficiency, WeightSums
 
 #: Bin edges of the variables in plots of efficiencies; names as in `features.columns.HIGH_LEVEL`. pT, HT and missing ET
-#: in GeV. Lepton pT starts at the threshold of the selection, 23 GeV.
+#: in GeV. Those of the leptons are of the published selection; see `kinematic_edges`.
 KINEMATIC_EDGES: Final[dict[str, tuple[float, ...]]] = {
     "lepton_pt": (23, 30, 40, 50, 70, 100, 150, 300),
     "lepton_eta": (-2.5, -2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 2.5),
@@ -125,6 +125,21 @@ def _share_to(values: Floats, weights: Floats, places: Floats) -> Floats:
     below = np.concatenate([[0.0], np.cumsum(weights[order])])
     below = below[np.searchsorted(values[order], places, side="right")]
     return np.asarray(below / weights.sum(), dtype=np.float64)
+
+
+def kinematic_edges(min_lepton_pt: float, max_lepton_abs_eta: float | None) -> dict[str, tuple[float, ...]]:
+    """`KINEMATIC_EDGES`, where the leptons begin and end at the cuts of the selection.
+
+    Examples:
+        >>> edges = kinematic_edges(26.0, 2.1)
+        >>> edges["lepton_pt"][:3], edges["lepton_eta"][:2], edges["lepton_eta"][-2:]
+        ((26.0, 30, 40), (-2.1, -2.0), (2.0, 2.1))
+    """
+    pt, eta = (KINEMATIC_EDGES[name] for name in ("lepton_pt", "lepton_eta"))
+    end = max_lepton_abs_eta or eta[-1]
+    above = [edge for edge in pt if edge > min_lepton_pt] or [2 * min_lepton_pt]
+    inside = [edge for edge in eta if abs(edge) < end]
+    return {**KINEMATIC_EDGES, "lepton_pt": (min_lepton_pt, *above), "lepton_eta": (-end, *inside, end)}
 
 
 def efficiency_against(

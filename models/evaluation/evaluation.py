@@ -22,6 +22,7 @@ from models.evaluation.comparison_figures import plot_curves
 from models.evaluation.curves import EfficiencyCurve
 from models.evaluation.importance import chosen_events, importance, num_predicted
 from models.evaluation.measurements import ALL_BACKGROUNDS, EvaluationTask, Measured, measure, refuse_missing
+from models.evaluation.metrics import mixing_factors
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import save_figure
 from models.evaluation.trainings import over_trainings
@@ -100,10 +101,11 @@ def evaluate(
         train = None
         if train_files:
             train = ScoredEvents.of(
-                predict(candidate.model, train_files, also=["hlf"], at_most=train_events, on_events=count)
+                predict(candidate.model, train_files, also=["hlf"], at_most=train_events, on_events=count),
+                task.rates_of_samples,
             )
         show(f"measuring {candidate.name}")
-        test = ScoredEvents.of(predictions)
+        test = ScoredEvents.of(predictions, task.rates_of_samples)
         replicas = replicas or _replicas(test, task)
         found = Predicted(candidate, test, train, measure(test, train, replicas, task))
         _add_importance(found, test_files, task, partial(show, f"shuffling inputs of {candidate.name}"))
@@ -123,8 +125,7 @@ def evaluate(
 
 def _replicas(events: ScoredEvents, task: EvaluationTask, num: int = NUM_REPLICAS) -> Replicas:
     refuse_missing(events, task.classes, "test events, or their weights add up to 0 or less. Add files")
-    before = {name: each.value for name, each in task.rates.of_samples.items()} if task.rates else None
-    return Replicas(events.labels, events.samples, events.weights, seed=task.seed, num=num, before=before)
+    return Replicas(events.labels, events.samples, events.weights, seed=task.seed, num=num)
 
 
 def _metrics(predicted: Sequence[Predicted], task: EvaluationTask) -> dict[str, Any]:
@@ -193,8 +194,9 @@ def _add_variations(
     test, numbers = found.test, found.measured.numbers
     thresholds = [point["threshold"] for point in numbers["working_points"]]
     names = [name for name in predictions.column_names if name.startswith(OTHER_WEIGHTS)]
+    mixed = mixing_factors(test.labels, test.samples, predictions["weight"].to_numpy(), task.rates_of_samples)
     weights = {
-        name.removeprefix(OTHER_WEIGHTS): with_weights(test, predictions[name].to_numpy().astype(np.float64))
+        name.removeprefix(OTHER_WEIGHTS): with_weights(test, mixed * predictions[name].to_numpy().astype(np.float64))
         for name in names
     }
     scores = {}
@@ -230,7 +232,8 @@ def _add_trainings(
     """Add mean and spread over the trainings of a network, if there are several."""
     runs = [found.measured.numbers]
     for model in found.candidate.further:
-        events = ScoredEvents.of(predict(model, files, also=["hlf"], on_events=on_events))
+        table = predict(model, files, also=["hlf"], on_events=on_events)
+        events = ScoredEvents.of(table, task.rates_of_samples)
         # Only the values count: the fewest replicas that give errors at all.
         runs.append(measure(events, None, _replicas(events, task, num=2), task).numbers)
     if len(runs) > 1:

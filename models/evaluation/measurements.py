@@ -47,6 +47,13 @@ class EvaluationTask(NamedTuple):
     seed: int
     by_rate: bool = True
     """Whether backgrounds count in the fractions of their rates, where these are known; else in equal parts."""
+    edges: Mapping[str, Sequence[float]] = KINEMATIC_EDGES
+    """Bins of the kinematic variables."""
+
+    @property
+    def rates_of_samples(self) -> dict[str, float] | None:
+        """Rate of each sample before the classifier, by name."""
+        return self.rates and {name: each.value for name, each in self.rates.of_samples.items()}
 
     @property
     def mixture(self) -> Mixture:
@@ -221,7 +228,7 @@ def _kinematics(events: ScoredEvents, task: EvaluationTask, threshold: float) ->
     score = discriminant(events.probabilities, signal=task.signal, fractions=task.mixture.fractions)
     passing = score >= threshold
     found: dict[str, Any] = {}
-    for variable, edges in KINEMATIC_EDGES.items():
+    for variable, edges in task.edges.items():
         values = events.hlf[:, HLF_NAMES.index(variable)]
         by_class = {}
         for index, name in enumerate(task.classes):

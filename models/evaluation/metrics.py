@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
+from numpy.typing import NDArray
 
 from models.errors import UndefinedMetricError
 from models.evaluation.efficiencies import Floats, Labels
@@ -37,6 +40,52 @@ def within_classes(labels: Labels, weights: Floats) -> Floats:
     sums = np.bincount(labels, weights)
     factors = np.divide(np.bincount(labels), sums, out=np.ones(len(sums)), where=sums > 0)
     return weights * factors[labels]
+
+
+def joined(labels: Labels, samples: NDArray[np.str_], weights: Floats) -> NDArray[np.str_]:
+    """Names of the samples; one whose weights add up to 0 or less gets the name of the largest one of its class.
+
+    Examples:
+        >>> joined(np.zeros(3, int), np.array(["a", "a", "b"]), np.array([1.0, 1.0, -1.0])).tolist()
+        ['a', 'a', 'a']
+    """
+    names = samples.copy()
+    for label in np.unique(labels):
+        ours = labels == label
+        while True:
+            found, place = np.unique(names[ours], return_inverse=True)
+            sums = np.bincount(place, weights[ours])
+            if len(found) == 1 or sums.min() > 0:
+                break
+            names[ours & (names == found[sums.argmin()])] = found[sums.argsort()[-1]]
+    return names
+
+
+def mixing_factors(
+    labels: Labels, samples: NDArray[np.str_], weights: Floats, rates: Mapping[str, float] | None
+) -> Floats:
+    """Factors of the weights with which the samples of a class have the proportions of their rates.
+
+    Args:
+        labels: (num_events,) true classes.
+        samples: (num_events,) names of the samples.
+        weights: (num_events,) event weights.
+        rates: Rate of each sample before the classifier; None for samples in the proportions of their weights.
+
+    Examples:
+        >>> mixing_factors(np.zeros(3, int), np.array(["a", "a", "b"]), np.ones(3), {"a": 6.0, "b": 1.0}).tolist()
+        [3.0, 3.0, 1.0]
+    """
+    factors = np.ones(len(labels))
+    if rates is not None:
+        names = joined(labels, samples, weights)
+        for label in np.unique(labels):
+            ours = labels == label
+            found, place = np.unique(names[ours], return_inverse=True)
+            if len(found) > 1:
+                sizes = np.array([rates[name] for name in found])
+                factors[ours] = (sizes / np.bincount(place, weights[ours]))[place]
+    return factors
 
 
 def confusion_matrix(labels: Labels, probabilities: Floats, weights: Floats) -> Floats:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from models.evaluation.metrics import within_classes
+from models.evaluation.metrics import mixing_factors, within_classes
 from models.prediction import rows_of
 
 
@@ -20,22 +21,29 @@ class ScoredEvents(NamedTuple):
     probabilities: NDArray[np.float64]
     """(num_events, num_classes) predicted probabilities."""
     weights: NDArray[np.float64]
-    """(num_events,) physics weights within a class; each class adds up to its number of events."""
+    """(num_events,) physics weights within a class; each class adds up to its number of events, and its samples have
+    the proportions of their rates, where these are known."""
     hlf: NDArray[np.float32]
     """(num_events, NUM_HLF) raw high-level features."""
     samples: NDArray[np.str_]
     """(num_events,) names of the samples."""
 
     @classmethod
-    def of(cls, predictions: pa.Table) -> ScoredEvents:
-        """The events of a table from `models.prediction.predict` with the column `hlf`."""
-        labels = predictions["label"].to_numpy()
+    def of(cls, predictions: pa.Table, rates: Mapping[str, float] | None = None) -> ScoredEvents:
+        """The events of a table from `models.prediction.predict` with the column `hlf`.
+
+        Args:
+            predictions: The table.
+            rates: Rate of each sample before the classifier; None if unknown.
+        """
+        labels, weights = (predictions[name].to_numpy() for name in ("label", "weight"))
+        samples = predictions["sample"].to_numpy().astype(str)
         return cls(
             labels,
             rows_of(predictions, "probability").astype(np.float64),
-            within_classes(labels, predictions["weight"].to_numpy()),
+            within_classes(labels, weights * mixing_factors(labels, samples, weights, rates)),
             rows_of(predictions, "hlf"),
-            predictions["sample"].to_numpy().astype(str),
+            samples,
         )
 
     def chosen(self, rows: NDArray[np.int64]) -> ScoredEvents:

@@ -16,7 +16,7 @@ from features.errors import EmptySelectionError
 from features.kernel_pass import EventsFile, kernel_items
 from features.normalisation import GeneratedSample
 from features.schema import readable
-from features.spark_job import Unsplit, make_unsplit
+from features.spark_job import Unsplit, make_unsplit, track_hint
 from features.spark_job import sum_by_sample as sum_outputs
 from ingestion.copies import UInt64s
 from ingestion.files import found_files
@@ -209,6 +209,9 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
     keys = distinct_keys(keys_folder(events_dir))
     for each in (events_dir, keys_folder(events_dir)):
         shutil.rmtree(each)
+    for sample, counter in sum_outputs(made.outputs).items():
+        if words := track_hint(sample, counter):
+            say(f"note:{words}")
     selected = sum(output.counts["selected"] for output in made.outputs)
     say(f"{len(checked.infos)} files, {total} entries, {kept} with a lepton, {selected} selected")
     if not selected:
@@ -255,7 +258,9 @@ def _write(
         run_folder.say(f"  {predictions.num_rows} events predicted; no metrics, since --inputs names no class")
         return
     train = dataset.files("train") if dataset is not None and not events.files[0].is_relative_to(folder) else []
-    task = make_task(config, config.classes, events.rates)
+    if any(dict(config.evaluate.systematics).values()):
+        run_folder.say("  no shifts of energy scales here: evaluate.systematics is for the stage `evaluate`")
+    task = make_task(config, config.classes, events.rates, config.features)
     with Bar(run_folder.console, "evaluate", "events") as bar:
         most = config.evaluate.train_events
         metrics = evaluate(candidates, events.files, train, task, folder, train_events=most, on_progress=bar)

@@ -80,7 +80,7 @@ class Evaluate(Stage):
                 candidates,
                 dataset.files("test"),
                 train,
-                make_task(config, dataset.classes, rates_before(config, context.upstream)),
+                make_task(config, dataset.classes, rates_before(config, context.upstream), _selection(context)),
                 context.out_dir,
                 train_events=config.evaluate.train_events,
                 on_progress=bar,
@@ -128,21 +128,27 @@ def _shifted(context: Context, dataset: FeatureDataset) -> dict[str, NDArray[np.
     rows = pa.concat_tables(
         [pq.read_table(readable(path), columns=list(IDENTITY_COLUMNS)) for path in dataset.files("test")]
     )
-    settings = FeatureSettings.model_validate(context.upstream["features"].manifest["config"]["features"])
-    return dict(zip(shifts, shifted_features(parts, rows, settings, list(shifts.values())), strict=True))
+    return dict(zip(shifts, shifted_features(parts, rows, _selection(context), list(shifts.values())), strict=True))
 
 
-def make_task(config: Config, classes: list[str], rates: Rates | None) -> Any:
+def _selection(context: Context) -> FeatureSettings:
+    """The settings with which the features were made."""
+    return FeatureSettings.model_validate(context.upstream["features"].manifest["config"]["features"])
+
+
+def make_task(config: Config, classes: list[str], rates: Rates | None, selection: FeatureSettings) -> Any:
     """The settings of an evaluation, a `models.evaluation.measurements.EvaluationTask`.
 
     Args:
         config: The config.
         classes: Classes of the events.
         rates: Rates before the classifier, if they are known.
+        selection: Selection of the events.
 
     Raises:
         MissingInputError: The events have other classes than the config.
     """
+    from models.evaluation.curves import kinematic_edges
     from models.evaluation.measurements import EvaluationTask
     from models.evaluation.style import PlotLabels
 
@@ -160,6 +166,7 @@ def make_task(config: Config, classes: list[str], rates: Rates | None) -> Any:
         labels=PlotLabels(report.experiment, report.sample_note, report.energy_tev),
         seed=config.train.seed,
         by_rate=config.evaluate.fractions == "rate",
+        edges=kinematic_edges(selection.min_lepton_pt, selection.max_lepton_abs_eta),
     )
 
 

@@ -124,19 +124,21 @@ def _folder_of_kernels(context: Context) -> Iterator[Path]:
 
 
 def _refuse_other_labels(context: Context) -> None:
-    """Refuse events whose sample had another label when they were ingested.
+    """Refuse events whose sample had another label when they were ingested, or has left the config.
+
+    Without its cross-section, all samples of its class would count by their numbers of events.
 
     Raises:
-        MissingInputError: The label of a sample changed.
+        MissingInputError: The label of a sample changed, or there is none any more.
     """
     ingested = {each["name"]: each["label"] for each in context.upstream["ingest"].manifest["config"]["samples"]}
     now = {sample.name: sample.label for sample in context.config.samples}
     for name, label in ingested.items():
-        if label >= len(context.config.classes) or now.get(name, label) != label:
+        if label >= len(context.config.classes) or now.get(name) != label:
+            has = "another label" if name in now else "no such sample"
             raise MissingInputError(
-                f"the events of sample '{name}' were ingested with the label {label}; the config has another label "
-                f"now. Run `python -m pipeline ingest` first, or `python -m pipeline run` for all, with the same "
-                f"options."
+                f"the events of sample '{name}' were ingested with the label {label}; the config has {has} now. Run "
+                f"`python -m pipeline ingest` first, or `python -m pipeline run` for all, with the same options."
             )
 
 
@@ -205,7 +207,9 @@ def _counters(result: FeaturesResult) -> dict[str, Any]:
 
 
 def _write_cutflow(context: Context, counters: dict[str, Any]) -> None:
-    """`cutflow.txt` by class, `cutflow.json` by sample and by class."""
+    """`cutflow.txt` by class, `cutflow.json` by sample and by class; both with counters beside the cuts."""
+    from features.kernel_pass import LACKS_OWN_TRACK
+
     ingested = context.upstream["ingest"].manifest
     config = {
         **{key: ingested["config"][key] for key in ("samples", "ingest")},
@@ -213,10 +217,19 @@ def _write_cutflow(context: Context, counters: dict[str, Any]) -> None:
     }
     by_class = cutflow(ingested["counters"], counters, config, by_class=True)
     by_sample = cutflow(ingested["counters"], counters, config)
-    (context.out_dir / "cutflow.txt").write_text(as_text(by_class), encoding="utf-8")
+    beside = {
+        key: {each["name"]: of["samples"][each["name"]][key] for each in config["samples"]}
+        for key, of in ((LACKS_OWN_TRACK, counters), ("events_with_wrapped_azimuths", ingested["counters"]))
+    }
+    lines = [
+        f"{key.replace('_', ' ')}: {', '.join(f'{sample} {count}' for sample, count in each.items())}\n"
+        for key, each in beside.items()
+    ]
+    (context.out_dir / "cutflow.txt").write_text("".join([as_text(by_class), *lines]), encoding="utf-8")
     content = {
         "classes": as_json(by_class),
         "samples": as_json(by_sample),
+        "counters": beside,
         "integrated_luminosity": context.config.features.integrated_luminosity,
         "normalisation": counters["normalisation"],
     }

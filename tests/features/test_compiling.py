@@ -129,12 +129,10 @@ def test_kernels_of_an_archive_are_compiled_once_whatever_its_path(tmp_path: Pat
 CHECKED = """
 import sys
 import numpy as np
-from features.columns import INPUT_COLUMNS
 from features.compiling import compiled
 from features.kernels import build_features
 from features.matrices import features_of, matrices_of, of_columns
 from features.mixing_pass import copy_runs
-from features.scaling import ColumnStatistics
 from features.settings import FeatureSettings
 from ingestion.files import SourceFile, inventory
 from ingestion.generation.calorimeter import Hits, MeasuredTracks, ecal, hcal
@@ -160,7 +158,7 @@ for options in ({}, {"ordering": "decreasing"}, {"convention": "sparkdltrigger",
     block = build_features(events, FeatureSettings(**options))
     particles = of_columns(block.core.T)
     matrices_of(block.particle_offsets, particles)
-    ColumnStatistics.of(features_of(particles), INPUT_COLUMNS["particles"].log_above)
+    features_of(particles)
 copy_runs(block.core, np.array([0, 5]), np.array([5, 3]), np.zeros((11, 8), np.float32), np.array([0, 5]))
 build_features(events.slice(0, 0), FeatureSettings())
 # The detector: three events, the middle one empty, with particles up to the ends of the calorimeters.

@@ -100,13 +100,15 @@ def test_every_selected_event_is_in_exactly_one_row_group(tmp_path: Path) -> Non
     }
 
 
-def test_leptons_without_their_own_track_are_counted_and_explained(tmp_path: Path) -> None:
+@pytest.mark.parametrize("particles", [True, False])
+def test_leptons_without_their_own_track_are_counted_and_explained(tmp_path: Path, particles: bool) -> None:
+    settings = FeatureSettings(particles=particles)
     rows = [
         made_event(entry=entry, electrons=[lepton(40.0, 0.5, 0.1)], tracks=[track(40.0, 0.5, 0.1 + shift)])
         for entry, shift in enumerate([0.0, 2e-4, 2e-4])
     ]
     pq.write_table(events_table(rows), tmp_path / "a.parquet")
-    output = run_kernels(EventsFile("a.parquet", "made", "", str(tmp_path / "a.parquet")), FeatureSettings(), tmp_path)
+    output = kernels_of(tmp_path / "a.parquet", settings, tmp_path)
     assert (output.counts["selected"], output.counts[LACKS_OWN_TRACK]) == (1, 2)
     assert "In 2 of 3 events of 'made' no track is within features.own_track_dr" in track_hint("made", output.counts)
     assert track_hint("made", {**output.counts, LACKS_OWN_TRACK: 1}) == ""

@@ -19,6 +19,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from features.columns import HLF_NAMES, INPUT_COLUMNS
+from features.distributions import EVENTS_FOR_PARTICLES
 from features.errors import EmptySelectionError, EmptySplitError, TooFewEventsError
 from features.kernel_pass import EventsFile
 from features.kernels import build_features
@@ -202,11 +203,12 @@ def test_the_scaler_is_that_of_the_training_rows_alone(made: Made) -> None:
     assert len(scaler["mean"]) == len(HLF_NAMES)
 
 
-def test_the_particle_scaler_ignores_padding(made: Made) -> None:
+def test_the_particle_scaler_is_that_of_a_sample_of_each_row_group_without_padding(made: Made) -> None:
     dataset = made.features.dataset
     rows = []
+    assert any(group.rows > EVENTS_FOR_PARTICLES for group in dataset.splits["train"])
     for path in dataset.files("train"):
-        table = pq.read_table(path)
+        table = pq.read_table(path).slice(0, EVENTS_FOR_PARTICLES)
         padded = model_inputs(table, ["particles"])["particles"]
         rows += [event[:count] for event, count in zip(padded, table["num_particles"].to_pylist(), strict=True)]
     flat = np.concatenate(rows).astype(float)

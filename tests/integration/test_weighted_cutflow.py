@@ -87,6 +87,17 @@ def test_the_cutflow_counts_events_and_weights_by_class(weighted: Analysis) -> N
     assert (alone["events"], alone["weight"], alone["weight2"]) == (35, 110.0, 500.0)
 
 
+def test_counters_beside_the_cuts_are_in_both_files(weighted: Analysis) -> None:
+    folder = weighted.version("features")
+    expected = {"qcd_a": 38, "qcd_b": 25, "ttbar": 30, "wjets": 50}
+    assert json.loads((folder / "cutflow.json").read_text())["counters"] == {
+        "leptons_without_own_track": expected,
+        "events_with_wrapped_azimuths": dict.fromkeys(expected, 0),
+    }
+    line = "leptons without own track: qcd_a 38, qcd_b 25, ttbar 30, wjets 50\n"
+    assert line in (folder / "cutflow.txt").read_text()
+
+
 def test_efficiencies_are_those_computed_by_hand(weighted: Analysis) -> None:
     (first, *_, last) = steps_of(weighted, "QCD")
     assert first["efficiency"] == first["weighted_efficiency"] == {"value": 1.0, "low": 1.0, "high": 1.0}

@@ -11,9 +11,9 @@ from numba import types
 from numba.extending import overload
 from numpy.typing import DTypeLike, NDArray
 
-from features.asinh import asinh
 from features.compiling import compiled
 from models.networks.lepton_frame import TurnedColumns
+from training.compiled.asinh import asinh
 
 Array = NDArray[Any]
 """Real numbers of the network's precision, contiguous."""

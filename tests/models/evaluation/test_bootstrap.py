@@ -206,6 +206,20 @@ def test_many_events_in_groups_have_the_same_errors_within_seconds() -> None:
     assert weights[labels == 1].sum() * 0.9 <= kept.sum() < weights[labels == 1].sum() * 0.9 + weights.max()
 
 
+def test_one_sample_without_weight_ended_the_evaluation() -> None:
+    """It counts with the largest sample of its class; three that need one another to be above 0 count as one."""
+    labels = np.array([0] * 50 + [0, 1])
+    found = replicas_of(labels, np.r_[np.ones(50), -1.0, 1.0], np.array(["a"] * 50 + ["b", "c"])).strata
+    assert [(each.label, each.sample, len(each.rows), each.totals[0]) for each in found] == [
+        (0, "a", 51, 49.0),
+        (1, "c", 1, 1.0),
+    ]
+    (one, _) = replicas_of(
+        np.array([0, 0, 0, 1]), np.array([2.0, 1.5, -3.0, 1.0]), np.array(["a", "b", "c", "d"])
+    ).strata
+    assert (one.sample, one.totals[0]) == ("b", 0.5)
+
+
 def test_a_sample_without_weight_is_named() -> None:
     with pytest.raises(UndefinedMetricError, match="in sample low cannot be evaluated"):
         replicas_of(np.array([0, 0, 1]), np.array([1.0, -1.0, 1.0]), np.array(["low", "low", "signal"]))

@@ -22,6 +22,7 @@ from models.evaluation.measurements import EvaluationTask, _accuracy, measure, m
 from models.evaluation.rates import Rates
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import NO_LABELS
+from models.evaluation.variations import variations, with_weights
 
 CLASSES = ["QCD", "ttbar", "W+jets"]
 
@@ -259,9 +260,39 @@ def test_a_class_that_cannot_be_measured_is_named(kind: str, split: str) -> None
         measured(*((less, whole) if split == "test" else (whole, less)))
 
 
-def test_events_are_the_columns_of_a_table_and_some_can_be_chosen() -> None:
-    events = made_events(5)
-    table = pa.table(
+def test_slices_of_a_class_had_other_shares_in_some_numbers_than_in_others() -> None:
+    """The rates say that the hard slice, which has half of the weight, is nearly nothing of its class."""
+    made = made_events(600, lightest=0.25)
+    samples = np.where(np.arange(600) % 2, "hard", made.samples)
+    samples[made.labels > 0] = made.samples[made.labels > 0]
+    hard = samples == "hard"
+    made.probabilities[hard] = [0.1, 0.8, 0.1]
+    table = table_of(made._replace(samples=samples))
+    rates = {"QCD": 999.0, "hard": 1.0, "ttbar": 5.0, "W+jets": 7.0}
+    given = Rates(
+        {name: Estimate(each, 0.0) for name, each in rates.items()}, {"hard": 0, "QCD": 0, "ttbar": 1, "W+jets": 2}
+    )
+    events = ScoredEvents.of(table, rates)
+    ours = events.labels == 0
+    assert events.weights[hard].sum() == pytest.approx(events.weights[ours].sum() / 1000)
+    numbers = measured(events, rates=given)
+    confusion = np.array(numbers["confusion"]["by_truth"])
+    assert numbers["accuracy"]["value"] == pytest.approx(confusion.diagonal().mean())
+    (point,) = numbers["working_points"]
+    task = EvaluationTask(CLASSES, 1, [0.5], given, NO_LABELS, 1)
+    again = variations(events, {"same": with_weights(events, events.weights)}, task, [point["threshold"]])["same"]
+    assert again["accuracy"]["value"] == pytest.approx(numbers["accuracy"]["value"])
+    left = again["working_points"][0]["efficiencies"]["QCD"]
+    assert left["value"] == pytest.approx(point["backgrounds"]["QCD"]["value"])
+    bins = numbers["efficiency_against"]["num_jets"]
+    place = np.searchsorted(bins["edges"][1:-1], events.hlf[:, HLF_NAMES.index("num_jets")], side="right")
+    sums = np.bincount(place[ours], events.weights[ours], len(bins["classes"]["QCD"]))
+    values = [0.0 if each is None else each["value"] for each in bins["classes"]["QCD"]]
+    assert np.average(values, weights=sums) == pytest.approx(left["value"])
+
+
+def table_of(events: ScoredEvents) -> pa.Table:
+    return pa.table(
         {
             "label": events.labels,
             "weight": events.weights,
@@ -270,7 +301,11 @@ def test_events_are_the_columns_of_a_table_and_some_can_be_chosen() -> None:
             "probability": pa.array(list(events.probabilities)),
         }
     )
-    found = ScoredEvents.of(table)
+
+
+def test_events_are_the_columns_of_a_table_and_some_can_be_chosen() -> None:
+    events = made_events(5)
+    found = ScoredEvents.of(table_of(events))
     assert (found.probabilities.dtype, found.weights.dtype) == (np.float64, np.float64)
     for column, expected, some in zip(found, events, found.chosen(np.array([1, 4])), strict=True):
         np.testing.assert_array_equal(column, expected)

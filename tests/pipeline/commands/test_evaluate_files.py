@@ -1,15 +1,34 @@
-"""What `evaluate-files` makes of its inputs, before it opens any."""
+"""What `evaluate-files` makes of its inputs."""
 
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from delphes_files import write_delphes
+from made_events import distinct, lepton, made_event, track
 from minimal_configs import MINIMAL
+from rich.console import Console
+from stages_here import without_spark
 
-from pipeline.commands.evaluate_files import _samples
+from pipeline.commands.evaluate_files import _new_events, _samples
 from pipeline.config import Config
 from pipeline.errors import ConfigError
+from pipeline.run_folder import RunFolder
+
+
+def test_leptons_that_lack_their_tracks_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_spark(monkeypatch, tmp_path)
+    rows = [
+        made_event(electrons=[lepton(40.0, 0.5, 0.1)], tracks=[track(40.0, 0.5, 0.1 + shift)])
+        for shift in (0.0, 2e-4, 2e-4)
+    ]
+    path = write_delphes(tmp_path / "new.root", distinct(rows))
+    shown = StringIO()
+    config = Config.model_validate({**MINIMAL, "run_dir": str(tmp_path), "features": {"particles": False}})
+    _new_events(RunFolder(config, Console(file=shown, width=1000)), [str(path)], tmp_path)
+    assert "note: In 2 of 3 events of 'new-1' no track is within features.own_track_dr" in shown.getvalue()
 
 
 def test_a_folder_with_an_equals_sign_was_taken_for_a_class() -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from made_manifests import made_versions
 
+from features.settings import FeatureSettings
+from models.evaluation.curves import KINEMATIC_EDGES
 from pipeline.config import Config
 from pipeline.errors import MissingInputError
 from pipeline.runs.store import Version
@@ -83,14 +85,24 @@ def test_a_sample_that_was_taken_out_of_the_config_was_called_a_bug(tmp_path: Pa
 def test_other_classes_than_those_of_the_features_were_called_a_bug(tmp_path: Path) -> None:
     config = made_config(tmp_path, (1e5, 800.0))
     with pytest.raises(MissingInputError, match=r"made for the classes \['a', 'b'\].*pipeline features` first"):
-        make_task(config, ["a", "b"], None)
+        make_task(config, ["a", "b"], None, config.features)
 
 
 @pytest.mark.parametrize(("fractions", "words"), [("rate", "100 % QCD, by rate"), ("equal", "QCD")])
 def test_the_fractions_are_a_setting(tmp_path: Path, fractions: str, words: str) -> None:
     config = made_config(tmp_path, (1e5, 800.0), fractions=fractions)
-    task = make_task(config, config.classes, rates_before(config, finished(tmp_path)))
+    task = make_task(config, config.classes, rates_before(config, finished(tmp_path)), config.features)
     assert task.mixture.words == words
+
+
+def test_bins_of_the_leptons_began_at_23_gev_whatever_the_selection(tmp_path: Path) -> None:
+    config = made_config(tmp_path, (1e5, 800.0))
+    published = make_task(config, config.classes, None, FeatureSettings()).edges
+    assert published == KINEMATIC_EDGES
+    looser = make_task(config, config.classes, None, FeatureSettings(min_lepton_pt=10, max_lepton_abs_eta=2.7)).edges
+    assert looser["lepton_pt"] == (10, *KINEMATIC_EDGES["lepton_pt"])
+    assert looser["lepton_eta"] == (-2.7, *KINEMATIC_EDGES["lepton_eta"], 2.7)
+    assert make_task(config, config.classes, None, FeatureSettings(min_lepton_pt=400)).edges["lepton_pt"] == (400, 800)
 
 
 def test_the_name_of_the_signal_that_the_classes_imply_made_evaluate_stale(tmp_path: Path) -> None:
