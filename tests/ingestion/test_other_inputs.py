@@ -223,6 +223,20 @@ def test_nanoaod_gives_a_dataset_of_the_high_level_features_that_need_no_candida
     assert not block.lacks_own_track.any()
 
 
+def test_the_factors_of_nanoaod_become_weights() -> None:
+    """They are ratios to genWeight, which is in the millions."""
+    settings = IngestSettings(
+        tree="Events", branch_map=NANO_MAP, min_btag=0.8, weights={"down": "weight * LHEScaleWeight[0]"}
+    )
+    (info,) = inventory(sources_of(NANO), settings, needs_particles=False).infos
+    (raw,) = read_events(info, settings, start=0, stop=info.entries)
+    with uproot.open({NANO: "Events"}) as tree:
+        factors, weights = tree["LHEScaleWeight"].array()[:, 0], tree["genWeight"].array()
+    np.testing.assert_array_equal(
+        raw.carried["weight_down"], np.asarray(factors, np.float64) * np.asarray(weights, np.float64)
+    )
+
+
 def test_a_file_with_a_part_of_the_candidates_is_refused_also_without_particle_lists() -> None:
     settings = IngestSettings(tree="Events", branch_map={**NANO_MAP, "photons.et": "Photon_pt"}, min_btag=0.8)
     with pytest.raises(IngestionError, match=r"for tracks\.pt"):
