@@ -154,8 +154,9 @@ def _raw_events(
                 )
         collections[name] = Jagged(offsets, {field: values for field, (_, values) in columns.items()})
         if is_discriminant:
-            jets = collections[name].fields
-            jets["btag"] = (jets["btag"] > settings.min_btag).astype(fields["btag"].dtype)
+            jets, btag = collections[name].fields, collections[name].fields["btag"]
+            # An event with a discriminant that is no number is rejected, like one with any other.
+            jets["btag"] = np.where(np.isfinite(btag), btag > settings.min_btag, np.nan)
     carried = {
         name: carried_numbers(arrays[name], name, each, path=info.path, dtype=info.carried[name], first=first)
         * (scalars["weight"] if each.is_factor else 1)
@@ -231,6 +232,15 @@ def _in_range(raw: RawEvents, info: FileInfo) -> tuple[RawEvents, Mask]:
     return raw._replace(scalars=scalars, collections=found), turned
 
 
+def _place_of(field: str, info: FileInfo) -> Place:
+    words = f"{info.path}: '{field}'"
+    if field == "jets.btag":
+        return Place(
+            words, "For a discriminant set its threshold, ingest.min_btag; or map bits under ingest.branch_map."
+        )
+    return Place(words)
+
+
 def _events_table(raw: RawEvents, info: FileInfo, settings: IngestSettings, keep: Mask) -> pa.Table:
     """The kept events with the candidates above threshold, as Arrow."""
     num_kept = int(keep.sum())
@@ -259,7 +269,7 @@ def _events_table(raw: RawEvents, info: FileInfo, settings: IngestSettings, keep
         chosen = np.flatnonzero(kept)
         offsets = kept_offsets(jagged.offsets, kept)[np.concatenate([[True], keep])]
         fields = [
-            exactly(jagged.fields[field].take(chosen), spec.dtype, Place(f"{info.path}: '{name}.{field}'"))
+            exactly(jagged.fields[field].take(chosen), spec.dtype, _place_of(f"{name}.{field}", info))
             for field, spec in COLLECTIONS[name].items()
         ]
         kind = schema.field(name).type
