@@ -130,6 +130,16 @@ def test_reused_parts_are_compared_too_and_copies_come_back_when_the_original_go
     assert sum(part.counts["rejected_copy"] for part in third.parts) == 7
 
 
+def test_reused_files_that_are_read_again_for_new_copies_were_not_counted(
+    whole: Path, other: Path, merged: Path, tmp_path: Path
+) -> None:
+    first = run(tmp_path / "1" / "events", ("a", whole), ("b", other))
+    second = run(
+        tmp_path / "2" / "events", ("a", whole), ("b", merged), ("b", other), earlier=parts_of(first, tmp_path / "1")
+    )
+    assert second.num_read == 2
+
+
 def parts_of(result: IngestResult, folder: Path) -> EarlierParts:
     by_file: dict[str, list[Any]] = {}
     for part in result.parts:
