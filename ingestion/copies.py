@@ -12,11 +12,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ingestion.schema import PARTICLE_COLLECTIONS
+
 if TYPE_CHECKING:
     from ingestion.thresholds import Jagged
 
 UInt64s = NDArray[np.uint64]
 
+#: Candidates above these pT or ET [GeV] are the content of an event: skims keep them. They are the defaults of the
+#: config, but no settings: keys of all runs can be compared.
+_ABOVE: Final = {"tracks": 0.5, "photons": 1.0, "neutral_hadrons": 1.0, "electrons": 23.0, "muons": 23.0}
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 _ODD: Final = np.uint64(0xD6E8FEB86659FD93)
 
@@ -31,9 +36,10 @@ class Copies(NamedTuple):
 
 
 def event_keys(scalars: Mapping[str, NDArray[np.floating]], collections: Mapping[str, Jagged]) -> UInt64s:
-    """64 bits of the content of each event, the same wherever the event is; 0 for an event without particles.
+    """64 bits of the content of each event, the same wherever the event is; 0 for an event without candidates.
 
-    The content is the missing energy, and pT (or ET), eta and phi of all particles.
+    The content is the missing energy, and pT (or ET), eta and phi of the candidates that skims keep. Jets, which are
+    made again or cut by many, count only in events without tracks, photons and neutral hadrons.
 
     Examples:
         >>> from ingestion.thresholds import Jagged
@@ -44,20 +50,29 @@ def event_keys(scalars: Mapping[str, NDArray[np.floating]], collections: Mapping
         (True, 0)
     """
     keys = np.zeros(len(scalars["met"]), dtype=np.uint64)
-    has_particles = np.zeros(len(keys), dtype=np.bool_)
+    has_particles, has_any = np.zeros((2, len(keys)), dtype=np.bool_)
     for name in ("met", "met_phi"):
         keys = _mixed(keys + scalars[name].astype(np.float64).view(np.uint64))
-    for offsets, fields in collections.values():
-        momenta = np.column_stack([fields["pt" if "pt" in fields else "et"], fields["eta"]])
+    # Jets come last.
+    for name in (*_ABOVE, "jets"):
+        if name not in collections:
+            continue
+        offsets, fields = collections[name]
+        size = fields["pt" if "pt" in fields else "et"]
+        kept = np.repeat(~has_particles, np.diff(offsets)) if name == "jets" else size > _ABOVE[name]
+        momenta = np.column_stack([size, fields["eta"]])
         bits: UInt64s = np.ascontiguousarray(momenta, np.float32).view(np.uint64).ravel()
         bits += fields["phi"].astype(np.float32).view(np.uint32) * _ODD
         product = bits * _GOLDEN
         product ^= product >> np.uint64(32)
+        product *= kept
         running = np.zeros(len(bits) + 1, np.uint64)
         np.cumsum(product, out=running[1:])
         keys = _mixed(keys + running[offsets[1:]] - running[offsets[:-1]])
-        has_particles |= np.diff(offsets) > 0
-    return np.where(has_particles, keys, np.uint64(0))
+        found = np.diff(np.concatenate([[0], np.cumsum(kept)])[offsets]) > 0
+        has_any |= found
+        has_particles |= found & (name in PARTICLE_COLLECTIONS)
+    return np.where(has_any, keys, np.uint64(0))
 
 
 def read_keys(file: Path) -> UInt64s:
@@ -75,16 +90,15 @@ def find_copies(parts: Sequence[tuple[Path, int]]) -> dict[int, Copies]:
         keys = list(threads.map(lambda part: read_keys(part[0]), parts))
     starts = np.cumsum([0, *map(len, keys)])
     values = np.concatenate([np.zeros(0, np.uint64), *keys])
-    order = np.argsort(values, kind="stable")
-    values = values[order]
-    again = np.flatnonzero((values[1:] == values[:-1]) & (values[1:] != 0)) + 1
-    again = again[np.argsort(order[again])]
-    copies, originals = order[again], order[np.searchsorted(values, values[again])]
+    _, place, same = np.unique(values, return_index=True, return_inverse=True)
+    originals = place[same]
+    copies = np.flatnonzero((originals < np.arange(len(values))) & (values != 0))
     found = {}
     for number, (begin, end) in enumerate(pairwise(np.searchsorted(copies, starts))):
         if begin < end:
-            first = int(np.searchsorted(starts, originals[begin], side="right")) - 1
-            entry = int(originals[begin] - starts[first]) + parts[first][1]
+            original = originals[copies[begin]]
+            first = int(np.searchsorted(starts, original, side="right")) - 1
+            entry = int(original - starts[first]) + parts[first][1]
             found[number] = Copies(copies[begin:end] - starts[number] + parts[number][1], (first, entry))
     return found
 

@@ -16,8 +16,12 @@ from typing import ClassVar, Final, Self
 
 from ingestion.secrets import redact
 
-#: Error numbers of disks and networks that fail for a while; others have exceptions of their own.
-_PASSING: Final = {errno.EIO, errno.EBUSY, errno.ESTALE, errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH}
+#: Error numbers that stay: damaged bytes cause the first three, as sizes and places; a wrong path causes the others.
+#: Any other may pass: a file that is given up for a passing error would be lost for good.
+_LASTING: Final = {
+    *(errno.EINVAL, errno.EOVERFLOW, errno.EFBIG),
+    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM),
+}
 #: Where credentials come from, by the begin of the URL; the empty one is of any other.
 _CREDENTIALS: Final = {
     "s3": "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_ENDPOINT_URL for a server other than Amazon's).",
@@ -169,7 +173,7 @@ def may_pass(path: str, cause: BaseException) -> bool:
     """Whether a read failed because of the disk or the network; else the file's content is at fault."""
     if isinstance(cause, TimeoutError | ConnectionError | BlockingIOError | InterruptedError):
         return True
-    if isinstance(cause, OSError) and cause.errno in _PASSING:
+    if isinstance(cause, OSError) and cause.errno and cause.errno not in _LASTING:
         return True
     return "://" in path and _of_the_server(_innermost(cause))
 

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-import awkward as ak
 import uproot
 import xxhash
+from numpy.typing import NDArray
 
 from ingestion.baskets import basket_boundaries, chunk_edges
+from ingestion.branches import carried_numbers
 from ingestion.errors import (
     BadFilesError,
     ConflictingFilesError,
@@ -300,8 +301,8 @@ def inspect(
         branches = set(tree.keys(full_paths=kinds[settings.tree] == _RNTUPLE))
         missing = _refuse_missing(source.path, settings, branches, needs_particles)
         carried = {
-            name: "float64" if name.startswith(WEIGHT_PREFIX) else _kind_of(tree[branch])
-            for name, branch in settings.carried.items()
+            name: _kind_of(carried_numbers(tree[each.branch].array(entry_stop=1), name, each, path=source.path), name)
+            for name, each in settings.carried.items()
         }
         uuid, entries = _identity(source.path, file.file.uuid), int(tree.num_entries)
         needed = set(field_branches(settings.branch_map).values()) & branches
@@ -321,8 +322,12 @@ def _refuse_missing(path: str, settings: IngestSettings, branches: set[str], nee
         may_be_missing |= particles
     # A branch that the user maps must exist.
     optional = (may_be_missing & missing.keys()) - set(settings.branch_map)
-    further = {f"ingest.carry: {name}": name for name in settings.carry}
-    further |= {f"ingest.weights: {name}": branch for name, branch in settings.weights.items()}
+    further = {
+        f"ingest.weights: {name.removeprefix(WEIGHT_PREFIX)}"
+        if name.startswith(WEIGHT_PREFIX)
+        else f"ingest.carry: {name}": each.branch
+        for name, each in settings.carried.items()
+    }
     absent = {field: branch for field, branch in missing.items() if field not in optional}
     absent |= {words: branch for words, branch in further.items() if branch not in branches}
     if absent:
@@ -380,7 +385,6 @@ def _mixed(infos: Iterable[FileInfo], lacks: Callable[[FileInfo], bool]) -> tupl
     return (first[False].place, first[True].place) if len(first) == 2 else None
 
 
-def _kind_of(branch: Any) -> str:
-    """The type of a carried column: int64 or float64."""
-    content = ak.type(ak.flatten(branch.array(entry_stop=0), axis=None))
-    return "int64" if str(content).rpartition("* ")[2].startswith(("int", "uint", "bool")) else "float64"
+def _kind_of(numbers: NDArray[Any], column: str) -> str:
+    """The type of a carried column: int64 or float64, which weights have."""
+    return "float64" if column.startswith(WEIGHT_PREFIX) or numbers.dtype.kind == "f" else "int64"

@@ -15,6 +15,7 @@ import uproot
 from numpy.typing import NDArray
 
 from ingestion.baskets import basket_boundaries, chunk_edges, entries_at_once
+from ingestion.branches import Place, carried_numbers, event_numbers, exactly, list_numbers
 from ingestion.errors import DamagedFileError, WrongBranchTypeError, reading
 from ingestion.files import FileInfo
 from ingestion.schema import (
@@ -31,7 +32,6 @@ from ingestion.storage import limit_waiting, protocol_of
 from ingestion.thresholds import (
     Jagged,
     Mask,
-    Offsets,
     any_per_event,
     events_to_candidates,
     is_turned,
@@ -89,7 +89,7 @@ def read_events(
     names = field_branches(settings.branch_map)
     for absent in info.missing_optional:
         del names[absent]
-    names |= settings.carried
+    names |= {name: carried.branch for name, carried in settings.carried.items()}
     if info.is_load_test:
         names |= {name: name for name in ORIGIN_BRANCHES}
     with reading(info.path, f"entries {start} to {stop - 1}"):
@@ -125,9 +125,13 @@ def _raw_events(
 ) -> RawEvents:
     """Flat arrays of the fields of entries `first` to `last` (exclusive); `names` gives the branch of each field."""
     num_events = last - first
-    places = {name: f"{info.path}: branch '{branch}'" for name, branch in names.items()}
+    places = {name: Place(f"{info.path}: branch '{branch}'") for name, branch in names.items()}
     scalars = {name: np.full(num_events, value, SCALARS[name].dtype) for name, value in OPTIONAL_SCALARS.items()}
-    scalars |= {name: _scalar(arrays[name], places[name], SCALARS[name].dtype) for name in SCALARS if name in arrays}
+    scalars |= {
+        name: event_numbers(arrays[name], places[name], spec.dtype, first)
+        for name, spec in SCALARS.items()
+        if name in arrays
+    }
     collections = {}
     for name, fields in COLLECTIONS.items():
         if info.lacks_particles and name in PARTICLE_COLLECTIONS:
@@ -138,7 +142,8 @@ def _raw_events(
         if is_discriminant := settings.min_btag is not None and name == "jets":
             kinds["btag"] = "float64"
         columns = {
-            field: _jagged(arrays[f"{name}.{field}"], places[f"{name}.{field}"], kind) for field, kind in kinds.items()
+            field: list_numbers(arrays[f"{name}.{field}"], places[f"{name}.{field}"], kind)
+            for field, kind in kinds.items()
         }
         (leader, (offsets, _)), *others = columns.items()
         for field, (own, _) in others:
@@ -149,9 +154,14 @@ def _raw_events(
                 )
         collections[name] = Jagged(offsets, {field: values for field, (_, values) in columns.items()})
         if is_discriminant:
-            jets = collections[name].fields
-            jets["btag"] = (jets["btag"] > settings.min_btag).astype(fields["btag"].dtype)
-    carried = {name: _scalar(arrays[name], places[name], kind) for name, kind in info.carried.items()}
+            jets, btag = collections[name].fields, collections[name].fields["btag"]
+            # An event with a discriminant that is no number is rejected, like one with any other.
+            jets["btag"] = np.where(np.isfinite(btag), btag > settings.min_btag, np.nan)
+    carried = {
+        name: carried_numbers(arrays[name], name, each, path=info.path, dtype=info.carried[name], first=first)
+        * (scalars["weight"] if each.is_factor else 1)
+        for name, each in settings.carried.items()
+    }
     entries = np.arange(first, last)
     return RawEvents(entries, scalars, collections, carried, _origin(arrays, info, entries))
 
@@ -222,6 +232,15 @@ def _in_range(raw: RawEvents, info: FileInfo) -> tuple[RawEvents, Mask]:
     return raw._replace(scalars=scalars, collections=found), turned
 
 
+def _place_of(field: str, info: FileInfo) -> Place:
+    words = f"{info.path}: '{field}'"
+    if field == "jets.btag":
+        return Place(
+            words, "For a discriminant set its threshold, ingest.min_btag; or map bits under ingest.branch_map."
+        )
+    return Place(words)
+
+
 def _events_table(raw: RawEvents, info: FileInfo, settings: IngestSettings, keep: Mask) -> pa.Table:
     """The kept events with the candidates above threshold, as Arrow."""
     num_kept = int(keep.sum())
@@ -250,57 +269,10 @@ def _events_table(raw: RawEvents, info: FileInfo, settings: IngestSettings, keep
         chosen = np.flatnonzero(kept)
         offsets = kept_offsets(jagged.offsets, kept)[np.concatenate([[True], keep])]
         fields = [
-            _exactly(jagged.fields[field].take(chosen), spec.dtype, f"{info.path}: '{name}.{field}'")
+            exactly(jagged.fields[field].take(chosen), spec.dtype, _place_of(f"{name}.{field}", info))
             for field, spec in COLLECTIONS[name].items()
         ]
         kind = schema.field(name).type
         particles = pa.StructArray.from_arrays(list(map(pa.array, fields)), fields=list(kind.value_type))
         columns[name] = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), particles, type=kind)
     return pa.Table.from_arrays([columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
-
-
-def _jagged(array: ak.Array, place: str, dtype: str) -> tuple[Offsets, NDArray[Any]]:
-    """Offsets and flat numbers of a branch that holds one list per event."""
-    layout = ak.to_packed(array).layout
-    if not (layout.is_list and layout.content.is_numpy and layout.purelist_depth == 2):
-        raise WrongBranchTypeError(
-            f"{place} holds '{array.type.content}' per event; a list of numbers is needed. "
-            f"Map another branch under ingest.branch_map."
-        )
-    return layout.to_ListOffsetArray64(True).offsets.data, _numbers(layout.content.data, place, dtype)
-
-
-def _scalar(array: ak.Array, place: str, dtype: str) -> NDArray[Any]:
-    """One number per event, from a plain branch or, as Delphes writes it, from lists with exactly one element."""
-    if array.ndim == 1 and array.layout.is_numpy:
-        return _numbers(array.layout.data, place, dtype)
-    offsets, values = _jagged(array, place, dtype)
-    counts = np.diff(offsets)
-    if (counts != 1).any():
-        entry = int(np.argmax(counts != 1))
-        raise WrongBranchTypeError(
-            f"{place} holds {counts[entry]} numbers in the event {entry} of the range; exactly one is needed. "
-            f"Map another branch under ingest.branch_map."
-        )
-    return values
-
-
-def _numbers(values: NDArray[Any], place: str, dtype: str) -> NDArray[Any]:
-    if values.dtype.kind not in "biuf":
-        raise WrongBranchTypeError(f"{place} holds {values.dtype}; numbers are needed. Map another branch.")
-    if np.dtype(dtype).kind == "f":
-        return values.astype(dtype, copy=False)
-    # Floats of an integer field stay floats until NaN and infinity are rejected.
-    return values.astype(np.float64, copy=False) if values.dtype.kind == "f" else _exactly(values, dtype, place)
-
-
-def _exactly(values: NDArray[Any], dtype: str, place: str) -> NDArray[Any]:
-    """Numbers of equal value in a type; refuses those that it cannot hold."""
-    with np.errstate(invalid="ignore"):
-        found = values.astype(dtype, copy=False)
-    if found is not values and not np.array_equal(found, values):
-        example = values[np.argmax(found != values)]
-        raise WrongBranchTypeError(
-            f"{place} holds {example}, but its field needs {dtype}. Map another branch under ingest.branch_map."
-        )
-    return found

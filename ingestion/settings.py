@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, NamedTuple, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator
 
@@ -52,6 +52,32 @@ class OnDuplicate(StrEnum):
     """Keep the first one, and count the copies."""
 
 
+class Carried(NamedTuple):
+    """What a column is read from that is carried along to the predictions."""
+
+    branch: str
+    number: int | None = None
+    """Which number of a list per event, from 0; None if the branch has one number per event."""
+    is_factor: bool = False
+    """Whether the numbers are factors of Event.Weight."""
+
+    @classmethod
+    def of_weight(cls, words: str) -> Self:
+        """A value of `ingest.weights`.
+
+        Examples:
+            >>> Carried.of_weight("WeightLHEF.Weight[7]")
+            Carried(branch='WeightLHEF.Weight', number=7, is_factor=False)
+            >>> Carried.of_weight("weight * LHEScaleWeight[0]")
+            Carried(branch='LHEScaleWeight', number=0, is_factor=True)
+        """
+        name = words.removeprefix("weight * ")
+        branch, _, number = name.removesuffix("]").partition("[")
+        if number.isdecimal() and name.endswith("]"):
+            return cls(branch, int(number), is_factor=name != words)
+        return cls(name, is_factor=name != words)
+
+
 class IngestSettings(StrictSettings):
     """How events are read, and which events and candidates are kept."""
 
@@ -71,9 +97,10 @@ class IngestSettings(StrictSettings):
     """Further branches with one number per event, such as `Event.Number`, kept as columns of this name up to the
     predictions."""
     weights: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_]+$")], str] = {}
-    """Branches with other weights of the generator by name, such as `scale_up: Weight_scale_up`: one number per event,
-    in the scale of Event.Weight. They are the columns `weight_<name>` up to the predictions, and `evaluate` shows what
-    the metrics are with each."""
+    """Other weights of the generator by name, such as `scale_up: WeightLHEF.Weight[7]`: a branch in the scale of
+    Event.Weight, of a list the number in brackets (from 0); with `weight * ` before it, a branch with a factor of
+    Event.Weight. They are the columns `weight_<name>` up to the predictions, and `evaluate` shows what the metrics are
+    with each."""
     min_track_pt: float = Field(default=0.5, ge=0)
     """Tracks with a pT above this threshold are kept [GeV]."""
     min_photon_et: float = Field(default=1.0, ge=0)
@@ -106,10 +133,10 @@ class IngestSettings(StrictSettings):
         return value
 
     @property
-    def carried(self) -> dict[str, str]:
-        """Branch of each column that is carried along to the predictions."""
-        weights = {f"{WEIGHT_PREFIX}{name}": branch for name, branch in self.weights.items()}
-        return {name: name for name in self.carry} | weights
+    def carried(self) -> dict[str, Carried]:
+        """What each column is read from that is carried along to the predictions."""
+        weights = {f"{WEIGHT_PREFIX}{name}": Carried.of_weight(words) for name, words in self.weights.items()}
+        return {name: Carried(name) for name in self.carry} | weights
 
     @field_validator("branch_map")
     @classmethod

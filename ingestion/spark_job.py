@@ -99,7 +99,8 @@ class IngestResult(NamedTuple):
     infos: list[FileInfo]
     bad: list[BadFile]
     num_read: int
-    """Number of files that this run read; the parts of the others were reused, or they hold no entries."""
+    """Number of files that this run read, also those only read again for new copies; the parts of the others were
+    reused, or they hold no entries."""
 
 
 def ingest(
@@ -139,12 +140,13 @@ def ingest(
         if info.uuid not in failed
     ]
     parts = [*chain(*taken.values()), *(part for part, _ in read if part.file_uuid not in failed)]
-    again, failed_again = _read(spark, _copied(parts, infos, settings, out_dir), settings, out_dir, num_tasks=num_tasks)
+    copied = _copied(parts, infos, settings, out_dir)
+    again, failed_again = _read(spark, copied, settings, out_dir, num_tasks=num_tasks)
     BadFilesError.raise_any([*failed_again.values()])
     by_place = {(part.file_uuid, part.start): part for part in (*parts, *(part for part, _ in again))}
     parts = [by_place[place] for place in sorted(by_place)]
     _refuse_empty(sum_by_sample(parts, samples), {info.sample for info in good}, bad)
-    return IngestResult(parts, good, bad, len({work.info.uuid for work in ranges} - failed.keys()))
+    return IngestResult(parts, good, bad, len({work.info.uuid for work in [*ranges, *copied]} - failed.keys()))
 
 
 def keys_folder(out_dir: Path) -> Path:

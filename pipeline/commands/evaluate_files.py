@@ -197,10 +197,7 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
         "samples": sum_by_sample(read.parts, samples),
         "weights": sum_weights((part.sample, part.weights) for part in read.parts),
     }
-    known = {
-        each.name: GeneratedSample(each.label, each.cross_section_pb, *generated(ingested, each.name))
-        for each in samples
-    }
+    known = _generated(samples, ingested, has_truth=has_truth)
     with Bar(run_folder.console, "features", "events") as bar, counted(spark, bar, kept) as done:
         made = make_unsplit(
             spark, parts, known, config.features, config.classes, features_dir.absolute(),
@@ -217,6 +214,18 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
     if not selected:
         raise EmptySelectionError("--inputs: no event of these files passes the selection. Give more, or others.")
     return _Events(", ".join(inputs), made.files, has_truth, _rates(config, run_folder.config, ingested, made), keys)
+
+
+def _generated(
+    samples: Sequence[SampleSettings], ingested: Mapping[str, Any], *, has_truth: bool
+) -> dict[str, GeneratedSample]:
+    """The new samples before any selection; predictions alone need no sum of weights that can normalise."""
+    found = {}
+    for each in samples:
+        number, total = generated(ingested, each.name)
+        total = total if has_truth or total > 0 else float(number)
+        found[each.name] = GeneratedSample(each.label, each.cross_section_pb, number, total)
+    return found
 
 
 def _notes(samples: Sequence[SampleSettings], known: Config) -> list[str]:

@@ -14,7 +14,9 @@ from pipeline.runs.code_meaning import ROOT
 #: Packages whose versions can change numbers.
 _PACKAGES: Final = (
     "awkward",
+    "cramjam",
     "fastjet",
+    "isal",
     "mpi4py",
     "numba",
     "numpy",

@@ -5,6 +5,7 @@ The stage runs as users run it, but its tasks run in this process: no JVM.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -434,6 +435,28 @@ def test_an_error_of_a_program_is_no_damage_and_stops_even_where_bad_files_are_s
     analysis.ingest(on_bad_file="skip")
     assert analysis.counters["bad_files"] == []
     assert analysis.counters["files_read"] == 3
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOTCONN])
+def test_a_good_file_was_lost_for_good_after_an_error_of_the_system_that_passes(
+    analysis: Analysis, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A dead mount, or too many open files: the next run said `up to date` without the events of the file."""
+    real = uproot.open
+
+    def failing(file: Any, *rest: Any, **options: Any) -> Any:
+        if "qcd_1" in str(file) and "Delphes" in file.values():
+            raise OSError(number, os.strerror(number))
+        return real(file, *rest, **options)
+
+    write_good(analysis.data / "qcd_1.root")
+    with monkeypatch.context() as patch:
+        patch.setattr(uproot, "open", failing)
+        patch.setattr("tenacity.nap.time.sleep", lambda _: None)
+        analysis.ingest(on_bad_file="skip")
+    assert bad_of(analysis.counters) == [("qcd", "qcd_1.root", "UnreachableFileError")]
+    analysis.ingest(on_bad_file="skip")
+    assert (analysis.counters["files_read"], analysis.counters["bad_files"]) == (1, [])
 
 
 def test_too_little_memory_was_taken_for_damage_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

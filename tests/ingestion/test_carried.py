@@ -88,6 +88,76 @@ def test_other_weights_arrive_as_physics_weights_and_have_their_own_names(tmp_pa
     assert found["weight_scale_up"].to_pylist() == [0.5, 1.5, 2.5]
 
 
+def carried_of(path: Path, settings: IngestSettings) -> dict[str, Any]:
+    """The carried columns of all entries."""
+    infos = inventory([SourceFile("a", 0, str(path))], settings).infos
+    (raw,) = read_events(infos[0], settings, start=0, stop=infos[0].entries)
+    return raw.carried
+
+
+def listed(path: Path, *, short: int | None = None) -> Path:
+    """A file with nine weights per event, as Delphes writes those of a generator; of the event `short` only seven."""
+    rows = [[10.0 * entry + n for n in range(7 if entry == short else 9)] for entry in range(6)]
+    return written(path, further={"WeightLHEF.Weight": rows, "Fixed": np.arange(12.0).reshape(6, 2)})
+
+
+def test_weights_of_a_generator_are_lists_and_none_could_be_read(tmp_path: Path) -> None:
+    path = listed(tmp_path / "a.root")
+    weights = {"up": "WeightLHEF.Weight[7]", "factor": "weight * WeightLHEF.Weight[0]", "fixed": "Fixed[1]"}
+    settings = IngestSettings(weights=weights, branch_map={"weight": "ScalarHT.HT"})
+    found = carried_of(path, settings)
+    assert found["weight_up"].tolist() == [10.0 * entry + 7 for entry in range(6)]
+    assert found["weight_factor"].tolist() == [entry / 4 * 10.0 * entry for entry in range(6)]
+    assert found["weight_fixed"].tolist() == [1.0, 3.0, 5.0, 7.0, 9.0, 11.0]
+    empty = write_empty(path)
+    assert inventory([SourceFile("a", 0, str(empty))], settings).infos[0].entries == 0
+
+
+def write_empty(path: Path) -> Path:
+    """The same branches without events."""
+    empty = path.with_name("empty.root")
+    with uproot.open({path: "Delphes"}) as tree, uproot.recreate(empty) as file:
+        columns = {name: tree[name].array(entry_stop=0) for name in tree.keys() if not name.startswith("n")}  # noqa: SIM118
+        file.mktree("Delphes", {name: values.type.content for name, values in columns.items()}).extend(columns)
+    return empty
+
+
+def test_a_number_that_is_not_in_the_list_is_refused_with_file_and_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ingestion.reader.entries_at_once", lambda _: 1)
+    settings = IngestSettings(weights={"up": "WeightLHEF.Weight[7]"})
+    with pytest.raises(
+        WrongBranchTypeError,
+        match=r"a\.root: branch 'WeightLHEF.Weight' holds 7 numbers in entry 4; \[7\] \(from 0\) is",
+    ):
+        carried_of(listed(tmp_path / "a.root", short=4), settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            {"weights": {"up": "WeightLHEF.Weight"}},
+            r"9 numbers in entry 0; .* ingest.weights, from 0: '\S+Weight\[0\]'",
+        ),
+        ({"weights": {"up": "WeightLHEF.Weight[9]"}}, r"9 numbers in entry 0; \[9\] \(from 0\) is not there"),
+        (
+            {"weights": {"up": "ScalarHT.HT[0]"}},
+            r"no list of numbers per event\. Leave \[0\] out under ingest\.weights",
+        ),
+        (
+            {"carry": ["WeightLHEF.Weight"]},
+            r"9 numbers in entry 0; exactly one is needed\. Take it out of ingest\.carry",
+        ),
+    ],
+)
+def test_lists_are_seen_when_files_are_checked(tmp_path: Path, settings: dict[str, Any], words: str) -> None:
+    """Of a range of Spark tasks, the entry was counted from its begin, and the advice was ingest.branch_map."""
+    with pytest.raises(WrongBranchTypeError, match=words):
+        inventory([SourceFile("a", 0, str(listed(tmp_path / "a.root")))], IngestSettings(**settings))
+
+
 def test_a_column_of_the_user_is_no_weight_by_its_name() -> None:
     with pytest.raises(ValidationError, match="'weight_up': columns that begin with 'weight_' are those of"):
         IngestSettings(carry=["weight_up"])

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from delphes_files import write_delphes
-from made_events import Row, lepton, made_event, track
+from made_events import Row, jet, lepton, made_event, tower, track
 from spark_in_process import Here
 
 from ingestion.errors import ConflictingFilesError
@@ -78,6 +78,37 @@ def test_dropped_copies_leave_every_event_and_every_weight_once(
     assert sorted(kept) == [40.0 + number for number in sorted(different) if number % 3]
 
 
+def full_event(number: int, *, slim: bool) -> Row:
+    """An event with candidates below the thresholds and low jets, which a skim leaves out."""
+    soft = not slim
+    return made_event(
+        electrons=[lepton(40.0 + number, 0.5, 0.1), *[lepton(12.0, 0.9, 0.1)] * soft],
+        tracks=[track(2.0 + number, 0.1, 0.2), *[track(0.4, 0.3, 0.2)] * soft],
+        photons=[tower(3.0, 0.1, 0.2), *[tower(0.9, 0.3, 0.2)] * soft],
+        neutral_hadrons=[*[tower(1.0, 0.3, 0.2)] * soft, tower(3.0, 0.1, 0.2)],
+        jets=[jet(50.0, 0.1, 0.2), *[jet(15.0, 0.1, 0.2)] * soft],
+    )
+
+
+def test_copies_in_a_slimmed_skim_were_not_found(tmp_path: Path) -> None:
+    whole = write_delphes(tmp_path / "whole.root", [full_event(number, slim=False) for number in range(6)])
+    skim = write_delphes(tmp_path / "skim.root", [full_event(number, slim=True) for number in range(2, 8)])
+    found = run(tmp_path / "out" / "events", ("a", whole), ("b", skim))
+    assert sum(part.counts["rejected_copy"] for part in found.parts) == 4
+
+
+def test_without_particles_jets_tell_events_apart(tmp_path: Path) -> None:
+    """Leptons alone, in the reduced precision of NanoAOD, do not; soft candidates are not there either."""
+    rows = [
+        made_event(electrons=[lepton(40.0, 0.5, 0.1)], tracks=[track(0.4, 0.0, 0.0)], jets=[jet(50.0 + n, 0.1, 0.2)])
+        for n in (0, 1, 2, 0)
+    ]
+    path = write_delphes(tmp_path / "x.root", rows)
+    other = write_delphes(tmp_path / "y.root", [event(31)])
+    found = run(tmp_path / "out" / "events", ("a", path), ("b", other))
+    assert sum(part.counts["rejected_copy"] for part in found.parts) == 1
+
+
 def test_an_event_twice_in_one_file_is_a_copy_and_events_without_particles_are_not(tmp_path: Path) -> None:
     rows = [*(event(number) for number in range(1, 6)), event(1), *[made_event()] * 5]
     path = write_delphes(tmp_path / "x.root", rows)
@@ -97,6 +128,16 @@ def test_reused_parts_are_compared_too_and_copies_come_back_when_the_original_go
     assert sum(part.counts["rejected_copy"] for part in second.parts) == 17
     third = run(tmp_path / "3" / "events", ("a", whole), ("b", merged), earlier=parts_of(second, tmp_path / "2"))
     assert sum(part.counts["rejected_copy"] for part in third.parts) == 7
+
+
+def test_reused_files_that_are_read_again_for_new_copies_were_not_counted(
+    whole: Path, other: Path, merged: Path, tmp_path: Path
+) -> None:
+    first = run(tmp_path / "1" / "events", ("a", whole), ("b", other))
+    second = run(
+        tmp_path / "2" / "events", ("a", whole), ("b", merged), ("b", other), earlier=parts_of(first, tmp_path / "1")
+    )
+    assert second.num_read == 2
 
 
 def parts_of(result: IngestResult, folder: Path) -> EarlierParts:

@@ -24,7 +24,13 @@ from features.columns import HLF_NAMES
 from features.kernels import build_features
 from features.settings import FeatureSettings
 from ingestion.baskets import entries_at_once
-from ingestion.errors import ConflictingFilesError, IngestionError, MissingBranchError, MissingTreeError
+from ingestion.errors import (
+    ConflictingFilesError,
+    IngestionError,
+    MissingBranchError,
+    MissingTreeError,
+    WrongBranchTypeError,
+)
 from ingestion.files import Inventory, SourceFile, expand, inventory
 from ingestion.reader import Selection, read_events, select_events
 from ingestion.schema import COLLECTIONS
@@ -221,6 +227,47 @@ def test_nanoaod_gives_a_dataset_of_the_high_level_features_that_need_no_candida
     assert len(nano) == ak.sum(lepton_pt > 23) > 50
     assert 0 < hlf["num_bjets"].mean() < hlf["num_jets"].mean()
     assert not block.lacks_own_track.any()
+
+
+def test_the_factors_of_nanoaod_become_weights() -> None:
+    """They are ratios to genWeight, which is in the millions."""
+    settings = IngestSettings(
+        tree="Events", branch_map=NANO_MAP, min_btag=0.8, weights={"down": "weight * LHEScaleWeight[0]"}
+    )
+    (info,) = inventory(sources_of(NANO), settings, needs_particles=False).infos
+    (raw,) = read_events(info, settings, start=0, stop=info.entries)
+    with uproot.open({NANO: "Events"}) as tree:
+        factors, weights = tree["LHEScaleWeight"].array()[:, 0], tree["genWeight"].array()
+    np.testing.assert_array_equal(
+        raw.carried["weight_down"], np.asarray(factors, np.float64) * np.asarray(weights, np.float64)
+    )
+
+
+def test_a_discriminant_without_a_threshold_was_answered_with_another_branch() -> None:
+    settings = IngestSettings(tree="Events", branch_map=NANO_MAP)
+    (info,) = inventory(sources_of(NANO), settings, needs_particles=False).infos
+    (raw,) = read_events(info, settings, start=0, stop=info.entries)
+    with pytest.raises(WrongBranchTypeError, match=r"'jets\.btag' holds -10\.0, .* discriminant .* ingest\.min_btag"):
+        select_events(raw, info, settings)
+
+
+def test_jets_whose_discriminant_is_no_number_counted_silently_as_light(tmp_path: Path) -> None:
+    path = write_flat(tmp_path / "flat.root", some_events()[:3] + some_events()[6:9])
+    with uproot.open({path: "ntuple"}) as tree:
+        columns = {name: tree[name].array() for name in FLAT_MAP.values()}
+    offsets = ak.num(columns["Jet_btag"])
+    flat = np.linspace(0.0, 1.0, int(ak.sum(offsets)))
+    flat[-1] = np.nan
+    columns["Jet_btag"] = ak.unflatten(flat, offsets)
+    with uproot.recreate(path) as file:
+        file.mktree("ntuple", {name: each.type.content for name, each in columns.items()}).extend(columns)
+    found = select(path, IngestSettings(tree="ntuple", branch_map=FLAT_MAP, min_btag=0.5, min_lepton_pt=0.0))
+    last = int(np.flatnonzero(ak.to_numpy(offsets))[-1])
+    assert found.counts["rejected_nonfinite"] == 1
+    assert last not in found.table["entry"].to_pylist()
+    tags = [each["btag"] for jets in found.table["jets"].to_pylist() for each in jets]
+    assert tags == [int(each > 0.5) for each in flat[: len(tags)]]
+    assert {0, 1} == set(tags)
 
 
 def test_a_file_with_a_part_of_the_candidates_is_refused_also_without_particle_lists() -> None:

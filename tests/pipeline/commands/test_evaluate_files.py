@@ -12,7 +12,9 @@ from minimal_configs import MINIMAL
 from rich.console import Console
 from stages_here import without_spark
 
-from pipeline.commands.evaluate_files import _new_events, _samples
+from features.errors import WeightSumError
+from features.normalisation import physics_factors
+from pipeline.commands.evaluate_files import _generated, _new_events, _samples
 from pipeline.config import Config
 from pipeline.errors import ConfigError
 from pipeline.run_folder import RunFolder
@@ -53,3 +55,15 @@ def test_a_relative_folder_with_an_equals_sign_was_taken_for_a_class(
     (tmp_path / "date=2026" / "new.root").touch()
     (new,), has_truth = _samples([pattern], Config.model_validate(MINIMAL))
     assert (new.files, has_truth) == ([pattern], False)
+
+
+def test_predictions_alone_were_refused_for_a_sum_of_weights_that_nobody_needs() -> None:
+    """Half of a generator's weights may be negative; without true classes nothing is normalised."""
+    counters = {
+        "samples": {"new-1": {"entries": 4, "rejected_copy": 0}},
+        "weights": {"new-1": {"entries": [-1.0, 4.0], "rejected_copy": [0.0, 0.0]}},
+    }
+    samples, has_truth = _samples(["/data/new.root"], Config.model_validate(MINIMAL))
+    assert physics_factors(_generated(samples, counters, has_truth=has_truth), 1.0) == {"new-1": 1.0}
+    with pytest.raises(WeightSumError):
+        physics_factors(_generated(samples, counters, has_truth=True), 1.0)

@@ -1,0 +1,97 @@
+"""Numbers of a branch in the type of their field; an error names file, branch, entry and the key of the config."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import awkward as ak
+import numpy as np
+from numpy.typing import NDArray
+
+from ingestion.errors import WrongBranchTypeError
+from ingestion.schema import WEIGHT_PREFIX
+from ingestion.settings import Carried
+from ingestion.thresholds import Offsets
+
+
+class Place(NamedTuple):
+    """Where numbers come from, as messages say it."""
+
+    words: str
+    """File and branch."""
+    fix: str = "Map another branch under ingest.branch_map."
+
+
+def carried_numbers(
+    array: ak.Array, column: str, carried: Carried, *, path: str, dtype: str | None = None, first: int = 0
+) -> NDArray[Any]:
+    """The numbers of a carried column, from its branch of the entries from `first` on; `dtype` None keeps their type.
+
+    Raises:
+        WrongBranchTypeError: The branch has no such number in an event, several where one is needed, or other content.
+    """
+    place = Place(
+        f"{path}: branch '{carried.branch}'",
+        f"Name one of a list under ingest.weights, from 0: '{carried.branch}[0]'."
+        if column.startswith(WEIGHT_PREFIX)
+        else "Take it out of ingest.carry; a number of a list can be a weight (ingest.weights).",
+    )
+    if carried.number is not None:
+        if array.ndim != 2:
+            raise WrongBranchTypeError(
+                f"{place.words} has no list of numbers per event. Leave [{carried.number}] out under ingest.weights."
+            )
+        lengths = np.asarray(ak.num(array))
+        if (lengths <= carried.number).any():
+            entry = int(np.argmax(lengths <= carried.number))
+            raise WrongBranchTypeError(
+                f"{place.words} holds {lengths[entry]} numbers in entry {first + entry}; [{carried.number}] (from 0) "
+                f"is not there. Correct it under ingest.weights."
+            )
+        array = array[:, carried.number]
+    return event_numbers(array, place, dtype, first)
+
+
+def list_numbers(array: ak.Array, place: Place, dtype: str | None) -> tuple[Offsets, NDArray[Any]]:
+    """Offsets and flat numbers of a branch that holds one list per event."""
+    layout = ak.to_packed(array).layout
+    if not (layout.is_list and layout.content.is_numpy and layout.purelist_depth == 2):
+        raise WrongBranchTypeError(
+            f"{place.words} holds '{array.type.content}' per event; a list of numbers is needed. {place.fix}"
+        )
+    return layout.to_ListOffsetArray64(True).offsets.data, _numbers(layout.content.data, place, dtype)
+
+
+def event_numbers(array: ak.Array, place: Place, dtype: str | None, first: int) -> NDArray[Any]:
+    """One number per event from `first` on, of a plain branch or, as Delphes writes it, of lists with one element."""
+    if array.ndim == 1 and array.layout.is_numpy:
+        return _numbers(array.layout.data, place, dtype)
+    offsets, values = list_numbers(array, place, dtype)
+    counts = np.diff(offsets)
+    if (counts != 1).any():
+        entry = int(np.argmax(counts != 1))
+        raise WrongBranchTypeError(
+            f"{place.words} holds {counts[entry]} numbers in entry {first + entry}; exactly one is needed. {place.fix}"
+        )
+    return values
+
+
+def _numbers(values: NDArray[Any], place: Place, dtype: str | None) -> NDArray[Any]:
+    if values.dtype.kind not in "biuf":
+        raise WrongBranchTypeError(f"{place.words} holds {values.dtype}; numbers are needed. {place.fix}")
+    if dtype is None:
+        return values
+    if np.dtype(dtype).kind == "f":
+        return values.astype(dtype, copy=False)
+    # Floats of an integer field stay floats until NaN and infinity are rejected.
+    return values.astype(np.float64, copy=False) if values.dtype.kind == "f" else exactly(values, dtype, place)
+
+
+def exactly(values: NDArray[Any], dtype: str, place: Place) -> NDArray[Any]:
+    """Numbers of equal value in a type; refuses those that it cannot hold."""
+    with np.errstate(invalid="ignore"):
+        found = values.astype(dtype, copy=False)
+    if found is not values and not np.array_equal(found, values):
+        example = values[np.argmax(found != values)]
+        raise WrongBranchTypeError(f"{place.words} holds {example}, but its field needs {dtype}. {place.fix}")
+    return found
