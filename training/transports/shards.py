@@ -72,7 +72,7 @@ class Layout:
         self.initial = {VECTOR: 0.0, **segments}
         self.names = tuple(self.initial)
         self.dtype = vector.dtype
-        self.bounds = [0, *(each.stop for each in shard_slices(vector.size, shards))]
+        self.bounds: list[int] = [0, *(each.stop for each in shard_slices(vector.size, shards))]
         self._world_size = world_size
 
     def owner(self, shard: int) -> int:
