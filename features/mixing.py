@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from features.errors import EmptySplitError, TooFewEventsError, WeightSumError
+from features.errors import FeatureError
 from features.kernel_pass import EventKeys
 from features.schema import SPLITS, TRAIN
 from features.settings import Balance, FeatureSettings
@@ -91,7 +91,7 @@ def group_size(num_events: int, *, rows_per_group: int, feed_workers: int, split
     """Rows per row group for a number of groups of at least `feed_workers`, and a multiple of it where possible.
 
     Raises:
-        TooFewEventsError: There are fewer events than `feed_workers`.
+        FeatureError: There are fewer events than `feed_workers`.
 
     Examples:
         >>> group_size(425, rows_per_group=2048, feed_workers=4)
@@ -100,7 +100,7 @@ def group_size(num_events: int, *, rows_per_group: int, feed_workers: int, split
         834
     """
     if num_events < feed_workers:
-        raise TooFewEventsError(
+        raise FeatureError(
             f"the {num_events} events of the {split} split cannot fill {feed_workers} row groups. "
             f"Lower features.feed_workers (now {feed_workers}) or add files."
         )
@@ -124,7 +124,7 @@ def class_weights(
         split: Name of the events' split, for the message.
 
     Raises:
-        WeightSumError: The weights of a class add up to 0 or less.
+        FeatureError: The weights of a class add up to 0 or less.
 
     Examples:
         >>> class_weights(np.array([0, 0, 0, 1]), np.ones(4), ["QCD", "ttbar"]).round(3).tolist()
@@ -133,7 +133,7 @@ def class_weights(
     sums = np.bincount(labels, weights=weights, minlength=len(names))
     for name, total in zip(names, sums, strict=True):
         if total <= 0:
-            raise WeightSumError(
+            raise FeatureError(
                 f"the event weights of class {name} add up to {total:g} on the {split} split; balancing, losses and "
                 f"efficiencies need a positive sum. Check Event.Weight in its files, or add events."
             )
@@ -144,7 +144,7 @@ def refuse_empty_classes(counts: NDArray[np.int64], names: list[str]) -> None:
     """Refuse a split without events of some class; `counts` are the events, (number of splits, number of classes).
 
     Raises:
-        EmptySplitError: A split lacks a class; the message holds the table of counts.
+        FeatureError: A split lacks a class; the message holds the table of counts.
     """
     if (counts > 0).all():
         return
@@ -152,6 +152,6 @@ def refuse_empty_classes(counts: NDArray[np.int64], names: list[str]) -> None:
         f"  {name:<8}" + "".join(f"{label} {count:>8}   " for label, count in zip(names, row, strict=True))
         for name, row in zip(SPLITS, counts, strict=True)
     )
-    raise EmptySplitError(
+    raise FeatureError(
         f"a split lacks a class after the selection:\n{table}\nAdd files, or change the shares under features.split."
     )

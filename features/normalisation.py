@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from features.errors import WeightSumError
+from features.errors import FeatureError
 
 
 class GeneratedSample(NamedTuple):
@@ -30,7 +30,7 @@ def physics_factors(samples: Mapping[str, GeneratedSample], luminosity: float) -
         luminosity: Integrated luminosity [1/pb].
 
     Raises:
-        WeightSumError: The weights of a sample add up to 0 or less.
+        FeatureError: The weights of a sample add up to 0 or less.
 
     Examples:
         >>> slices = {"low": GeneratedSample(0, 1e6, 100, 100.0), "high": GeneratedSample(0, 1.0, 100, 50.0)}
@@ -41,7 +41,7 @@ def physics_factors(samples: Mapping[str, GeneratedSample], luminosity: float) -
     factors = {}
     for name, each in samples.items():
         if not each.sum_of_weights > 0:
-            raise WeightSumError(
+            raise FeatureError(
                 f"the event weights of sample '{name}' add up to {each.sum_of_weights:g} over its {each.num_events} "
                 f"events; its normalisation needs a positive sum. Check Event.Weight in its files, or add files."
             )

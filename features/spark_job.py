@@ -24,7 +24,7 @@ from pyspark import Accumulator, SparkContext, SparkFiles
 from features.columns import HLF_NAMES, INPUT_COLUMNS
 from features.dataset import FeatureDataset
 from features.distributions import Histograms, add
-from features.errors import EmptySelectionError
+from features.errors import FeatureError
 from features.kernel_pass import (
     LACKS_OWN_TRACK,
     EventKeys,
@@ -271,7 +271,7 @@ def _refuse_empty(outputs: Iterable[KernelOutput]) -> None:
     for sample, counter in sum_by_sample(outputs).items():
         if not counter["selected"]:
             cutflow = "\n".join(f"  {key:<30}{value:>10}" for key, value in counter.items())
-            raise EmptySelectionError(
+            raise FeatureError(
                 f"sample '{sample}': no event is left after the selection. Its cutflow:\n{cutflow}\n"
                 f"Loosen features.min_lepton_pt or features.max_lepton_isolation, or check the files."
                 f"{track_hint(sample, counter)}"

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow.parquet as pq
 
 from features.dataset import FeatureDataset
-from features.errors import EmptySelectionError
+from features.errors import FeatureError
 from features.kernel_pass import EventsFile, kernel_items
 from features.normalisation import GeneratedSample
 from features.schema import readable
@@ -212,7 +212,7 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
     selected = sum(output.counts["selected"] for output in made.outputs)
     say(f"{len(checked.infos)} files, {total} entries, {kept} with a lepton, {selected} selected")
     if not selected:
-        raise EmptySelectionError("--inputs: no event of these files passes the selection. Give more, or others.")
+        raise FeatureError("--inputs: no event of these files passes the selection. Give more, or others.")
     return _Events(", ".join(inputs), made.files, has_truth, _rates(config, run_folder.config, ingested, made), keys)
 
 

@@ -14,7 +14,7 @@ from made_events import events_table, lepton, made_event
 from spark_in_process import Here
 
 from features.dataset import FeatureDataset
-from features.errors import WeightSumError
+from features.errors import FeatureError
 from features.kernel_pass import EventsFile
 from features.matrices import high_level_in
 from features.normalisation import GeneratedSample, physics_factors
@@ -113,5 +113,5 @@ def test_without_cross_sections_samples_of_a_class_count_by_their_events() -> No
 
 @pytest.mark.parametrize("total", [0.0, -1.0, float("nan")])
 def test_a_sample_whose_weights_add_up_to_nothing_is_named(total: float) -> None:
-    with pytest.raises(WeightSumError, match=r"sample 'low' add up to .* over its 3000 events"):
+    with pytest.raises(FeatureError, match=r"sample 'low' add up to .* over its 3000 events"):
         physics_factors({"low": SLICES["low"]._replace(sum_of_weights=total)}, 1.0)

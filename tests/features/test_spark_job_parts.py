@@ -17,7 +17,7 @@ from spark_in_process import Here
 from features import mixing_pass, spark_job
 from features.columns import HLF_NAMES, INPUT_COLUMNS, MAX_PARTICLES, NUM_CORE, NUM_HLF
 from features.dataset import FeatureDataset
-from features.errors import WeightSumError
+from features.errors import FeatureError
 from features.kernel_pass import (
     LACKS_OWN_TRACK,
     EventKeys,
@@ -223,7 +223,7 @@ def test_class_weights_are_those_of_the_training_events_alone(tmp_path: Path) ->
 def test_a_split_whose_weights_add_up_to_nothing_is_refused(tmp_path: Path) -> None:
     keys = keys_made_of(events_table(events(300)), tmp_path)
     weight = np.where((keys.split == 2) & (keys.label == 1), -1.0, 1.0).astype(np.float32)
-    with pytest.raises(WeightSumError, match=r"class ttbar add up to .* on the test split"):
+    with pytest.raises(FeatureError, match=r"class ttbar add up to .* on the test split"):
         plan_mixing([keys._replace(weight=weight)], FeatureSettings(feed_workers=1), CLASSES)
 
 
