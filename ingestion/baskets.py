@@ -49,7 +49,7 @@ def _running_bytes(branches: Sequence[Any], boundaries: Sequence[int]) -> NDArra
         ntuple, paths = branches[0].ntuple, [field.path for field in branches]
         num_entries = int(ntuple.num_entries)
         left = [
-            # Uproot says how many entries are so many bytes.
+            # Uproot gives the number of entries for a number of bytes.
             _MANY * (num_entries - first) / ntuple.num_entries_for(_MANY, filter_name=paths, entry_start=first)
             for first in boundaries
             if first < num_entries
