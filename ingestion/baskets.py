@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 from uproot.models.RNTuple import RField
 
 _MOST_CHUNKS_PER_BASKET: Final = 4
 #: Uncompressed bytes to read at once: 1000 events of Delphes. The cost of a call is negligible then.
 _READ_BYTES: Final = 40_000_000
+#: Far more bytes than any file has.
+_MANY: Final = 1 << 60
 
 
 def basket_boundaries(branches: Iterable[Any]) -> list[int]:
@@ -26,43 +31,49 @@ def basket_boundaries(branches: Iterable[Any]) -> list[int]:
     return [int(boundary) for boundary in largest.entry_offsets]
 
 
-def entries_at_once(branches: Iterable[Any]) -> int:
-    """Number of entries whose uncompressed size in some uproot branches (or fields) is at most about `_READ_BYTES`.
+def piece_edges(branches: Iterable[Any], start: int, stop: int) -> list[int]:
+    """Edges that cut `start` to `stop` into pieces of about `_READ_BYTES`, of some uproot branches (or fields).
 
-    Of an RNTuple it is their mean size that counts.
+    The bytes are those of the baskets, or clusters, there: a file of light and of heavy events, as `hadd` makes them,
+    is cut into short pieces where they are heavy.
     """
     branches = list(branches)
+    boundaries = basket_boundaries(branches)
+    around = boundaries[bisect_right(boundaries, start) - 1 : bisect_left(boundaries, stop) + 1]
+    return chunk_edges(around, start, stop, _READ_BYTES, _running_bytes(branches, around))
+
+
+def _running_bytes(branches: Sequence[Any], boundaries: Sequence[int]) -> NDArray[np.float64]:
+    """Uncompressed bytes before each of some boundaries, to a constant."""
     if isinstance(branches[0], RField):
-        return int(branches[0].ntuple.num_entries_for(_READ_BYTES, filter_name=[field.path for field in branches]))
-    num_entries = int(branches[0].num_entries)
-    # Uproot's own method would read the header of every basket.
-    size = sum(int(branch.uncompressed_bytes) for branch in branches)
-    chunk = max(1, _READ_BYTES * num_entries // max(size, 1))
-    if chunk >= num_entries:
-        return chunk
-    return max(1, int(chunk / _density(max(branches, key=lambda branch: int(branch.uncompressed_bytes)), chunk)))
+        ntuple, paths = branches[0].ntuple, [field.path for field in branches]
+        num_entries = int(ntuple.num_entries)
+        left = [
+            # Uproot gives the number of entries for a number of bytes.
+            _MANY * (num_entries - first) / ntuple.num_entries_for(_MANY, filter_name=paths, entry_start=first)
+            for first in boundaries
+            if first < num_entries
+        ]
+        return -np.array(left + [0.0] * (len(boundaries) - len(left)))
+    running = np.zeros(len(boundaries))
+    for branch in branches:
+        edges = np.asarray(branch.entry_offsets)
+        sizes = np.asarray(branch.member("fBasketBytes")[: len(edges) - 1])
+        if len(sizes) < len(edges) - 1 or not sizes.all():
+            # Some baskets stand in the tree itself.
+            sizes = np.diff(edges)
+        compressed = np.cumsum([0, *sizes])
+        running += np.interp(boundaries, edges, compressed) * (branch.uncompressed_bytes / max(1, compressed[-1]))
+    return running
 
 
-def _density(branch: Any, chunk: int) -> float:
-    """How much more bytes than on average entries have where they have most, over an eighth of `chunk` entries.
-
-    In a file of light and of heavy events, as `hadd` makes them, pieces of the mean size would be large.
-    """
-    edges = np.asarray(branch.entry_offsets)
-    sizes = np.asarray(branch.member("fBasketBytes")[: len(edges) - 1])
-    if len(sizes) < len(edges) - 1 or not sizes.all():
-        # Some baskets stand in the tree itself.
-        return 1.0
-    running, window = np.cumsum([0, *sizes]), max(1, chunk // 8)
-    most = (np.interp(edges + window, edges, running) - running).max() / window
-    return max(1.0, float(most * edges[-1] / running[-1]))
-
-
-def chunk_edges(boundaries: Sequence[int], start: int, stop: int, chunk: int) -> list[int]:
+def chunk_edges(
+    boundaries: Sequence[int], start: int, stop: int, chunk: int, sizes: NDArray[np.float64] | None = None
+) -> list[int]:
     """Edges that cut `start` to `stop` into pieces of at most `chunk` entries, as far as the baskets allow.
 
-    Baskets of more than 4 `chunk` entries are cut inside. Every piece then decompresses the whole basket again, which
-    takes longer but bounds the memory.
+    With `sizes`, running ones at the boundaries, `chunk` is in their unit. Baskets of more than 4 `chunk` are cut
+    inside. Every piece then decompresses the whole basket again, which takes longer but bounds the memory.
 
     Examples:
         >>> chunk_edges([0, 3, 6, 9, 12], 0, 12, 7)
@@ -73,13 +84,21 @@ def chunk_edges(boundaries: Sequence[int], start: int, stop: int, chunk: int) ->
         [0, 20]
         >>> chunk_edges([0, 100], 0, 100, 10)
         [0, 33, 66, 100]
+        >>> chunk_edges([0, 10, 20, 30], 0, 30, 8, sizes=np.array([0.0, 4.0, 8.0, 100.0]))
+        [0, 20, 23, 26, 30]
     """
+
+    def size(first: int, last: int) -> float:
+        before, after = np.interp([first, last], boundaries, boundaries if sizes is None else sizes)
+        return float(after - before)
+
     edges = [start]
     inside = [boundary for boundary in boundaries if start < boundary < stop] + [stop]
     for boundary, following in zip(inside, [*inside[1:], None], strict=True):
-        if following is not None and following - edges[-1] <= chunk:
+        if following is not None and size(edges[-1], following) <= chunk:
             continue
         first, entries = edges[-1], boundary - edges[-1]
-        num_pieces = -(-entries // (_MOST_CHUNKS_PER_BASKET * chunk))
+        # Baskets that stand in the tree itself have no bytes.
+        num_pieces = math.ceil(size(first, boundary) / (_MOST_CHUNKS_PER_BASKET * chunk)) or min(entries, 1)
         edges += [first + entries * piece // num_pieces for piece in range(1, num_pieces + 1)]
     return edges

@@ -14,7 +14,7 @@ import pyarrow as pa
 import uproot
 from numpy.typing import NDArray
 
-from ingestion.baskets import basket_boundaries, chunk_edges, entries_at_once
+from ingestion.baskets import basket_boundaries, chunk_edges, piece_edges
 from ingestion.branches import Place, carried_numbers, event_numbers, exactly, list_numbers
 from ingestion.errors import DamagedFileError, WrongBranchTypeError, reading
 from ingestion.files import FileInfo
@@ -98,9 +98,10 @@ def read_events(
     with tree:
         with reading(info.path, "its baskets' index"):
             branches = {field: tree[name] for field, name in names.items()}
-            edges = chunk_edges(
-                basket_boundaries(branches.values()), start, stop, chunk or entries_at_once(branches.values())
-            )
+            if chunk is None:
+                edges = piece_edges(branches.values(), start, stop)
+            else:
+                edges = chunk_edges(basket_boundaries(branches.values()), start, stop, chunk)
         for first, last in pairwise(edges):
             with reading(info.path, f"entries {first} to {last - 1}"):
                 arrays = {field: branch.array(entry_start=first, entry_stop=last) for field, branch in branches.items()}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, ParamSpec, TypeVar
+from typing import Final
 
 import tenacity
 
@@ -12,20 +11,11 @@ from ingestion.errors import UnreachableFileError
 #: Attempts at a read whose failure may pass.
 ATTEMPTS: Final = 4
 
-_Arguments = ParamSpec("_Arguments")
-_Result = TypeVar("_Result")
-
-
-def patiently(read: Callable[_Arguments, _Result], *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
-    """Call a function that reads a file; call it again, after a growing pause, when it raises UnreachableFileError.
-
-    Raises:
-        UnreachableFileError: The last attempt failed too.
-    """
-    attempts = tenacity.Retrying(
-        stop=tenacity.stop_after_attempt(ATTEMPTS),
-        wait=tenacity.wait_exponential(exp_base=3),
-        retry=tenacity.retry_if_exception_type(UnreachableFileError),
-        reraise=True,
-    )
-    return attempts(read, *args, **kwargs)
+#: Calls a function that reads a file, `patiently(read, path)`; again, after a growing pause, when it raises
+#: UnreachableFileError. The last one is raised as it is.
+patiently: Final = tenacity.Retrying(
+    stop=tenacity.stop_after_attempt(ATTEMPTS),
+    wait=tenacity.wait_exponential(exp_base=3),
+    retry=tenacity.retry_if_exception_type(UnreachableFileError),
+    reraise=True,
+)

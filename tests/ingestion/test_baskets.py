@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from made_events import jet, lepton, made_event, track
 
 from ingestion import baskets
-from ingestion.baskets import basket_boundaries, chunk_edges, entries_at_once
+from ingestion.baskets import basket_boundaries, chunk_edges, piece_edges
 from ingestion.files import FileInfo, SourceFile, inventory
 from ingestion.reader import read_events, select_events
 from ingestion.settings import IngestSettings
@@ -185,17 +185,19 @@ def test_ten_times_the_multiplicity_is_read_in_smaller_pieces(tmp_path: Path, mo
     assert longest == [80, 40]
 
 
-def test_a_few_heavy_events_after_light_ones_are_read_in_small_pieces(tmp_path: Path) -> None:
-    """They had the number of entries of the mean size: 190 MB instead of 40."""
+@pytest.mark.parametrize("kind", ["mktree", "mkrntuple"])
+def test_a_few_heavy_events_after_light_ones_are_read_in_small_pieces(tmp_path: Path, kind: str) -> None:
+    """They had the number of entries of the mean size: of a TTree 190 MB instead of 40, of an RNTuple 224."""
     path = tmp_path / "a.root"
     with uproot.recreate(path) as file:
-        tree = file.mktree("t", {"x": jagged(np.arange(1), np.zeros(0, np.float32)).type.content})
-        for length in (0, 0, 0, 0, 0, 0, 0, 0, 0, 500):
+        tree = getattr(file, kind)("t", {"x": jagged(np.arange(1), np.zeros(0, np.float32)).type.content})
+        for length in (1, 1, 1, 1, 1, 1, 500, 500, 1, 5000):
             tree.extend({"x": jagged(np.arange(101) * length, np.arange(100 * length, dtype=np.float32))})
     with uproot.open({path: "t"}) as tree, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(baskets, "_READ_BYTES", 40_000)
-        # 20 entries of 500 numbers; of the mean size, 200.
-        assert 15 <= entries_at_once([tree["x"]]) <= 25
+        patch.setattr(baskets, "_READ_BYTES", 300_000)
+        # Light baskets go together; a heavy one has 200 kB, and the last 2 MB.
+        assert piece_edges([tree["x"]], 0, 1000) == [0, 700, 900, 950, 1000]
+        assert piece_edges([tree["x"]], 650, 940) == [650, 700, 900, 940]
 
 
 def test_parts_of_a_file_hold_the_same_events_as_one_part(

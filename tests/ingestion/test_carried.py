@@ -125,7 +125,7 @@ def write_empty(path: Path) -> Path:
 def test_a_number_that_is_not_in_the_list_is_refused_with_file_and_entry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ingestion.reader.entries_at_once", lambda _: 1)
+    monkeypatch.setattr("ingestion.reader.piece_edges", lambda *_: [0, 3, 6])
     settings = IngestSettings(weights={"up": "WeightLHEF.Weight[7]"})
     with pytest.raises(
         WrongBranchTypeError,

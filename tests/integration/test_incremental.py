@@ -46,7 +46,7 @@ def events(first: int, *, count: int = 40) -> list[Row]:
                 track(3.0, 0.45, 0.2),
                 track(2.0 + 0.1 * n, 1.0, -1.0 - 0.01 * n),
             ],
-            photons=[tower(5.0, 1.5, 0.01 * n)],
+            photons=[tower(5.0, 1.5, 0.01 * n + 0.001 * first)],
             jets=[jet(40.0 + first + n, 0.5, 1.0)],
         )
         for n in range(count)
