@@ -44,6 +44,12 @@ class Measure(NamedTuple):
     margin: float = 0.001
     """The difference that counts as none; relative for a ratio."""
     percent: bool = False
+    is_share_of_time: bool = False
+
+    @property
+    def of_time(self) -> bool:
+        """Whether it depends on the times of steps and messages, which the simulator may miss."""
+        return self.is_ratio or self.is_share_of_time
 
     def text(self, value: float) -> str:
         """A value in words."""
@@ -171,7 +177,11 @@ _MEASURES: Final[dict[str, Measure]] = {
     "steps_not_finite": Measure("steps without effect", _number("steps_not_finite"), lower_is_better=True),
     "steps_per_cycle": Measure("steps of a worker between two of its sums", _number("steps_per_cycle")),
     "utilisation": Measure(
-        "share of the time in which workers compute", _number("utilisation"), percent=True, margin=0.01
+        "share of the time in which workers compute",
+        _number("utilisation"),
+        percent=True,
+        margin=0.01,
+        is_share_of_time=True,
     ),
     "best_epoch": Measure("best epoch", _number("best_epoch"), lower_is_better=True),
     "learning_rate_in_effect": Measure("learning rate in effect", _number("learning_rate_in_effect")),
