@@ -6,6 +6,7 @@ import json
 import platform
 import shutil
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -22,12 +23,14 @@ from pipeline.errors import USER_ERRORS, ConfigError, RunFolderError, StudiesFai
 from pipeline.machine.facts import read_machine
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
+from pipeline.runs.code_meaning import code_digests
 from pipeline.runs.provenance import code_version, now, package_versions
 from pipeline.runs.store import write_atomically
-from pipeline.stages.train import Train
+from pipeline.stages.train import Train, modules_of_method
 from pipeline.terminal.grid import Grid
 from pipeline.terminal.interrupts import stop_if_requested
 from pipeline.terminal.progress import Bar
+from training.settings import TrainSettings
 from training.simulation.calibrate import in_the_cloud
 from training.simulation.cluster import ClusterSettings
 from training.studies.calibration import FOLDER as TIMING
@@ -37,7 +40,7 @@ from training.studies.figures import draw_all
 from training.studies.measured import measure_all, num_steps
 from training.studies.measures import measure_of
 from training.studies.page import render
-from training.studies.plan import PlannedRun, Subject, dataset_digest, digest_of_study, planned_runs
+from training.studies.plan import PlannedRun, Subject, dataset_digest, digest_of, digest_of_study, planned_runs
 from training.studies.results import PACKED, StudyResult, TimeCheck, load, pack
 from training.studies.simulated import simulate_all
 from training.studies.study import FOLDER, StudySettings, form_of
@@ -206,11 +209,11 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
     checks: list[TimeCheck] = []
     busy = 0.0
     if is_simulated and settings.calibration_epochs is not None:
-        timing = plan_calibration(settings, subject, config.train, folder, cores=cores)
+        timing = plan_calibration(settings, subject, config.train, folder, cores=cores, code_of=code_of)
         busy = _busy_cores(timing.runs, folder / TIMING / "load.json")
         _measure(run_folder, timing.runs, folder, code, "measure this machine", may_diverge=False)
         measured, checks = calibrated(timing, read_or_measure(folder / TIMING, timing.checks[0].train))
-    runs = planned_runs(settings, subject, config.train, in_the_cloud(measured), folder)
+    runs = planned_runs(settings, subject, config.train, in_the_cloud(measured), folder, code_of=code_of)
     digest = digest_of_study(settings, runs, timing.runs if timing else ())
     found = load(folder / _RESULT, digest)
     if found is not None:
@@ -236,6 +239,20 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
     )
     write_atomically(folder / _RESULT, found.to_json())
     return found
+
+
+def code_of(subject: Subject, train: TrainSettings, is_simulated: bool) -> str:
+    """Digest of the meaning of the code of a run: other methods, networks and the words of the page are none of it."""
+    modules = [f"training.studies.{'simulated' if is_simulated else 'measured'}", *modules_of_method(train)]
+    modules += [] if is_simulated else ["training.launching.rank_process"]
+    settings = subject.settings
+    modules += [type(settings).__module__, settings.network.__module__ if isinstance(settings, HepSettings) else ""]
+    return _digest_of_code(tuple(filter(None, modules)))
+
+
+@cache
+def _digest_of_code(modules: tuple[str, ...]) -> str:
+    return digest_of(code_digests(modules))
 
 
 def _busy_cores(runs: Sequence[PlannedRun], path: Path) -> float:

@@ -59,11 +59,7 @@ class Train(Stage):
     def _part(self, config: Config, network: ModelName, settings: TrainSettings) -> Part:
         items = {**flat_items(config.model.of(network), "model"), **flat_items(settings, "train")}
         code = [f"pipeline.stages.{self.name}", "training.launching.rank_process", "training.workloads.hep"]
-        code += [config.model.of(network).__module__, type(settings.algorithm).__module__]
-        if settings.slowmo is not None:
-            code.append(type(settings.slowmo).__module__)
-        if settings.staleness_bound is not None:
-            code.append("training.algorithms.stale_synchronous")
+        code += [config.model.of(network).__module__, *modules_of_method(settings)]
         if settings.launcher == "spark-agents":
             code += ["training.agents.agent_process", "training.agents.run"]
         is_searched = config.model.of(network).is_searched
@@ -115,6 +111,16 @@ class Train(Stage):
         if any((context.out_dir / folder).glob("checkpoints/*/complete.json")):
             context.say(f"{folder}: training continues from the checkpoint of an interrupted run")
         return _train(context, network, folder, settings)
+
+
+def modules_of_method(settings: TrainSettings) -> list[str]:
+    """The modules of a method, which the registry of methods imports for it."""
+    found = [type(settings.algorithm).__module__]
+    if settings.slowmo is not None:
+        found.append(type(settings.slowmo).__module__)
+    if settings.staleness_bound is not None:
+        found.append("training.algorithms.stale_synchronous")
+    return found
 
 
 def summaries_of(trained: Version) -> dict[str, dict[str, Any]]:

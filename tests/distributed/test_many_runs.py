@@ -82,7 +82,16 @@ def test_a_run_of_a_study_that_diverged_stopped_all_others_at_each_repetition(
     diverging = {"algorithm": "local-sgd", "optimizer": "sgd", "learning_rate": 1e30}
     chosen: list[dict[str, Any]] = [{}, diverging, {"algorithm": "d-psgd"}]
     runs = [
-        planned(Subject(spec.workload), spec.train, None, None, tmp_path / "runs", f"method-{number}", {})
+        planned(
+            Subject(spec.workload),
+            spec.train,
+            None,
+            None,
+            tmp_path / "runs",
+            f"method-{number}",
+            {},
+            code_of=lambda *_: "",
+        )
         for number, spec in enumerate(specs(dataset, tmp_path / "specs", *chosen))
     ]
     told: list[tuple[int, int, str]] = []
@@ -106,7 +115,7 @@ def test_a_run_that_diverges_measures_no_times(
 
     monkeypatch.setattr("training.studies.measured.launch_all", diverge)
     [spec] = specs(dataset, tmp_path / "specs", {})
-    run = planned(Subject(spec.workload), spec.train, None, None, tmp_path / "runs", "sgd", {})
+    run = planned(Subject(spec.workload), spec.train, None, None, tmp_path / "runs", "sgd", {}, code_of=lambda *_: "")
     with pytest.raises(DivergedError, match="short"):
         measure_all([run], tmp_path / "job", code="", on_progress=pytest.fail, on_loss=pytest.fail, may_diverge=False)
     assert run.result is None

@@ -13,7 +13,7 @@ from training.settings import TrainSettings
 from training.simulation.calibrate import calibrate
 from training.simulation.cluster import ClusterSettings
 from training.simulation.probe import ALL_REDUCE, COMMIT, Measurement
-from training.studies.plan import PlannedRun, Subject, digest_of, on_this_machine, planned
+from training.studies.plan import CodeOf, PlannedRun, Subject, digest_of, on_this_machine, planned
 from training.studies.results import TimeCheck
 from training.studies.run_result import rates
 from training.studies.simulated import num_parameters, simulate_times
@@ -45,7 +45,7 @@ class CalibrationPlan(NamedTuple):
 
 
 def plan_calibration(
-    study: StudySettings, subject: Subject, base: TrainSettings, folder: Path, *, cores: int
+    study: StudySettings, subject: Subject, base: TrainSettings, folder: Path, *, cores: int, code_of: CodeOf
 ) -> CalibrationPlan:
     """The runs that measure this machine.
 
@@ -55,6 +55,7 @@ def plan_calibration(
         base: The section `train` of the config.
         folder: Folder of the study.
         cores: Number of cores, the highest number of workers.
+        code_of: The code of a run.
     """
     epochs = study.calibration_epochs or 1
     groups = len(subject.settings.open().group_rows("train"))
@@ -66,7 +67,7 @@ def plan_calibration(
 
     def run(name: str, settings: TrainSettings, **changes: Any) -> PlannedRun:
         train = TrainSettings.model_validate({**settings.model_dump(), **shared, **changes})
-        return planned(subject, on_this_machine(train, base), None, None, folder / FOLDER, name, {})
+        return planned(subject, on_this_machine(train, base), None, None, folder / FOLDER, name, {}, code_of=code_of)
 
     plain = like[study.reference]
     alone = [run("sgd", plain, algorithm="sgd", workers=1, batch_size=size) for size in (batch, batch * _LARGER_BATCH)]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,8 +13,6 @@ from training.studies.measures import measure_of
 from training.studies.results import Cell, StudyResult
 from training.studies.statistics import LEVEL, Difference, Judgement, Word, points, verdicts
 from training.studies.study import Claim
-
-_SMALLEST: Final = 1e-12
 
 
 class Comparison(NamedTuple):
@@ -44,8 +42,8 @@ class JudgedClaim(NamedTuple):
     claim: Claim
     verdict: ClaimVerdict
     judged: dict[Comparison, Judgement]
-    unknown: float = 0.0
-    """What its differences may be wrong by for all seeds together, see `StudyResult.time_error`."""
+    unknown: dict[Comparison, float]
+    """What each difference may be wrong by for all seeds together, see `_unknown`."""
 
     @property
     def needed(self) -> str:
@@ -53,15 +51,17 @@ class JudgedClaim(NamedTuple):
         if self.verdict is not ClaimVerdict.UNDECIDED:
             return ""
         check = "times that the check of the simulator confirms"
-        if together([_one(self.claim, each, 0.0) for each in self.judged.values()]) is not self.verdict:
+        by_seeds = {each: _one(self.claim, judgement, 0.0) for each, judgement in self.judged.items()}
+        if together([*by_seeds.values()], share=self.claim.share_of_cells) is not self.verdict:
             return check
-        undecided = [each for each in self.judged.values() if _one(self.claim, each, 0.0) is ClaimVerdict.UNDECIDED]
         lacking = [
-            (each.difference, _distance(self.claim, each.difference), each.num_comparisons) for each in undecided
+            (each, judgement.difference, _distance(self.claim, judgement.difference), judgement.num_comparisons)
+            for each, judgement in self.judged.items()
+            if by_seeds[each] is ClaimVerdict.UNDECIDED
         ]
-        most, distance, number = max(lacking, key=lambda each: each[0].excess(*each[1:]))
+        comparison, most, distance, number = max(lacking, key=lambda each: each[1].excess(*each[2:]))
         seeds = most.needed(distance, number)
-        return f"{seeds}, and {check}" if distance <= self.unknown else seeds
+        return f"{seeds}, and {check}" if distance <= self.unknown[comparison] else seeds
 
 
 def counted(found: Sequence[ClaimVerdict]) -> str:
@@ -74,17 +74,21 @@ def counted(found: Sequence[ClaimVerdict]) -> str:
     return ", ".join(f"{found.count(verdict)} {verdict}" for verdict in ClaimVerdict if verdict in found)
 
 
-def together(found: Sequence[ClaimVerdict]) -> ClaimVerdict:
-    """The verdict on several claims as one: confirmed if all are, refuted if one is.
+def together(found: Sequence[ClaimVerdict], *, share: float = 1.0) -> ClaimVerdict:
+    """The verdict on several as one: confirmed if this share of them is, by default all, and refuted if it cannot be.
 
     Examples:
-        >>> str(together([ClaimVerdict.CONFIRMED, ClaimVerdict.UNDECIDED]))
-        'undecided'
+        >>> verdicts = [ClaimVerdict.CONFIRMED, ClaimVerdict.CONFIRMED, ClaimVerdict.REFUTED]
+        >>> str(together(verdicts)), str(together(verdicts, share=0.6))
+        ('refuted', 'confirmed')
     """
-    for verdict in (ClaimVerdict.REFUTED, ClaimVerdict.UNDECIDED, ClaimVerdict.CONFIRMED):
-        if verdict in found:
-            return verdict
-    return ClaimVerdict.NOT_TESTED
+    tested = [each for each in found if each is not ClaimVerdict.NOT_TESTED]
+    if not tested:
+        return ClaimVerdict.NOT_TESTED
+    if tested.count(ClaimVerdict.CONFIRMED) >= share * len(tested):
+        return ClaimVerdict.CONFIRMED
+    is_possible = len(tested) - tested.count(ClaimVerdict.REFUTED) >= share * len(tested)
+    return ClaimVerdict.UNDECIDED if is_possible else ClaimVerdict.REFUTED
 
 
 def judge(result: StudyResult) -> tuple[dict[Comparison, Judgement], list[JudgedClaim]]:
@@ -92,17 +96,18 @@ def judge(result: StudyResult) -> tuple[dict[Comparison, Judgement], list[Judged
 
     All comparisons in one measure count together in the correction of Holm.
     """
-    claimed = {number: list(_of_claim(result, claim)) for number, claim in enumerate(result.study.claims)}
-    wanted = [*_with_reference(result), *(each for comparisons in claimed.values() for each in comparisons)]
+    claimed = [_possible(result, _of_claim(result, claim)) for claim in result.study.claims]
+    wanted = [*_possible(result, _with_reference(result)), *(each for comparisons in claimed for each in comparisons)]
     found: dict[Comparison, Judgement] = {}
     for measure in dict.fromkeys(each.measure for each in wanted):
         family = list(dict.fromkeys(each for each in wanted if each.measure == measure))
         found |= zip(family, verdicts([difference(result, each) for each in family]), strict=True)
     claims = []
-    for number, claim in enumerate(result.study.claims):
-        judged = {each: found[each] for each in claimed[number]}
-        unknown = result.time_error if measure_of(claim.measure).is_ratio else 0.0
-        verdict = together([_one(claim, each, unknown) for each in judged.values()])
+    for claim, comparisons in zip(result.study.claims, claimed, strict=True):
+        judged = {each: found[each] for each in comparisons}
+        unknown = {each: _unknown(result, each) for each in comparisons}
+        single = [_one(claim, judgement, unknown[each]) for each, judgement in judged.items()]
+        verdict = together(single, share=claim.share_of_cells)
         claims.append(JudgedClaim(claim, verdict, judged, unknown))
     return found, claims
 
@@ -111,26 +116,27 @@ def difference(result: StudyResult, comparison: Comparison) -> Difference:
     """The difference of two cells over the seeds that both have; positive where the first has the higher number.
 
     Accuracies are compared test event by test event, with the weights of the events; times and rates by the logarithm
-    of their ratio.
+    of their ratio. Without a seed in which neither diverged it is NaN.
     """
     measure = measure_of(comparison.measure)
     margin = measure.margin if comparison.margin is None else comparison.margin
     if measure.is_ratio:
         margin = math.log1p(margin)
+    numbers = [result.numbers(cell, comparison.measure) for cell in comparison[:2]]
+    seeds = sorted(numbers[0].keys() & numbers[1].keys())
+    if not seeds:
+        return Difference.of_numbers([math.nan, math.nan], margin)
     if comparison.measure == "test_accuracy":
         this, other = (
-            {run.seed: run.counts.is_correct for run in result.of(cell) if run.counts is not None}
+            {run.seed: run.counts.is_correct for run in result.with_result(cell) if run.counts is not None}
             for cell in comparison[:2]
         )
-        seeds = sorted(this.keys() & other.keys())
         table = np.array([this[seed].astype(np.int8) - other[seed].astype(np.int8) for seed in seeds])
         weights = result.weights
         found = Difference.of(table if weights is None else table * (weights / weights.mean()))._replace(margin=margin)
     else:
-        numbers = [result.numbers(cell, comparison.measure) for cell in comparison[:2]]
-        pairs = np.array([[each[seed] for each in numbers] for seed in sorted(numbers[0].keys() & numbers[1].keys())])
-        # A time of 0 has no logarithm.
-        pairs = np.log(np.maximum(pairs, _SMALLEST)) if measure.is_ratio else pairs
+        pairs = np.array([[each[seed] for each in numbers] for seed in seeds])
+        pairs = np.log(pairs) if measure.is_ratio else pairs
         with np.errstate(invalid="ignore"):
             values = pairs[:, 0] - pairs[:, 1]
         found = Difference.of_numbers(values, margin)
@@ -161,6 +167,24 @@ def in_words(comparison: Comparison, judgement: Judgement) -> str:
         opposite = {Word.BETTER: Word.WORSE, Word.WORSE: Word.BETTER}
         judgement = judgement._replace(word=opposite.get(judgement.word, judgement.word))
     return str(judgement)
+
+
+def _possible(result: StudyResult, comparisons: Iterable[Comparison]) -> list[Comparison]:
+    """Those whose numbers have a ratio: one worker takes no time to communicate, and 0 has no logarithm."""
+
+    def is_zero(cell: Cell, name: str) -> bool:
+        return measure_of(name).is_ratio and any(number <= 0 for number in result.numbers(cell, name).values())
+
+    return [each for each in comparisons if not any(is_zero(cell, each.measure) for cell in each[:2])]
+
+
+def _unknown(result: StudyResult, comparison: Comparison) -> float:
+    """What a difference may be wrong by for all seeds together: of logarithms for ratios, of parts for shares."""
+    measure = measure_of(comparison.measure)
+    if not measure.of_time:
+        return 0.0
+    error = result.time_error(comparison.this, comparison.other)
+    return error if measure.is_ratio else 1 - math.exp(-error)
 
 
 def _with_reference(result: StudyResult) -> Iterator[Comparison]:
@@ -207,7 +231,7 @@ def _one(claim: Claim, judgement: Judgement, unknown: float) -> ClaimVerdict:
     Args:
         claim: The claim.
         judgement: The verdict on the difference over the seeds.
-        unknown: What the difference may be wrong by for all seeds together, see `StudyResult.time_error`.
+        unknown: What the difference may be wrong by for all seeds together, see `_unknown`.
     """
     measure, value = measure_of(claim.measure), float(judgement.difference.value)
     margin = judgement.difference.margin

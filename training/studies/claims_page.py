@@ -43,7 +43,7 @@ class _Found(NamedTuple):
     @property
     def warning(self) -> str:
         """What is wrong with the times that it compares."""
-        return self.result.warning if measure_of(self.judged.claim.measure).is_ratio else ""
+        return self.result.warning if measure_of(self.judged.claim.measure).of_time else ""
 
 
 def render(results: Mapping[str, StudyResult], *, command: str, more: Sequence[str] = ()) -> str:
@@ -89,7 +89,8 @@ def _samples(named: Mapping[str, StudyResult]) -> str:
     for link, result in named.items():
         study, data = result.study, result.data
         counts = {split: "-" if study.times_only else f"{rows[-1]:,}" for split, rows in data["counts"].items()}
-        workers = study.vary.get("train.workers") or [study.train_settings(study.reference, {}, 1).workers]
+        most = max(study.train_settings(method, {}, 1).workers for method in study.methods)
+        workers = study.vary.get("train.workers") or [most]
         rows.append([link, ", ".join(map(str, workers)), *counts.values()])
         rows[-1] += [", ".join(filter(None, [data["sample_note"], data.get("digest", "")]))]
         rows[-1] += [len({run.seed for run in result.runs}), f"{len(result.runs):,}", result.made["created"][:10]]

@@ -5,16 +5,20 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from training.errors import DivergedError
 from training.launching.launcher import launch_all
 from training.loop.progress import Progress
 from training.loop.records import read_records
 from training.readers.sharding import even_parts, plan_epoch
-from training.studies.plan import PlannedRun
 from training.studies.run_result import Counts, write_result
-from training.studies.simulated import Tell
 from training.studies.trained import predictions_of
+
+# The plan of a study is no code of its runs, which are stale when their code changes.
+if TYPE_CHECKING:
+    from training.studies.plan import PlannedRun
+    from training.studies.simulated import Tell
 
 
 def measure_all(

@@ -28,7 +28,7 @@ RULE: Final = (
     "the intervals are not. *Undecided*: neither; the seeds or test events that would decide are given for a true "
     "difference as large as the measured one. A claim is *confirmed* or *refuted* if each of its comparisons, or one, "
     "is significantly so; on simulated times, only if the ratio is further from the claimed one than the check of the "
-    "simulator misses the measured ratio of two methods."
+    "simulator misses the measured ratio of two methods, or, for unlike numbers of workers, a measured time."
 )
 #: Headings of `check_rows`, after that of the method.
 CHECK_HEADINGS: Final = ("workers", "measured [ms]", "predicted [ms]", "error")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -30,6 +30,10 @@ class Subject(NamedTuple):
     settings: WorkloadSettings
     data: str = ""
     """Digest of events; empty for images, which are the public ones."""
+
+
+CodeOf = Callable[[Subject, TrainSettings, bool], str]
+"""Digest of the meaning of the code that trains a subject: in the simulator if the last argument says so."""
 
 
 class PlannedRun(NamedTuple):
@@ -61,7 +65,13 @@ class PlannedRun(NamedTuple):
 
 
 def planned_runs(
-    study: StudySettings, subject: Subject, base: TrainSettings, cluster: ClusterSettings, folder: Path
+    study: StudySettings,
+    subject: Subject,
+    base: TrainSettings,
+    cluster: ClusterSettings,
+    folder: Path,
+    *,
+    code_of: CodeOf,
 ) -> list[PlannedRun]:
     """The runs of a study, seed by seed, so that an interrupted study has complete seeds.
 
@@ -71,6 +81,7 @@ def planned_runs(
         base: The section `train` of the config, which says how this machine starts ranks, and the first seed.
         cluster: The simulated cluster, as measured.
         folder: Folder of the study.
+        code_of: The code of a run: its result is stale when that changes.
     """
     found = []
     for seed in range(base.seed, base.seed + study.seeds):
@@ -78,8 +89,9 @@ def planned_runs(
             for values in study.combinations(method):
                 train = on_this_machine(study.train_settings(method, values, seed), base)
                 here = study.cluster_settings(cluster, values) if study.execution == "simulate" else None
-                found.append(planned(subject, train, here, study.times_only, folder / "runs", method, values))
-                found[-1] = found[-1]._replace(title=study.title_of(method))
+                where = folder / "runs"
+                run = planned(subject, train, here, study.times_only, where, method, values, code_of=code_of)
+                found.append(run._replace(title=study.title_of(method)))
     return found
 
 
@@ -91,13 +103,15 @@ def planned(
     folder: Path,
     method: str,
     values: dict[str, Any],
+    *,
+    code_of: CodeOf,
 ) -> PlannedRun:
     """A run in a folder of its own: its name holds the digest, so that runs of other settings stay."""
     content: list[Any] = [_VERSION, times_only, subject.settings.meaning, subject.data, train.result_items()]
     times = (
         train.model_dump(mode="json", include=_TIMES_DEPEND_ON) if cluster is None else cluster.model_dump(mode="json")
     )
-    content.append(times)
+    content += [times, code_of(subject, train, cluster is not None)]
     digest = digest_of(content)
     where = (folder / method / f"seed-{train.seed}-{digest}").absolute()
     return PlannedRun(method, method, values, subject, train, cluster, times_only, digest, where)

@@ -79,18 +79,17 @@ class StudyResult(NamedTuple):
         packed = np.frombuffer(base64.b64decode(self.test_weights), dtype=np.float32)
         return packed.astype(np.float64) if len(packed) else None
 
-    @property
-    def time_error(self) -> float:
-        """Error that all simulated ratios of times may share, as a logarithm: infinite if no time was checked.
+    def time_error(self, this: Cell, other: Cell) -> float:
+        """Error that all simulated ratios of two cells' times may share, as a logarithm: infinite without any check.
 
-        It is the largest factor by which the simulator misses the measured ratio of two methods, or the one measured
-        time.
+        It is the largest factor by which the simulator misses the measured ratio of two methods. Times of unlike
+        numbers of workers do not miss alike, so that a single time's miss counts too; so it does if there is only one.
         """
         if not self.is_simulated:
             return 0.0
         misses = [math.log(each.predicted / each.measured) for each in self.checks]
-        if len(misses) == 1:
-            return abs(misses[0])
+        if len(misses) == 1 or (misses and self._workers(this) != self._workers(other)):
+            misses.append(0.0)
         return max(misses) - min(misses) if misses else math.inf
 
     @property
@@ -156,11 +155,19 @@ class StudyResult(NamedTuple):
         return next(iter(found.values())) if len(found) == 1 else found[self.best(cell)]
 
     def numbers(self, cell: Cell, measure: str) -> dict[int, float]:
-        """A measure of each run of a cell, by seed."""
+        """A measure of each run of a cell, by seed; a run that diverged has only the measure of that.
+
+        Tables, figures and comparisons take them from here, so that they are of the same runs.
+        """
         chosen = measure_of(measure)
-        others = {run.seed: run for run in self._other(cell, chosen.relative_to)}
-        runs = {run.seed: run for run in self.of(cell) if not chosen.relative_to or run.seed in others}
-        return {seed: chosen.of(run, others.get(seed, run)) for seed, run in runs.items()}
+        others = {run.seed: run for run in self._other(cell, chosen.relative_to) if not run.has_diverged}
+        runs = self.of(cell) if measure == "diverged" else self.with_result(cell)
+        found = {run.seed: run for run in runs if not chosen.relative_to or run.seed in others}
+        return {seed: chosen.of(run, others.get(seed, run)) for seed, run in found.items()}
+
+    def with_result(self, cell: Cell) -> list[RunResult]:
+        """The runs of a cell at its best that did not diverge, by seed."""
+        return [run for run in self.of(cell) if not run.has_diverged]
 
     def curves(self, cell: Cell, name: str) -> Floats:
         """A quantity of each run and epoch, (num_seeds, num_epochs), of the runs that did not diverge."""
@@ -186,6 +193,10 @@ class StudyResult(NamedTuple):
         words = [self.study.title_of(cell.method)]
         words += [f"{key.rpartition('.')[2].replace('_', ' ')} {text}" for key, text in cell.values]
         return ", ".join(words)
+
+    def _workers(self, cell: Cell) -> int:
+        values = {key: json.loads(text) for key, text in cell.values}
+        return self.study.train_settings(cell.method, values, 1).workers
 
     def _cell(self, run: RunResult) -> Cell:
         return Cell.of(run.method, {k: value for k, value in run.values.items() if k not in self.study.best_of})

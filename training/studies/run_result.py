@@ -20,6 +20,8 @@ FILE: Final = "result.json"
 _TRAINING: Final = ("read", "compute", "communicate", "wait")
 #: What the records say about all workers, by epoch.
 _OF_ALL: Final = ("val_accuracy", "val_loss", "train_loss", "train_accuracy", "consensus_distance")
+#: What the records count of commits, by epoch: how often each value came.
+_COUNTED: Final = ("staleness", "scaling_percent")
 
 
 class Counts(NamedTuple):
@@ -133,13 +135,14 @@ def read_result(folder: Path, method: str, values: dict[str, Any], seed: int) ->
 
 def curves_of(ranks: Sequence[Sequence[Record]]) -> dict[str, list[float]]:
     """Quantities by epoch, averaged over the workers [s]; those of the average model as recorded."""
-    found: dict[str, list[float]] = {name: [] for name in (*_OF_ALL, "seconds", "communicate", "staleness")}
+    found: dict[str, list[float]] = {name: [] for name in (*_OF_ALL, "seconds", "communicate", *_COUNTED)}
     for epoch in _by_epoch(ranks):
         for name in _OF_ALL:
             found[name].append(float(epoch[0][name]))
         found["seconds"].append(float(np.mean([record["seconds"] for record in epoch])))
         found["communicate"].append(float(np.mean([communicating(record) for record in epoch])))
-        found["staleness"].append(_staleness(epoch))
+        for name in _COUNTED:
+            found[name].append(_mean_of_counts(epoch, name))
     return {name: [float(f"{value:.6g}") for value in values] for name, values in found.items()}
 
 
@@ -208,7 +211,8 @@ def _by_epoch(ranks: Sequence[Sequence[Record]]) -> list[list[Record]]:
     return [records for _, records in sorted(found.items())]
 
 
-def _staleness(records: Sequence[Record]) -> float:
-    times = [(int(number), count) for record in records for number, count in record.get("staleness", {}).items()]
-    updates = sum(count for _, count in times)
-    return sum(number * count for number, count in times) / updates if updates else 0.0
+def _mean_of_counts(records: Sequence[Record], name: str) -> float:
+    """The mean of a number over the commits of all workers, which count how often they had each value."""
+    times = [(int(number), count) for record in records for number, count in record.get(name, {}).items()]
+    commits = sum(count for _, count in times)
+    return sum(number * count for number, count in times) / commits if commits else 0.0

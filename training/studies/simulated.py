@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import Tensor, nn
@@ -21,10 +21,13 @@ from training.readers.memory_rows import MemoryRows
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
 from training.simulation.simulate import Simulated, simulate
-from training.studies.plan import PlannedRun
 from training.studies.run_result import Counts, write_result
 from training.studies.trained import fresh_model, train_in_simulator
 from training.workloads.workload import Workload
+
+# The plan of a study is no code of its runs, which are stale when their code changes.
+if TYPE_CHECKING:
+    from training.studies.plan import PlannedRun
 
 _FLOAT_BYTES: Final = {"float32": 4, "float64": 8}
 _STAND_IN_PARAMETERS: Final = 256
@@ -105,15 +108,20 @@ def num_parameters(workload: Workload) -> int:
 
 
 class _StandIn(nn.Module):
-    """A network whose gradient is 0, to simulate times, which do not depend on the learnt weights."""
+    """A network of constant loss and gradient, to simulate times, which do not depend on the learnt weights.
+
+    No two elements of its gradient are equal and none is 0, so that gradient dropping sends as many as it should.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.weights = nn.Parameter(torch.zeros(_STAND_IN_PARAMETERS))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """One class of probability 1 for each of the inputs (num_events, 1)."""
-        return inputs * self.weights.sum()
+        """Two classes of equal probability for each of the inputs (num_events, 1), which are 1."""
+        slopes = torch.linspace(0.5, 1.0, _STAND_IN_PARAMETERS, dtype=self.weights.dtype)
+        zero = (self.weights - self.weights.detach()) @ slopes
+        return torch.cat([inputs * zero, torch.zeros_like(inputs)], dim=1)
 
 
 def simulate_times(

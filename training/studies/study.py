@@ -84,6 +84,8 @@ class Claim(_Section):
     """What is compared."""
     at_least: Positive | None = None
     """By how much `better` is better: a factor for times and rates, else a difference; null: by any amount."""
+    share_of_cells: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """In which share of its comparisons it must be so: 1 for all."""
     within: Positive | None = None
     """The difference that counts as none for `equivalent` and `flat`, relative for times; null: that of the measure."""
 

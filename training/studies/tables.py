@@ -56,26 +56,22 @@ def _over(result: StudyResult, table: StudyTable, cells: Sequence[Cell]) -> tupl
 
 
 def summed_up(result: StudyResult, cell: Cell, name: str) -> str:
-    """A measure of a cell: mean, standard deviation and standard error over the seeds.
-
-    A run that diverged has none, but for the measure of that.
-    """
-    measure, numbers = measure_of(name), result.numbers(cell, name)
-    gone = {run.seed for run in result.of(cell) if run.has_diverged and name != "diverged"} & numbers.keys()
-    values = [value for seed, value in numbers.items() if seed not in gone]
+    """A measure of a cell: mean, standard deviation and standard error over the seeds, and how many runs diverged."""
+    measure, runs, values = measure_of(name), result.of(cell), [*result.numbers(cell, name).values()]
+    gone = 0 if name == "diverged" else len(runs) - len(result.with_result(cell))
     finite = [value for value in values if math.isfinite(value)]
-    lost = {"diverged": len(gone), measure.text(math.inf): len(values) - len(finite)}
     if not values:
         return "diverged" if gone else "-"
+    lost = {"diverged": gone, measure.text(math.inf): len(values) - len(finite)}
     if not finite:
-        return "; ".join([measure.text(values[0]), *([f"diverged in {len(gone)} of {len(numbers)}"] if gone else [])])
+        return "; ".join([measure.text(values[0]), *([f"diverged in {gone} of {len(runs)}"] if gone else [])])
     mean = mean_of(finite)
     words = measure.text(mean.value)
     if measure.percent and mean.num_seeds > 1:
         words += f" ± {100 * mean.spread:.2f} (s.e. {100 * mean.error:.2f})"
     elif mean.spread > _VISIBLE * abs(mean.value):
         words += f" ± {measure.text(mean.spread)}"
-    return "; ".join([words, *(f"{what} in {count} of {len(numbers)}" for what, count in lost.items() if count)])
+    return "; ".join([words, *(f"{what} in {count} of {len(runs)}" for what, count in lost.items() if count)])
 
 
 #: Headings of `claim_row`.
@@ -90,7 +86,7 @@ def claim_row(judged: JudgedClaim, result: StudyResult) -> list[str]:
         for each, judgement in judged.judged.items()
     )
     words = MARKS[judged.verdict] + (f" (needs {judged.needed})" if judged.needed else "")
-    if result.warning and measure_of(claim.measure).is_ratio:
+    if result.warning and measure_of(claim.measure).of_time:
         words += f"; {result.warning}"
     return [claim.claim, measure_of(claim.measure).words, found, words]
 
@@ -189,11 +185,18 @@ def still_learning(result: StudyResult) -> str:
 
 
 def what_was_left_out(result: StudyResult) -> list[str]:
-    """Sentences about steps without effect, and about messages that the simulated network lost; none where all is well.
+    """Sentences about runs that diverged, steps without effect and lost messages; none where all is well.
 
     A run that diverged has no records, so that its steps are not among them.
     """
     found = []
+    gone = [run.method for run in result.runs if run.has_diverged]
+    if gone:
+        titles = ", ".join(f"{result.study.title_of(name)} {gone.count(name)}" for name in dict.fromkeys(gone))
+        found.append(
+            f"{len(gone)} of {len(result.runs)} runs diverged to a loss that is not finite: of {titles}. Tables, "
+            "figures and comparisons are of the other runs."
+        )
     refused = _sums(result, "steps_not_finite")
     if refused:
         found.append(

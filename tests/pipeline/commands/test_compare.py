@@ -9,11 +9,17 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from models.networks.hlf_settings import HlfSettings
 from pipeline.cli import app
+from pipeline.commands import compare
 from pipeline.commands.compare import Study, _busy_cores, _remove_written, make_all
+from pipeline.runs import code_meaning
 from pipeline.terminal import interrupts
 from pipeline.terminal.exit_codes import Exit
 from training.errors import TrainingError
+from training.settings import TrainSettings
+from training.studies.plan import Subject
+from training.workloads.hep_settings import HepSettings
 
 
 def test_only_what_a_comparison_writes_is_removed(tmp_path: Path) -> None:
@@ -54,6 +60,46 @@ def test_a_study_made_just_before_does_not_make_the_machine_busy(
     assert _busy_cores(left, load) == 0
 
 
+@pytest.mark.parametrize(
+    ("changed", "stale"),
+    [
+        ("training.algorithms.ad_psgd", {"simulated", "measured"}),
+        ("training.loop.trainer", {"simulated", "measured"}),
+        ("models.networks.hlf", {"simulated", "measured"}),
+        ("training.simulation.costs", {"simulated", "measured"}),
+        ("training.launching.rank_process", {"measured"}),
+        ("training.studies.simulated", {"simulated"}),
+        # Other methods, networks, workloads, and what makes the page.
+        ("training.algorithms.swarm_sgd", set()),
+        ("training.algorithms.slowmo", set()),
+        ("models.networks.particles", set()),
+        ("training.workloads.images", set()),
+        ("training.studies.study", set()),
+        ("training.studies.claims", set()),
+        ("pipeline.commands.compare", set()),
+    ],
+)
+def test_after_a_change_of_the_code_old_numbers_stayed(
+    monkeypatch: pytest.MonkeyPatch, changed: str, stale: set[str]
+) -> None:
+    subject = Subject(HepSettings(folder=Path("features"), network=HlfSettings()), "a")
+    train = TrainSettings.model_validate({"workers": 2, "algorithm": "ad-psgd"})
+
+    def found() -> dict[str, str]:
+        compare._digest_of_code.cache_clear()
+        return {how: compare.code_of(subject, train, how == "simulated") for how in ("simulated", "measured")}
+
+    before, read = found(), code_meaning._read
+
+    def other(name: str, file: Path, modified: int) -> Any:
+        module = read(name, file, modified)
+        return module._replace(digest="other") if name == changed else module
+
+    monkeypatch.setattr(code_meaning, "_read", other)
+    assert {how for how, digest in found().items() if digest != before[how]} == stale
+    compare._digest_of_code.cache_clear()
+
+
 @pytest.fixture
 def three(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three studies; the first has a further name."""
@@ -67,13 +113,13 @@ def test_all_studies_are_made_and_those_that_failed_are_named(monkeypatch: pytes
     made: list[tuple[str, str, str]] = []
     broken = {"a", "c"}
 
-    def compare(_: object, study: Study, *, command: str, **__: Any) -> Path:
+    def made_by(_: object, study: Study, *, command: str, **__: Any) -> Path:
         made.append((study.name, study.form, command))
         if study.name in broken:
             raise TrainingError("A rank is gone.")
         return Path("page.md")
 
-    monkeypatch.setattr("pipeline.commands.compare.compare", compare)
+    monkeypatch.setattr("pipeline.commands.compare.compare", made_by)
     done = CliRunner().invoke(app, ["compare", "--study", "all", "--config", "demo"])
     words = "python -m pipeline compare --study {} --form small --config demo"
     assert made == [(name, "small", words.format(name)) for name in ("a", "b", "c")]

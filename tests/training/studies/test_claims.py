@@ -228,13 +228,62 @@ def test_simulated_times_decided_although_their_check_missed_by_more_than_the_ef
 
 def test_seeds_alone_were_said_to_decide_what_the_error_of_the_times_hides() -> None:
     found = judged({"better": "sgd", "than": "ar-sgd", "at_least": 0.0005, "within": 0.1}, ACCURACIES)
-    [judgement] = found.judged.values()
+    [(comparison, judgement)] = found.judged.items()
     size = abs(float(judgement.difference.value))
-    assert found._replace(unknown=0.9 * size).needed == found.needed
+    assert found._replace(unknown={comparison: 0.9 * size}).needed == found.needed
     assert (
-        found._replace(unknown=1.1 * size).needed
+        found._replace(unknown={comparison: 1.1 * size}).needed
         == f"{found.needed}, and times that the check of the simulator confirms"
     )
+
+
+@pytest.mark.parametrize(("workers", "verdict"), [(2, ClaimVerdict.CONFIRMED), (8, ClaimVerdict.UNDECIDED)])
+def test_times_of_unlike_numbers_of_workers_took_only_the_spread_among_the_checks(
+    workers: int, verdict: ClaimVerdict
+) -> None:
+    """Both methods miss by a factor of 2.5: their ratio is right, that to another number of workers may not be."""
+    checks = [TimeCheck(method, 2, 1.0, 0.4) for method in ("ar-sgd", "ad-psgd")]
+    claim = {"better": {"method": "ad-psgd", "train.workers": workers}, "measure": "seconds_per_batch"}
+    found = judged({**claim, "than": {"method": "ar-sgd", "train.workers": 2}}, TIMES._replace(checks=checks))
+    assert found.verdict is verdict
+
+
+def test_a_share_of_the_time_was_claimed_although_no_check_confirmed_the_times() -> None:
+    shares = {"ar-sgd": 0.5, "ad-psgd": 0.9, "sgd": 1.0}
+    runs = [
+        run._replace(numbers={**run.numbers, "utilisation": share + 0.001 * seed})
+        for method, share in shares.items()
+        for seed in SEEDS
+        for run in [made_run(method, seed)]
+    ]
+    result = made_result(made_study(), runs)
+    claim = {"better": "ad-psgd", "than": "ar-sgd", "measure": "utilisation"}
+    assert judged(claim, result).verdict is ClaimVerdict.UNDECIDED
+    assert "check of the simulator" in judged(claim, result).needed
+    assert judged(claim, result._replace(checks=EXACT)).verdict is ClaimVerdict.CONFIRMED
+    # Times wrong by a factor of 2 make a share wrong by half.
+    wrong = [EXACT[0], TimeCheck("ad-psgd", 2, 1.0, 0.5)]
+    assert judged(claim, result._replace(checks=wrong)).verdict is ClaimVerdict.UNDECIDED
+
+
+def test_a_time_of_0_was_compared_as_a_factor_of_a_billion() -> None:
+    runs = ACCURACIES.runs
+    alone = [
+        run._replace(curves={**run.curves, "communicate": [0.0] * 6}) if run.method == "sgd" else run for run in runs
+    ]
+    study = made_study(compared=["communication_per_epoch"])
+    found, _ = judge(made_result(study, alone))
+    assert [each.this for each in found] == [Cell("ad-psgd")]
+
+
+@pytest.mark.parametrize(
+    ("share", "verdict"),
+    [(1.0, ClaimVerdict.REFUTED), (0.7, ClaimVerdict.REFUTED), (0.6, ClaimVerdict.CONFIRMED)],
+)
+def test_a_claim_about_most_cells_was_judged_in_all(share: float, verdict: ClaimVerdict) -> None:
+    law = {"ar-sgd": lambda _: 0.1, "ad-psgd": lambda workers: 0.05 if workers > 2 else 0.2}
+    claim = {"better": "ad-psgd", "than": "ar-sgd", "measure": "seconds_per_batch", "share_of_cells": share}
+    assert judged(claim, times(law)).verdict is verdict
 
 
 def test_measured_times_need_no_check() -> None:

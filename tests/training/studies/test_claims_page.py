@@ -43,6 +43,11 @@ def test_claims_of_all_studies_about_one_subject_stand_together() -> None:
     assert "AD-PSGD against AR-SGD: +10.00 points (" in rows[0]
 
 
+def test_the_workers_of_a_study_were_those_of_its_reference() -> None:
+    page = render({"a.md": result_of("a", BETTER)._replace(study=made_study(reference="sgd"))}, command="x")
+    assert "| [a](a.md) | 4 | " in page
+
+
 def test_studies_that_only_time_come_last() -> None:
     made = result_of("a", FASTER)
     timed = made._replace(study=made_study(title="Study a", claims=[FASTER], times_only=4))

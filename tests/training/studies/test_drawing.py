@@ -11,6 +11,7 @@ from drawn import outside
 from made_study import EPOCHS, NUM_EVENTS, STUDY, made_result, made_run, made_study
 
 from models.evaluation.style import PlotLabels
+from training.studies.claims import effect, judge
 from training.studies.figures import draw, draw_all
 from training.studies.page import render
 from training.studies.results import StudyResult, TimeCheck
@@ -159,6 +160,24 @@ def test_a_table_over_a_key_has_a_column_for_each_value() -> None:
     lines = study_table(result._replace(study=study), study.tables[0]).splitlines()
     assert lines[0] == "|  | time of the run [s], workers 2 | time of the run [s], workers 4 |"
     assert [line.split(" ± ")[0] for line in lines[2:]] == ["| AD-PSGD | 1.22", "| SGD | 2.44"]
+
+
+def test_tables_figures_and_comparisons_treated_a_run_that_diverged_differently() -> None:
+    """A table left it out, while the mean in a figure and a comparison had it as 0 %."""
+    study = made_study(vary={WORKERS: [4]})
+    at = {WORKERS: 4}
+    runs = [made_run(name, seed, values=at) for name in ("ar-sgd", "ad-psgd") for seed in (1, 2)]
+    result = made_result(study, [*runs, diverged("ad-psgd", **at), made_run("ar-sgd", 3, values=at)])
+    (axes,) = figure_of({"y": "test_accuracy", "x": WORKERS, "methods": ["ad-psgd"]}, result=result).axes
+    assert axes.containers[0].lines[0].get_ydata() == [0.9]
+    found, _ = judge(result)
+    ((comparison, judgement),) = found.items()
+    assert effect(comparison, judgement)[0] == "+0.00 points"
+    assert judgement.difference.num_seeds == 2
+    (words,) = what_was_left_out(result)
+    assert words.startswith("1 of 6 runs diverged to a loss that is not finite: of AD-PSGD 1. Tables, figures and")
+    none = made_result(study, [diverged("ad-psgd", **at), made_run("ar-sgd", 3, values=at)])
+    assert [effect(*each)[0] for each in judge(none)[0].items()] == ["a run diverged or ended too early"]
 
 
 def test_a_goal_that_no_run_reached_hid_that_another_diverged() -> None:

@@ -20,11 +20,13 @@ NETWORK = HlfSettings(hidden=[4])
 
 
 def runs_of(
-    *, base: dict[str, Any] | None = None, cluster: Any = None, data: str = "a", **study: Any
+    *, base: dict[str, Any] | None = None, cluster: Any = None, data: str = "a", code: str = "1", **study: Any
 ) -> list[PlannedRun]:
     subject = Subject(HepSettings(folder=Path("features"), network=NETWORK), data)
     train = TrainSettings.model_validate(base or {})
-    return planned_runs(made_study(**study), subject, train, cluster or ClusterSettings(), Path("study"))
+    return planned_runs(
+        made_study(**study), subject, train, cluster or ClusterSettings(), Path("study"), code_of=lambda *_: code
+    )
 
 
 def test_runs_come_seed_by_seed_in_folders_of_their_own() -> None:
@@ -47,6 +49,8 @@ def test_runs_come_seed_by_seed_in_folders_of_their_own() -> None:
         ({"train": {"workers": 4, "batch_size": 8}}, {"simulate": False, "mpi": False}),
         ({"base": {"seed": 2}}, {"simulate": False, "mpi": False}),
         ({"data": "b"}, {"simulate": False, "mpi": False}),
+        # `compare` said "all runs are done" after a fix of an algorithm.
+        ({"code": "2"}, {"simulate": False, "mpi": False}),
     ],
 )
 def test_a_run_is_stale_when_its_result_can_change(

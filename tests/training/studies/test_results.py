@@ -104,6 +104,12 @@ def test_speed_up_and_temporal_efficiency_compare_with_the_same_seed() -> None:
     assert result.numbers(Cell("sgd"), "temporal_efficiency")[1] < 1
 
 
+def test_the_variance_of_epochs_had_the_first_one_which_the_figure_leaves_out() -> None:
+    one = made_run("sgd", 1)
+    times = {**one.curves, "seconds": [9.0, 1.0, 3.0]}
+    assert made_result(made_study(), [one._replace(curves=times)]).numbers(Cell("sgd"), "variance_of_epochs") == {1: 1}
+
+
 def test_the_time_to_an_accuracy_is_that_of_the_first_epoch_which_has_it() -> None:
     result = made_result(made_study(), [made_run("sgd", 1, seconds=1.0)])
     # 0.501, 0.753, 0.847: the third epoch of 1.01 s.
@@ -118,7 +124,8 @@ def test_a_run_that_diverged_is_a_result(tmp_path: Path) -> None:
     assert lost is not None
     assert (lost.numbers["diverged"], lost.made_with) == (1.0, "commit 2")
     result = made_result(made_study(), [lost, made_run("ad-psgd", 2), made_run("ar-sgd", 1)])
-    assert result.numbers(Cell("ad-psgd"), "test_accuracy") == {1: 0.0, 2: 0.9}
+    assert result.numbers(Cell("ad-psgd"), "test_accuracy") == {2: 0.9}
+    assert result.numbers(Cell("ad-psgd"), "diverged")[1] == 1
     assert len(result.curves(Cell("ad-psgd"), "val_loss")) == 1
     assert read_result(tmp_path / "none", "ad-psgd", {}, 1) is None
 
@@ -127,11 +134,19 @@ def test_curves_are_means_over_the_workers_whatever_epochs_each_took_part_in() -
     def record(epoch: int, seconds: float, staleness: dict[str, int]) -> dict[str, Any]:
         common = {"val_accuracy": 0.5, "val_loss": 1.0, "train_loss": 1.0, "train_accuracy": 0.5}
         times = {"seconds": seconds, "seconds_by_kind": {"compute": 1.0, "wait": 0.5}, "hidden_seconds": 0.25}
-        return {"epoch": epoch, "consensus_distance": 0.1, "staleness": staleness, **common, **times}
+        return {
+            "epoch": epoch,
+            "consensus_distance": 0.1,
+            "staleness": staleness,
+            "scaling_percent": {"40": 2, "10": 1},
+            **common,
+            **times,
+        }
 
     ranks = [[record(0, 1.0, {"0": 1}), record(1, 2.0, {"2": 1})], [record(1, 4.0, {"4": 3})]]
     found = curves_of(ranks)
     assert (found["seconds"], found["staleness"]) == ([1.0, 3.0], [0.0, 3.5])
+    assert found["scaling_percent"] == [30.0, 30.0]
     # In a thread, averages count as communication too.
     assert found["communicate"] == [0.75, 0.75]
     inline = [[{**each, "hidden_seconds": 0.0, "exchange_seconds": 0.4} for each in records] for records in ranks]

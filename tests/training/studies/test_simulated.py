@@ -11,13 +11,16 @@ import psutil
 import pytest
 from feature_datasets import write_dataset
 from made_study import made_study
+from simulated import settings, toy_network, toy_rows
 
 from models.networks.hlf_settings import HlfSettings
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
+from training.simulation.simulate import simulate
 from training.studies.measures import measure_of
 from training.studies.plan import PlannedRun, Subject, planned_runs
-from training.studies.simulated import run_simulated, simulate_all
+from training.studies.run_result import numbers_of
+from training.studies.simulated import run_simulated, simulate_all, simulate_times
 from training.workloads.hep_settings import HepSettings
 
 
@@ -31,7 +34,7 @@ def subject(tmp_path_factory: pytest.TempPathFactory) -> Subject:
 def runs_of(subject: Subject, folder: Path, **changes: Any) -> list[PlannedRun]:
     train = {"workers": 4, "batch_size": 8, "epochs": 2, **changes.pop("train", {})}
     study = made_study(**{"train": train, "seeds": 1, **changes})
-    return planned_runs(study, subject, TrainSettings(), ClusterSettings(), folder)
+    return planned_runs(study, subject, TrainSettings(), ClusterSettings(), folder, code_of=lambda *_: "")
 
 
 @pytest.mark.slow
@@ -80,6 +83,18 @@ def test_a_study_of_times_learns_nothing_and_takes_the_steps_it_says(subject: Su
     assert run.result.counts is None
     assert run.result.numbers["samples"] == 4 * 5 * 8
     assert run.result.numbers["seconds_per_batch"] > ClusterSettings().step_seconds
+
+
+@pytest.mark.parametrize("drop_rate", [0.0, 0.5, 0.9])
+def test_a_study_of_times_sent_nothing_where_gradients_are_dropped(drop_rate: float) -> None:
+    """The stand-in for the network had a gradient of 0, of which dropping leaves nothing."""
+    chosen = settings(algorithm={"name": "sharded", "drop_rate": drop_rate, "shards": 2}, workers=4, batch_size=16)
+    slow = ClusterSettings(step_seconds=1e-3, event_seconds=0, jitter=0.1, latency_seconds=2e-5, bytes_per_second=1e6)
+    real = simulate(toy_network(), toy_rows(640), toy_rows(16, groups=1), chosen, slow)
+    count = sum(weights.numel() for weights in toy_network().parameters())
+    found = simulate_times([160] * 4, chosen, slow, num_parameters=count)
+    numbers = [numbers_of(each.records, chosen)["samples_per_second"] for each in (real, found)]
+    assert numbers[1] == pytest.approx(numbers[0], rel=0.1)
 
 
 @pytest.mark.slow
