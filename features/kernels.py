@@ -95,7 +95,7 @@ def build_features(events: pa.Table, settings: FeatureSettings, *, scales: Energ
     if not settings.particles:
         offsets, core = np.zeros_like(offsets), core[:0]
         # Files without candidates have no tracks at all.
-        lone &= np.diff(arrays.tracks.offsets) > 0
+        lone &= arrays.tracks.pt.size > 0
     few_jets, few_bjets = hlf[:, HLF.num_jets] < settings.min_jets, hlf[:, HLF.num_bjets] < settings.min_bjets
     # Of several reasons the earliest cut counts.
     reasons = np.select(

@@ -37,14 +37,15 @@ def piece_edges(branches: Iterable[Any], start: int, stop: int) -> list[int]:
     The bytes are those of the baskets, or clusters, there: a file of light and of heavy events, as `hadd` makes them,
     is cut into short pieces where they are heavy.
     """
-    branches = list(branches)
+    # Several numbers of one list are one branch.
+    branches = list({id(branch): branch for branch in branches}.values())
     boundaries = basket_boundaries(branches)
     around = boundaries[bisect_right(boundaries, start) - 1 : bisect_left(boundaries, stop) + 1]
     return chunk_edges(around, start, stop, _READ_BYTES, _running_bytes(branches, around))
 
 
 def _running_bytes(branches: Sequence[Any], boundaries: Sequence[int]) -> NDArray[np.float64]:
-    """Uncompressed bytes before each of some boundaries, to a constant."""
+    """Uncompressed bytes before each of some boundaries, up to a constant."""
     if isinstance(branches[0], RField):
         ntuple, paths = branches[0].ntuple, [field.path for field in branches]
         num_entries = int(ntuple.num_entries)
@@ -86,6 +87,8 @@ def chunk_edges(
         [0, 33, 66, 100]
         >>> chunk_edges([0, 10, 20, 30], 0, 30, 8, sizes=np.array([0.0, 4.0, 8.0, 100.0]))
         [0, 20, 23, 26, 30]
+        >>> chunk_edges([0, 2, 4], 0, 4, 8, sizes=np.array([0.0, 500.0, 400.0]))
+        [0, 1, 2, 4]
     """
 
     def size(first: int, last: int) -> float:
@@ -98,7 +101,7 @@ def chunk_edges(
         if following is not None and size(edges[-1], following) <= chunk:
             continue
         first, entries = edges[-1], boundary - edges[-1]
-        # Baskets that stand in the tree itself have no bytes.
-        num_pieces = math.ceil(size(first, boundary) / (_MOST_CHUNKS_PER_BASKET * chunk)) or min(entries, 1)
+        # Baskets that stand in the tree itself have no bytes, and an entry is not cut.
+        num_pieces = min(entries, max(1, math.ceil(size(first, boundary) / (_MOST_CHUNKS_PER_BASKET * chunk))))
         edges += [first + entries * piece // num_pieces for piece in range(1, num_pieces + 1)]
     return edges

@@ -16,8 +16,8 @@ from typing import ClassVar, Final, Self
 
 from ingestion.secrets import redact
 
-#: Error numbers that stay: damaged bytes cause the first three, as sizes and places; a wrong path causes the others.
-#: Any other may pass: a file that is given up for a passing error would be lost for good.
+#: Error numbers of files that no retry helps: damaged bytes cause the first three, as sizes and places; a wrong path
+#: causes the others. Any other error may pass: a file that is given up for it would be lost for good.
 _LASTING: Final = {
     *(errno.EINVAL, errno.EOVERFLOW, errno.EFBIG),
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM),

@@ -156,7 +156,7 @@ def _raw_events(
         collections[name] = Jagged(offsets, {field: values for field, (_, values) in columns.items()})
         if is_discriminant:
             jets, btag = collections[name].fields, collections[name].fields["btag"]
-            # An event with a discriminant that is no number is rejected, like one with any other.
+            # NaN rejects the event, as in any other feature.
             jets["btag"] = np.where(np.isfinite(btag), btag > settings.min_btag, np.nan)
     carried = {
         name: carried_numbers(arrays[name], name, each, path=info.path, dtype=info.carried[name], first=first)

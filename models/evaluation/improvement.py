@@ -26,7 +26,7 @@ def improvement(before: ScoredEvents, after: ScoredEvents) -> Estimate:
         after: The same events with those of the new model.
 
     Raises:
-        UndefinedMetricError: A probability is not finite, or the weights of a sample add up to 0 or less.
+        UndefinedMetricError: A probability is not finite, or the weights of a class add up to 0 or less.
     """
     if not (np.isfinite(before.probabilities).all() and np.isfinite(after.probabilities).all()):
         raise UndefinedMetricError("a probability is not finite; the model or its input is damaged")

@@ -55,7 +55,8 @@ def joined(labels: Labels, samples: NDArray[np.str_], weights: Floats) -> NDArra
         while True:
             found, place = np.unique(names[ours], return_inverse=True)
             sums = np.bincount(place, weights[ours])
-            if len(found) == 1 or sums.min() > 0:
+            # A sum that is no number is refused elsewhere.
+            if len(found) == 1 or not sums.min() <= 0:
                 break
             names[ours & (names == found[sums.argmin()])] = found[sums.argsort()[-1]]
     return names
@@ -75,6 +76,8 @@ def mixing_factors(
     Examples:
         >>> mixing_factors(np.zeros(3, int), np.array(["a", "a", "b"]), np.ones(3), {"a": 6.0, "b": 1.0}).tolist()
         [3.0, 3.0, 1.0]
+
+    A sample that is joined to another brings its rate along.
     """
     factors = np.ones(len(labels))
     if rates is not None:
@@ -83,7 +86,8 @@ def mixing_factors(
             ours = labels == label
             found, place = np.unique(names[ours], return_inverse=True)
             if len(found) > 1:
-                sizes = np.array([rates[name] for name in found])
+                joint = dict(zip(samples[ours], names[ours], strict=True))
+                sizes = np.array([sum(rates[each] for each in joint if joint[each] == name) for name in found])
                 factors[ours] = (sizes / np.bincount(place, weights[ours]))[place]
     return factors
 

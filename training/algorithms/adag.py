@@ -67,7 +67,7 @@ class Adag(Agn):
             shard.vector += mean[shard.part]
 
         made = await self.centre.commit(add)
-        self.staleness.update((made.before - clocks).tolist())
+        self.staleness.update((made.before - clocks)[made.after > made.before].tolist())
         # The worker continues from the centre without its own commit, which does not make the next one stale.
         self.clocks += made.after - made.before
         return True

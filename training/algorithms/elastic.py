@@ -42,7 +42,7 @@ class ElasticSettings(ServerSettings):
     @override
     def steps_needed(self) -> int:
         """Those before the first exchange of changed models; by `snapshot` that is part of the step after them."""
-        return 1 if self.equilibrium_stop else self.local_steps + (self.gradient == "snapshot")
+        return (1 if self.equilibrium_stop else self.local_steps) + (self.gradient == "snapshot")
 
 
 class ElasticAlgorithm(ServerAlgorithm):

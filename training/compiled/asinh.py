@@ -37,4 +37,6 @@ def _single(value: Any) -> Any:
     found = (found * rest + np.float32(3.3333331174e-1)) * rest * square
     number = np.float32(power)
     found = rest + (found - number * np.float32(2.12194440e-4) - np.float32(0.5) * square)
-    return np.copysign(found + number * np.float32(0.693359375), value)
+    found = np.copysign(found + number * np.float32(0.693359375), value)
+    # What is not finite has no mantissa.
+    return found if size < np.float32(np.inf) else np.float32(np.nan)

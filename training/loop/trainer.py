@@ -114,7 +114,10 @@ class Trainer:
         """Refuse a run whose model would be the initial one."""
         settings = self._settings
         method, of_all = settings.algorithm, settings.batch_size * self._transport.world_size
-        steps = settings.epochs * -(-sum(self._rows) // of_all)
+        if method.steps_needed <= 1:
+            return
+        of_epoch = self._share()[0].num_steps if self._is_static else -(-sum(self._rows) // of_all)
+        steps = settings.epochs * of_epoch
         if steps < method.steps_needed:
             raise NoExchangeError(
                 f"a worker takes about {steps} steps in this run, but the first exchange of {method.name} that changes "

@@ -85,9 +85,11 @@ def together(found: Sequence[ClaimVerdict], *, share: float = 1.0) -> ClaimVerdi
     tested = [each for each in found if each is not ClaimVerdict.NOT_TESTED]
     if not tested:
         return ClaimVerdict.NOT_TESTED
-    if tested.count(ClaimVerdict.CONFIRMED) >= share * len(tested):
+    # 0.55 * 20 is above 11.
+    needed = math.ceil(share * len(tested) - 1e-9)
+    if tested.count(ClaimVerdict.CONFIRMED) >= needed:
         return ClaimVerdict.CONFIRMED
-    is_possible = len(tested) - tested.count(ClaimVerdict.REFUTED) >= share * len(tested)
+    is_possible = len(tested) - tested.count(ClaimVerdict.REFUTED) >= needed
     return ClaimVerdict.UNDECIDED if is_possible else ClaimVerdict.REFUTED
 
 
@@ -140,6 +142,9 @@ def difference(result: StudyResult, comparison: Comparison) -> Difference:
         with np.errstate(invalid="ignore"):
             values = pairs[:, 0] - pairs[:, 1]
         found = Difference.of_numbers(values, margin)
+        if comparison.measure == "diverged":
+            # Of numbers that are 0 or 1: that all seeds agree is known no better than one more of them.
+            found = found._replace(of_seed=np.maximum(found.of_seed, 1 / len(seeds)))
     return found._replace(value=found.value - comparison.shift)
 
 
@@ -183,8 +188,8 @@ def _unknown(result: StudyResult, comparison: Comparison) -> float:
     measure = measure_of(comparison.measure)
     if not measure.of_time:
         return 0.0
-    error = result.time_error(comparison.this, comparison.other)
-    return error if measure.is_ratio else 1 - math.exp(-error)
+    error = result.time_error(comparison.this, comparison.other, of_ratio=measure.is_ratio)
+    return measure.power_of_time * error if measure.is_ratio else 1 - math.exp(-error)
 
 
 def _with_reference(result: StudyResult) -> Iterator[Comparison]:

@@ -43,6 +43,8 @@ class Measure(NamedTuple):
     """Whether it is a time or a rate: two runs compare by their ratio."""
     margin: float = 0.001
     """The difference that counts as none; relative for a ratio."""
+    power_of_time: int = 1
+    """2 for the square of a time, which the simulator misses by the square of a factor."""
     percent: bool = False
     is_share_of_time: bool = False
 
@@ -141,8 +143,8 @@ def _seconds_to(goal: float) -> Callable[[RunResult, RunResult], float]:
     return found
 
 
-def _time(words: str, of: Callable[[RunResult, RunResult], float]) -> Measure:
-    return Measure(words, of, lower_is_better=True, is_ratio=True, margin=0.1)
+def _time(words: str, of: Callable[[RunResult, RunResult], float], *, power: int = 1) -> Measure:
+    return Measure(words, of, lower_is_better=True, is_ratio=True, margin=0.1, power_of_time=power)
 
 
 _MEASURES: Final[dict[str, Measure]] = {
@@ -158,7 +160,7 @@ _MEASURES: Final[dict[str, Measure]] = {
     "samples_per_second": Measure("events per second", _number("samples_per_second"), is_ratio=True, margin=0.1),
     "seconds_per_epoch": _time("time per epoch [s]", _of_epochs(np.median)),
     "communication_per_epoch": _time("communication per epoch [s]", _of_epochs(np.median, "communicate")),
-    "variance_of_epochs": _time("variance of the time per epoch [s2]", _of_epochs(_variance)),
+    "variance_of_epochs": _time("variance of the time per epoch [s2]", _of_epochs(_variance), power=2),
     "seconds": _time("time of the run [s]", _of_epochs(np.sum)),
     "speed_up": Measure("speed-up t(1) / t(n)", _speed_up, "alone", is_ratio=True, margin=0.1),
     "temporal_efficiency": Measure(

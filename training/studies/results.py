@@ -79,16 +79,18 @@ class StudyResult(NamedTuple):
         packed = np.frombuffer(base64.b64decode(self.test_weights), dtype=np.float32)
         return packed.astype(np.float64) if len(packed) else None
 
-    def time_error(self, this: Cell, other: Cell) -> float:
-        """Error that all simulated ratios of two cells' times may share, as a logarithm: infinite without any check.
+    def time_error(self, this: Cell, other: Cell, *, of_ratio: bool = True) -> float:
+        """Error that all simulated times of two cells may share, as a logarithm: infinite without any check.
 
         It is the largest factor by which the simulator misses the measured ratio of two methods. Times of unlike
-        numbers of workers do not miss alike, so that a single time's miss counts too; so it does if there is only one.
+        numbers of workers do not miss alike, so that a single time's miss counts too; so it does if there is only one,
+        and for what is not of a ratio of times.
         """
         if not self.is_simulated:
             return 0.0
         misses = [math.log(each.predicted / each.measured) for each in self.checks]
-        if len(misses) == 1 or (misses and self._workers(this) != self._workers(other)):
+        is_single = len(misses) == 1 or not of_ratio
+        if misses and (is_single or self._workers(this) != self._workers(other)):
             misses.append(0.0)
         return max(misses) - min(misses) if misses else math.inf
 

@@ -12,7 +12,7 @@ from minimal_configs import MINIMAL
 from rich.console import Console
 from stages_here import without_spark
 
-from features.errors import WeightSumError
+from features.errors import FeatureError
 from features.normalisation import physics_factors
 from pipeline.commands.evaluate_files import _generated, _new_events, _samples
 from pipeline.config import Config
@@ -65,5 +65,5 @@ def test_predictions_alone_were_refused_for_a_sum_of_weights_that_nobody_needs()
     }
     samples, has_truth = _samples(["/data/new.root"], Config.model_validate(MINIMAL))
     assert physics_factors(_generated(samples, counters, has_truth=has_truth), 1.0) == {"new-1": 1.0}
-    with pytest.raises(WeightSumError):
+    with pytest.raises(FeatureError, match="positive sum"):
         physics_factors(_generated(samples, counters, has_truth=True), 1.0)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numba
 import numpy as np
+import pytest
 
 from features.compiling import compiled
 from training.compiled.asinh import asinh
+from training.compiled.kernel import kernel
 
 
 @compiled
@@ -22,3 +27,10 @@ def test_asinh_of_single_precision_is_right_within_rounding_from_0_to_the_larges
         found = asinhs(sign * values)
         expected = np.arcsinh(sign * values.astype(np.float64))
         np.testing.assert_allclose(found, expected, rtol=2e-7, atol=2e-7)
+
+
+@pytest.mark.parametrize("options", [{}, kernel.keywords], ids=["exact", "as in kernels"])
+def test_what_is_not_finite_becomes_no_number(options: dict[str, Any]) -> None:
+    # It became about 89, which hid from a compiled network what torch shows.
+    values = np.array([np.nan, np.inf, -np.inf, 1.0], dtype=np.float32)
+    assert np.isnan(numba.njit(**options)(asinhs.py_func)(values)).tolist() == [True, True, True, False]  # type: ignore[attr-defined]
