@@ -29,7 +29,8 @@ RULE: Final = (
     "difference as large as the measured one. A claim is *confirmed* or *refuted* if each of its comparisons, or one, "
     "is significantly so; a claim of a share of them is *refuted* if that share can no longer be so. A claim about "
     "simulated times, or shares of time, needs a difference from the claimed one beyond what the check of the "
-    "simulator misses: the measured ratio of two methods, or, for shares and for unlike numbers of workers, a measured time."
+    "simulator misses: the measured ratio of two methods, or, for shares and for unlike numbers of workers, a measured "
+    "time."
 )
 #: Headings of `check_rows`, after that of the method.
 CHECK_HEADINGS: Final = ("workers", "measured [ms]", "predicted [ms]", "error")
