@@ -267,7 +267,13 @@ class Runner:
             with context.bar(stage.name, "") as bar:
                 bar(0, 0, "writing the manifest")
                 manifest = self._manifest(stage, fingerprint, upstream, result, seconds)
-                store.commit(folder, manifest, digests=result.digests, taken_over=result.taken_over)
+                store.commit(
+                    folder,
+                    manifest,
+                    earlier=context.current,
+                    digests=result.digests,
+                    taken_over=result.taken_over,
+                )
         except BaseException as error:
             # After Ctrl-C too. A kill leaves an unfinished folder; the next run continues or removes it. A version
             # that the pointer names is published and stays.
