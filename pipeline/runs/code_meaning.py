@@ -54,8 +54,6 @@ _SPEAKING: Final = frozenset({"print", "say", "note", "warn", "debug", "info", "
 _WITHOUT_MEANING: Final = frozenset({"ctx", "kind", "returns", "type_comment"})
 #: Modules of types; what is made of them stands where it is used.
 _TYPES: Final = frozenset({"collections.abc", "typing"})
-
-
 _IMPORTS: Final = (ast.Import, ast.ImportFrom, ast.alias)
 
 
