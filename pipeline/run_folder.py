@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
@@ -86,24 +86,32 @@ class RunFolder:
         """The versions of all stages, and the models of each network that were promoted."""
         return [*(self.store(stage.name) for stage in STAGES), *Registry.all_of(self.config.run_dir)]
 
-    def upstream(self, stage: Stage, *, mixed: bool = False, command: str = "") -> dict[str, Version]:
+    def upstream(
+        self, stage: Stage, *, mixed: bool = False, command: str = "", instead: Mapping[str, Version] | None = None
+    ) -> dict[str, Version]:
         """Current versions of the stages that a stage reads.
 
         Args:
             stage: The stage.
             mixed: Whether they may have been made from other versions than these.
             command: The command that reads them, for messages, if it is not the stage.
+            instead: By stage, versions with other manifests than those on disk.
 
         Raises:
             MissingInputError: One is missing, or they do not belong together.
         """
         self.refuse_missing_upstream([stage], command=command)
-        found = {name: self.store(name).current() for name in stage.upstream_of(self.config)}
+        replaced = instead or {}
+
+        def current(name: str) -> Version | None:
+            return replaced.get(name) or self.store(name).current()
+
+        found = {name: current(name) for name in stage.upstream_of(self.config)}
         versions = {name: version for name, version in found.items() if version is not None}
         if not mixed:
             _refuse_mixed_versions(stage, versions)
         for name in stage.optional_upstream:
-            version = self.store(name).current()
+            version = current(name)
             if version is not None and not _made_from_others(STAGE_OF[name], version, versions):
                 versions[name] = version
         return versions

@@ -143,7 +143,7 @@ class Runner:
         with self.run_folder.locked():
             stale = [(plan, plan.current) for plan in self.plan() if plan.state is State.STALE and plan.current]
             # All manifests are made before the first is written: an error changes nothing.
-            manifests = []
+            accepted: dict[str, Version] = {}
             for plan, current in stale:
                 if missing := missing_files(current.folder, current.files):
                     raise RunFolderError(
@@ -151,13 +151,14 @@ class Runner:
                         f"Run the stage again; nothing was accepted."
                     )
                 found = plan.stage.find_inputs(self.config, current, self.console)
-                fingerprint = self._fingerprint(plan.stage, found, self.run_folder.upstream(plan.stage, mixed=True))
-                accepted = {"when": now(), "reasons": plan.reasons}
+                upstream = self.run_folder.upstream(plan.stage, mixed=True, instead=accepted)
+                fingerprint = self._fingerprint(plan.stage, found, upstream)
+                why = {"when": now(), "reasons": plan.reasons}
                 # What later versions may take over depends on how this one was made, not on what was accepted.
-                changes = {"fingerprint": fingerprint.to_json(), "accepted": accepted, "made_from": current.made_from}
-                manifests.append(current.manifest | changes)
-            for (plan, current), manifest in zip(stale, manifests, strict=True):
-                self.run_folder.store(plan.stage.name).rewrite_manifest(current, manifest)
+                changes = {"fingerprint": fingerprint.to_json(), "accepted": why, "made_from": current.made_from}
+                accepted[plan.stage.name] = current._replace(manifest=current.manifest | changes)
+            for plan, current in stale:
+                self.run_folder.store(plan.stage.name).rewrite_manifest(current, accepted[plan.stage.name].manifest)
                 self.log.event("stage accepted", stage=plan.stage.name, version=current.name, reasons=plan.reasons)
         return [plan.stage.name for plan, _ in stale]
 
@@ -267,7 +268,13 @@ class Runner:
             with context.bar(stage.name, "") as bar:
                 bar(0, 0, "writing the manifest")
                 manifest = self._manifest(stage, fingerprint, upstream, result, seconds)
-                store.commit(folder, manifest, digests=result.digests, taken_over=result.taken_over)
+                store.commit(
+                    folder,
+                    manifest,
+                    earlier=context.current,
+                    digests=result.digests,
+                    taken_over=result.taken_over,
+                )
         except BaseException as error:
             # After Ctrl-C too. A kill leaves an unfinished folder; the next run continues or removes it. A version
             # that the pointer names is published and stays.

@@ -17,6 +17,7 @@ from models.evaluation.scored_events import ScoredEvents
 from models.prediction import predict
 from pipeline.errors import USER_ERRORS, PromotionError, cannot_write
 from pipeline.run_folder import RunFolder
+from pipeline.runs.fingerprint import Fingerprint
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.outputs import changed_files
 from pipeline.runs.provenance import code_version, now
@@ -30,6 +31,7 @@ from pipeline.runs.trained_models import (
     refuse_seen_events,
 )
 from pipeline.stages.evaluate import Evaluate
+from pipeline.stages.table import STAGE_OF
 from pipeline.terminal.progress import Bar
 from training.threads import use_threads
 
@@ -173,7 +175,7 @@ def _publish(run_folder: RunFolder, registry: Registry, trained: Version, digest
         shutil.copytree(trained.folder / network / "model", folder / "model")
         copy_record(trained.folder / network, folder)
         exported = run_folder.store("export").current()
-        if exported is not None and exported.manifest["upstream"]["train"] == trained.name:
+        if exported is not None and _is_export_of(trained, exported):
             shutil.copyfile(exported.folder / network / "model.onnx", folder / "model.onnx")
         registry.commit(
             folder,
@@ -188,6 +190,12 @@ def _publish(run_folder: RunFolder, registry: Registry, trained: Version, digest
         )
     except OSError as cause:
         raise cannot_write(folder, cause) from cause
+
+
+def _is_export_of(trained: Version, exported: Version) -> bool:
+    """Whether a version of `export` holds the networks of a training; an equal training has the same ones."""
+    read = Fingerprint.from_json(exported.made_from).inputs.get("train")
+    return read is not None and read.digest == STAGE_OF["export"].content_read(trained)
 
 
 def _digest(folder: Path) -> str:

@@ -1,6 +1,7 @@
 """The meaning of code for a result: syntax trees of the modules that an entry point imports.
 
-Comments, docstrings, texts of errors and statements that only print or log change no result, so they do not count.
+Comments, docstrings, texts of errors, types of functions, the order of imports, and statements that only print or log
+change no result, so they do not count. Types of fields do: pydantic reads them.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import ast
 import hashlib
 from collections.abc import Iterable
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -49,7 +51,10 @@ _TEMPLATES: Final = (".html", ".css", ".js")
 _LOADER: Final = "FileSystemLoader"
 #: Calls that only affect what users read.
 _SPEAKING: Final = frozenset({"print", "say", "note", "warn", "debug", "info", "warning"})
-_WITHOUT_MEANING: Final = frozenset({"ctx", "kind", "type_comment"})
+_WITHOUT_MEANING: Final = frozenset({"ctx", "kind", "returns", "type_comment"})
+#: Modules of types; what is made of them stands where it is used.
+_TYPES: Final = frozenset({"collections.abc", "typing"})
+_IMPORTS: Final = (ast.Import, ast.ImportFrom, ast.alias)
 
 
 class _Module(NamedTuple):
@@ -122,10 +127,15 @@ def _canonical(node: object, imports: set[str]) -> str:
         imports: Collects the names of our modules that are imported, also inside functions.
     """
     if isinstance(node, list):
-        return f"[{','.join([_canonical(each, imports) for each in node if not _only_speaks(each)])}]"
+        texts = []
+        counting = [each for each in node if not (_only_speaks(each) or _only_types(each))]
+        for is_import, group in groupby(counting, key=lambda each: isinstance(each, _IMPORTS)):
+            found = [_canonical(each, imports) for each in group]
+            texts += sorted(found) if is_import else found
+        return f"[{','.join(texts)}]"
     if not isinstance(node, ast.AST):
         return repr(node)
-    if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+    if isinstance(node, ast.If) and _is_for_checkers(node):
         return _canonical(node.orelse, imports)
     if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in PACKAGES:
         imports.add(node.module)
@@ -137,7 +147,7 @@ def _canonical(node: object, imports: set[str]) -> str:
     parts = [type(node).__name__]
     for name in node._fields:
         value = getattr(node, name, None)
-        if name not in _WITHOUT_MEANING and value is not None and value != []:
+        if name not in _WITHOUT_MEANING and value is not None and value != [] and not _is_type(node, name):
             parts.append(f"{name}={_canonical(value, imports)}")
     return f"({' '.join(parts)})"
 
@@ -151,6 +161,22 @@ def _only_speaks(node: object) -> bool:
         return isinstance(value.value, str)
     called = value.func if isinstance(value, ast.Call) else None
     return (called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")) in _SPEAKING
+
+
+def _only_types(node: object) -> bool:
+    """Whether a statement only imports types."""
+    if isinstance(node, ast.If):
+        return _is_for_checkers(node) and not node.orelse
+    return isinstance(node, ast.ImportFrom) and node.module in _TYPES
+
+
+def _is_for_checkers(node: ast.If) -> bool:
+    return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def _is_type(node: ast.AST, field: str) -> bool:
+    """Whether a field of a node is the type of an argument of a function."""
+    return isinstance(node, ast.arg) and field == "annotation"
 
 
 def _is_text(node: ast.expr) -> bool:

@@ -7,6 +7,7 @@ leaves out values that differ in every run, such as times; so an equal result ma
 from __future__ import annotations
 
 import contextlib
+import filecmp
 import json
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -74,21 +75,26 @@ class OutputFile(NamedTuple):
         return (place(self.lies_in) if self.lies_in else folder) / self.path
 
 
-def written_files(folder: Path, but: Collection[str]) -> list[OutputFile]:
+def written_files(
+    folder: Path, but: Collection[str], *, before: Path, files_before: Iterable[OutputFile]
+) -> list[OutputFile]:
     """All files of a version, by path. They and their names are flushed to disk.
 
     Args:
         folder: The version's folder.
         but: Names of files to leave out, such as the manifest.
+        before: Folder of the version whose files may have been taken over.
+        files_before: Its files. One that was taken over keeps its digest: a new one would hide damage.
     """
+    known = {each.path: each for each in files_before if not each.lies_in}
     found = []
     inside = sorted(folder.rglob("*"))
     for path in (path for path in inside if path.is_file() and path.name not in but):
-        digest = _digest(path)
         with path.open("rb") as file:
             os.fsync(file.fileno())
-        content = _digest_of_json(path) if path.suffix in {".json", ".jsonl"} else None
-        found.append(OutputFile(path.relative_to(folder).as_posix(), path.stat().st_size, digest, content or digest))
+        name = path.relative_to(folder).as_posix()
+        is_known = name in known and _is_taken_over(path, before / name)
+        found.append(known[name] if is_known else _described(path, name))
     for path in (folder, *(path for path in inside if path.is_dir())):
         flush_folder(path)
     return found
@@ -166,6 +172,18 @@ def _digest_of_json(path: Path) -> str | None:
     except ValueError:
         return None
     return digest_of(value)
+
+
+def _is_taken_over(path: Path, old: Path) -> bool:
+    """Whether a file is an earlier one or, where the file system has no links, a copy of it."""
+    return old.is_file() and (path.samefile(old) or filecmp.cmp(path, old, shallow=False))
+
+
+def _described(path: Path, name: str) -> OutputFile:
+    """A file with its digests; `name` is its path below the folder of the version."""
+    digest = _digest(path)
+    content = _digest_of_json(path) if path.suffix in {".json", ".jsonl"} else None
+    return OutputFile(name, path.stat().st_size, digest, content or digest)
 
 
 def _digest(path: Path) -> str:

@@ -11,13 +11,18 @@ from typing import Final
 
 from pipeline.runs.code_meaning import ROOT
 
-#: Packages whose versions can change numbers.
+#: Packages whose versions can change numbers or figures.
 _PACKAGES: Final = (
     "awkward",
+    "boost-histogram",
     "cramjam",
+    "da4ml",
     "fastjet",
+    "hls4ml",
     "isal",
+    "matplotlib",
     "mpi4py",
+    "mplhep",
     "numba",
     "numpy",
     "onnx",
@@ -28,6 +33,7 @@ _PACKAGES: Final = (
     "pyspark",
     "pythia8mc",
     "scikit-learn",
+    "scipy",
     "torch",
     "uproot",
 )
@@ -39,7 +45,7 @@ def now() -> str:
 
 
 def package_versions() -> dict[str, str]:
-    """Installed versions of Python and of the packages that can change numbers."""
+    """Installed versions of Python and of the packages that can change numbers or figures."""
     versions = {name: installed_version(name) or "not installed" for name in _PACKAGES}
     return {"python": platform.python_version(), **versions}
 

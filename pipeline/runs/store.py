@@ -178,6 +178,7 @@ class StageStore:
         folder: Path,
         manifest: dict[str, Any],
         *,
+        earlier: Version | None = None,
         digests: Mapping[str, str] | None = None,
         taken_over: Iterable[OutputFile] = (),
     ) -> Version:
@@ -186,13 +187,16 @@ class StageStore:
         Args:
             folder: The version folder.
             manifest: Its manifest, without the list of files.
+            earlier: The version whose local files it may have taken over, under the same paths.
             digests: Known digests of files on object storage, by path.
             taken_over: Files on object storage that an earlier version wrote.
 
         Raises:
             StorageInUseError: Another run folder has published a version of this number.
         """
-        files = written_files(folder, but={MANIFEST, own_folders.MARKER})
+        before, files_before = (earlier.folder, earlier.files) if earlier else (folder, [])
+        own = {MANIFEST, own_folders.MARKER}
+        files = written_files(folder, but=own, before=before, files_before=files_before)
         if self.stored:
             files += [*self.stored.written(folder.name, digests or {}), *taken_over]
         outputs = [each.to_json() for each in files]

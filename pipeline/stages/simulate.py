@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from ingestion.storage import file_digest
 from pipeline.config import Config
 from pipeline.configuration.sections import flat_items
 from pipeline.machine.doctor import Need
@@ -16,6 +17,8 @@ from pipeline.stages.base import Check, Context, Part, Result, Stage
 
 _CODE: Final = ("ingestion.generation.production",)
 _POOL: Final = "pile-up"
+#: Settings of Pythia that name a file, in lower case as Pythia compares them.
+_FILES: Final = frozenset({"beams:lhef", "beams:lhefheader", "slha:file"})
 
 
 class Simulate(Stage):
@@ -50,8 +53,8 @@ class Simulate(Stage):
         }
         found = {_POOL: Part(pool, _CODE, ())} if settings.pile_up.mean else {}
         for process in settings.processes:
-            # The content of a file with settings counts, not its name.
-            lines = hashlib.sha256("\n".join(process.lines()).encode()).hexdigest()
+            # The content of files counts, not their names.
+            lines = hashlib.sha256("\n".join(map(_with_content, process.lines())).encode()).hexdigest()
             own = flat_items(process.model_copy(update={"file": None, "pythia": []}), f"simulate.{process.name}")
             found[process.name] = Part({**common, **own, f"simulate.{process.name}.pythia": lines}, _CODE, ())
         return found
@@ -93,6 +96,15 @@ class Simulate(Stage):
                 Check("files in the folder = records", len(roots) == len(records), f"{len(roots)}"),
             ],
         )
+
+
+def _with_content(line: str) -> str:
+    """A setting of Pythia; of one that names a file, a digest of the content in place of the name."""
+    words = line.replace("=", " ", 1).split()
+    if len(words) < 2 or words[0].lower() not in _FILES:
+        return line
+    file = Path(words[1].strip('"'))
+    return f"{words[0]} = {file_digest(file)}" if file.is_file() else line
 
 
 def _digest(records: list[dict[str, Any]]) -> str:

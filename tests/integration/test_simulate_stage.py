@@ -26,6 +26,8 @@ from pipeline.machine.spark_session import SparkProvider
 from pipeline.runs.code_meaning import ROOT
 from pipeline.runs.store import StageStore
 from pipeline.simulated_samples import with_simulated_samples
+from pipeline.stages.base import Part
+from pipeline.stages.simulate import Simulate
 
 _MISSING = [name for name in ("pythia8mc", "fastjet") if errors.find_spec(name) is None]
 needs_generator = pytest.mark.skipif(bool(_MISSING), reason=f"{_MISSING} of the extra `simulate` are not installed")
@@ -82,6 +84,24 @@ def test_files_with_settings_start_at_the_folder_of_the_config(tmp_path: Path) -
     processes = [{"name": "wjets"}, {"name": "ttbar", "file": "my.cmnd"}]
     config = load_config(str(config_of(tmp_path, simulate={"processes": processes})))
     assert config.simulate.process("ttbar").lines() == ["Top:gg2ttbar = on"]
+
+
+def test_other_events_in_a_file_of_the_same_name_were_not_simulated(tmp_path: Path) -> None:
+    (tmp_path / "hard.lhe").write_text("some events")
+    lines = ["Beams:frameType = 4", f"Beams:LHEF = {tmp_path / 'hard.lhe'}"]
+    content = {"processes": [{"name": "wjets", "pythia": lines}, {"name": "ttbar"}]}
+    path = config_of(tmp_path, simulate=content)
+
+    def parts() -> dict[str, Part]:
+        return Simulate().parts(load_config(str(path)))
+
+    before = parts()
+    assert parts() == before
+    (tmp_path / "hard.lhe").write_text("other events")
+    now = parts()
+    assert [name for name in now if now[name] != before[name]] == ["wjets"]
+    (tmp_path / "hard.lhe").unlink()
+    assert parts() != now
 
 
 @needs_generator

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import pytest
 from command_line import SAMPLES, small_config
+from published_by_hand import publish
 from rich.console import Console
 
 from pipeline.config import load_config
@@ -14,6 +15,8 @@ from pipeline.errors import MissingInputError, RunFolderError
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
 from pipeline.stages.base import Context, Result, Stage
+from pipeline.stages.evaluate import Evaluate
+from pipeline.stages.export import Export
 from training import own_folders
 
 
@@ -60,6 +63,20 @@ def test_a_version_that_lacks_a_file_was_called_accepted_and_stayed_stale(
     with pytest.raises(RunFolderError, match=r"ingest cannot be accepted: .*events is gone.*nothing was accepted"):
         runner.accept()
     assert "accepted" not in current.manifest
+
+
+def test_accept_left_the_export_stale_if_the_evaluation_belonged_to_another_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
+    for stage in ("ingest", "features", "train", "evaluate"):
+        publish(run_folder.config.run_dir, stage, content="first")
+    for stage in ("train", "export"):
+        publish(run_folder.config.run_dir, stage, content="second")
+    runner = Runner(run_folder)
+    monkeypatch.setattr(runner, "wanted", lambda: [Evaluate(), Export()])
+    assert runner.accept() == ["evaluate", "export"]
+    assert [each.reasons for each in runner.plan()] == [[], []]
 
 
 @pytest.mark.parametrize("number", ["0002", "10001"])

@@ -9,6 +9,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from published_by_hand import publish
 from rich.console import Console
 from trained_nights import TrainedNights
 
@@ -37,6 +38,23 @@ def test_the_first_model_is_put_in_use_as_it_is(nights: TrainedNights) -> None:
     promoted, reason = nights.promote()
     assert not promoted
     assert "in use already" in reason
+
+
+def test_an_equal_training_was_promoted_without_the_onnx_of_the_first(nights: TrainedNights) -> None:
+    nights.train(5)
+    store = nights.run_folder.store("export")
+    folder = store.next_folder("ee" * 8)
+    store.begin(folder)
+    (folder / "hlf").mkdir()
+    (folder / "hlf" / "model.onnx").write_text("exported")
+    publish(nights.run_dir, "export", folder)
+    nights.train(5)
+    assert nights.promote()[0]
+    # Another training has other networks.
+    nights.train(20)
+    assert nights.promote()[0]
+    exported = [(nights.registry.folder / name / "model.onnx").exists() for name in nights.registry.complete()]
+    assert exported == [True, False]
 
 
 def test_a_better_model_takes_the_place_and_a_worse_one_does_not(nights: TrainedNights) -> None:

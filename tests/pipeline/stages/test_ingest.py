@@ -17,6 +17,7 @@ from stages_here import run_here, without_spark
 
 from ingestion.errors import FilesToComeError
 from ingestion.schema import COLLECTIONS, PARTICLE_COLLECTIONS
+from pipeline.commands.status import verify
 from pipeline.config import load_config
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner, State
@@ -107,6 +108,17 @@ def test_features_could_not_be_made_again_without_the_root_files_that_they_do_no
     assert [each.state for each in runner.plan()[:2]] == [State.STALE, State.STALE]
     with pytest.raises(FilesToComeError):
         runner.accept()
+
+
+def test_damaged_events_of_an_unchanged_file_got_a_valid_digest(night: Night) -> None:
+    night.run("ingest")
+    damaged = min((night.version("ingest").folder / "events").glob("*.parquet"))
+    with damaged.open("r+b") as file:
+        file.seek(100)
+        file.write(b"damaged")
+    write_delphes(night.data / "qcd_late.root", events(500))
+    assert "1 files read, 3 reused" in night.run("ingest")
+    assert verify(night.runner().run_folder) == [str(night.version("ingest").folder / "events" / damaged.name)]
 
 
 def test_all_files_are_checked_once_in_a_run(night: Night) -> None:
