@@ -14,7 +14,7 @@ from ingestion.settings import Carried
 from ingestion.thresholds import Offsets
 
 
-class Place(NamedTuple):
+class BranchPlace(NamedTuple):
     """Where numbers come from, as messages say it."""
 
     words: str
@@ -30,7 +30,7 @@ def carried_numbers(
     Raises:
         WrongBranchTypeError: The branch has no such number in an event, several where one is needed, or other content.
     """
-    place = Place(
+    place = BranchPlace(
         f"{path}: branch '{carried.branch}'",
         f"Name one of a list under ingest.weights, from 0: '{carried.branch}[0]'."
         if column.startswith(WEIGHT_PREFIX)
@@ -52,7 +52,7 @@ def carried_numbers(
     return event_numbers(array, place, dtype, first)
 
 
-def list_numbers(array: ak.Array, place: Place, dtype: str | None) -> tuple[Offsets, NDArray[Any]]:
+def list_numbers(array: ak.Array, place: BranchPlace, dtype: str | None) -> tuple[Offsets, NDArray[Any]]:
     """Offsets and flat numbers of a branch that holds one list per event."""
     layout = ak.to_packed(array).layout
     if not (layout.is_list and layout.content.is_numpy and layout.purelist_depth == 2):
@@ -62,7 +62,7 @@ def list_numbers(array: ak.Array, place: Place, dtype: str | None) -> tuple[Offs
     return layout.to_ListOffsetArray64(True).offsets.data, _numbers(layout.content.data, place, dtype)
 
 
-def event_numbers(array: ak.Array, place: Place, dtype: str | None, first: int) -> NDArray[Any]:
+def event_numbers(array: ak.Array, place: BranchPlace, dtype: str | None, first: int) -> NDArray[Any]:
     """One number per event from `first` on, of a plain branch or, as Delphes writes it, of lists with one element."""
     if array.ndim == 1 and array.layout.is_numpy:
         return _numbers(array.layout.data, place, dtype)
@@ -76,7 +76,7 @@ def event_numbers(array: ak.Array, place: Place, dtype: str | None, first: int) 
     return values
 
 
-def _numbers(values: NDArray[Any], place: Place, dtype: str | None) -> NDArray[Any]:
+def _numbers(values: NDArray[Any], place: BranchPlace, dtype: str | None) -> NDArray[Any]:
     if values.dtype.kind not in "biuf":
         raise WrongBranchTypeError(f"{place.words} holds {values.dtype}; numbers are needed. {place.fix}")
     if dtype is None:
@@ -87,7 +87,7 @@ def _numbers(values: NDArray[Any], place: Place, dtype: str | None) -> NDArray[A
     return values.astype(np.float64, copy=False) if values.dtype.kind == "f" else exactly(values, dtype, place)
 
 
-def exactly(values: NDArray[Any], dtype: str, place: Place) -> NDArray[Any]:
+def exactly(values: NDArray[Any], dtype: str, place: BranchPlace) -> NDArray[Any]:
     """Numbers of equal value in a type; refuses those that it cannot hold."""
     with np.errstate(invalid="ignore"):
         found = values.astype(dtype, copy=False)

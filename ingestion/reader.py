@@ -15,7 +15,7 @@ import uproot
 from numpy.typing import NDArray
 
 from ingestion.baskets import basket_boundaries, chunk_edges, piece_edges
-from ingestion.branches import Place, carried_numbers, event_numbers, exactly, list_numbers
+from ingestion.branches import BranchPlace, carried_numbers, event_numbers, exactly, list_numbers
 from ingestion.errors import DamagedFileError, WrongBranchTypeError, reading
 from ingestion.files import FileInfo
 from ingestion.schema import (
@@ -126,7 +126,7 @@ def _raw_events(
 ) -> RawEvents:
     """Flat arrays of the fields of entries `first` to `last` (exclusive); `names` gives the branch of each field."""
     num_events = last - first
-    places = {name: Place(f"{info.path}: branch '{branch}'") for name, branch in names.items()}
+    places = {name: BranchPlace(f"{info.path}: branch '{branch}'") for name, branch in names.items()}
     scalars = {name: np.full(num_events, value, SCALARS[name].dtype) for name, value in OPTIONAL_SCALARS.items()}
     scalars |= {
         name: event_numbers(arrays[name], places[name], spec.dtype, first)
@@ -233,13 +233,13 @@ def _in_range(raw: RawEvents, info: FileInfo) -> tuple[RawEvents, Mask]:
     return raw._replace(scalars=scalars, collections=found), turned
 
 
-def _place_of(field: str, info: FileInfo) -> Place:
+def _place_of(field: str, info: FileInfo) -> BranchPlace:
     words = f"{info.path}: '{field}'"
     if field == "jets.btag":
-        return Place(
+        return BranchPlace(
             words, "For a discriminant set its threshold, ingest.min_btag; or map bits under ingest.branch_map."
         )
-    return Place(words)
+    return BranchPlace(words)
 
 
 def _events_table(raw: RawEvents, info: FileInfo, settings: IngestSettings, keep: Mask) -> pa.Table:
