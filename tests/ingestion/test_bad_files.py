@@ -414,7 +414,7 @@ def test_parts_of_a_version_whose_files_were_deleted_are_read_again(analysis: An
     [
         ("uproot.open", ImportError),
         ("uproot.open", AttributeError),
-        ("ingestion.reader.basket_boundaries", NameError),
+        ("ingestion.reader.piece_edges", NameError),
         ("uproot.behaviors.TBranch.TBranch.array", AttributeError),
         ("uproot.behaviors.TBranch.TBranch.array", TypeError),
     ],
