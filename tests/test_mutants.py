@@ -115,7 +115,8 @@ def test_tests_nearest_to_a_file_come_first(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def toy_copy(tmp_path: Path) -> Copy:
+def toy_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Copy:
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)  # options of this project, which the toy does not know
     (tmp_path / "code/tests").mkdir(parents=True)
     (tmp_path / "code/toy.py").write_text("def double(x):\n    return 2 * x\n\n\ndef triple(x):\n    return 3 * x\n")
     (tmp_path / "code/tests/test_toy.py").write_text("import toy\n\ndef test_it():\n    assert toy.double(2) == 4\n")
@@ -124,6 +125,7 @@ def toy_copy(tmp_path: Path) -> Copy:
     return Copy(tmp_path / "code", tmp_path / "copy", seconds=60)
 
 
+@pytest.mark.slow
 def test_failed_tests_of_a_copy_are_named(toy_copy: Copy) -> None:
     assert toy_copy.test(["tests"], None) == Ended(1, ["tests/test_broken.py::test_no"])
 

@@ -40,6 +40,7 @@ def passed_on(tree: ast.Module) -> set[str]:
     return listed - defined | {alias.name for each in imports for alias in each.names if alias.asname == alias.name}
 
 
+@pytest.mark.slow
 def test_no_name_has_two_addresses() -> None:
     found = {}
     for package in PACKAGES:

@@ -182,6 +182,7 @@ def assert_close(actual: np.ndarray, expected: list[dict[str, float]], names: Se
         np.testing.assert_allclose(found, wanted, rtol=RTOL, atol=ATOL, err_msg=f"{name} of {what}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RANDOM_CHOICES)
 def test_random_events_are_as_the_reference_says(random_table: pa.Table, name: str) -> None:
     table = events_table(random_events(with_large=False)) if name in WITHOUT_LARGE else random_table

@@ -25,6 +25,7 @@ from features.settings import FeatureSettings
 from features.splitting import BALANCE_STREAM, event_hash, uniform
 
 
+@pytest.mark.slow
 @given(st.integers(1, 5000), st.integers(1, 600), st.integers(1, 16))
 def test_there_are_enough_groups_none_too_large(num_events: int, rows_per_group: int, feed_workers: int) -> None:
     if num_events < feed_workers:

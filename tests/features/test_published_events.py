@@ -156,6 +156,7 @@ def assert_close(
         np.testing.assert_allclose(found, wanted, rtol=RTOL, atol=ATOL, err_msg=f"{name} of {what}")
 
 
+@pytest.mark.slow
 def test_random_events_are_as_published(random_table: pa.Table) -> None:
     block, expected = assert_as_published(random_table)
     # The sample is worth something only if every outcome occurs, leptons are of both kinds, and the caps are reached.

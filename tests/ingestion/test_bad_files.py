@@ -251,6 +251,7 @@ def test_a_second_run_is_up_to_date_and_checks_only_what_may_have_been_repaired(
     assert three_bad.version == before
 
 
+@pytest.mark.slow
 def test_bad_files_of_earlier_are_not_read_again_when_a_file_is_added(three_bad: Analysis) -> None:
     three_bad.ingest(on_bad_file="skip")
     bad = three_bad.counters["bad_files"]
@@ -389,6 +390,7 @@ def test_an_empty_file_is_no_bad_file_and_touching_it_changes_nothing(analysis: 
     assert "ingest: up to date" in analysis.ingest(on_bad_file="skip")
 
 
+@pytest.mark.slow
 def test_an_empty_file_of_earlier_does_not_count_as_read(analysis: Analysis) -> None:
     write_delphes(analysis.data / "qcd_empty.root", [])
     analysis.ingest()

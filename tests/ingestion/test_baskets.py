@@ -47,6 +47,7 @@ def cuts(draw: st.DrawFn) -> Cut:
     return Cut(boundaries, start, stop, draw(st.integers(1, 300)))
 
 
+@pytest.mark.slow
 @given(cut=cuts())
 def test_pieces_cover_every_entry_exactly_once(cut: Cut) -> None:
     edges = chunk_edges(*cut)
@@ -200,6 +201,7 @@ def test_a_few_heavy_events_after_light_ones_are_read_in_small_pieces(tmp_path: 
         assert piece_edges([tree["x"]], 650, 940) == [650, 700, 900, 940]
 
 
+@pytest.mark.slow
 def test_parts_of_a_file_hold_the_same_events_as_one_part(
     path_of_many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

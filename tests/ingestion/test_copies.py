@@ -51,6 +51,7 @@ def merged(tmp_path: Path) -> Path:
     return write_delphes(tmp_path / "merged.root", [event(number) for number in numbers])
 
 
+@pytest.mark.slow
 def test_copies_in_another_file_are_an_error_that_names_both(
     whole: Path, other: Path, merged: Path, tmp_path: Path
 ) -> None:

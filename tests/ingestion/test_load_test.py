@@ -345,6 +345,7 @@ def content_of(infos: list[FileInfo]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_content_and_another_seed_another(
     made_files: list[FileInfo], tmp_path: Path
 ) -> None:

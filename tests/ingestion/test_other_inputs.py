@@ -137,6 +137,7 @@ def test_a_file_without_keys_is_called_empty() -> None:
     assert "Take it out of the sample's files" in message
 
 
+@pytest.mark.slow
 def test_a_delphes_file_without_leptons_lists_all_that_is_missing() -> None:
     message = message_of(NO_LEPTONS, IngestSettings(), MissingBranchError)
     assert str(NO_LEPTONS) in message
@@ -228,6 +229,7 @@ def test_nanoaod_gives_a_dataset_of_the_high_level_features_that_need_no_candida
     assert not block.lacks_own_track.any()
 
 
+@pytest.mark.slow
 def test_the_factors_of_nanoaod_become_weights() -> None:
     """They are ratios to genWeight, which is in the millions."""
     settings = IngestSettings(
@@ -269,6 +271,7 @@ def test_jets_whose_discriminant_is_no_number_counted_silently_as_light(tmp_path
     assert {0, 1} == set(tags)
 
 
+@pytest.mark.slow
 def test_a_file_with_a_part_of_the_candidates_is_refused_also_without_particle_lists() -> None:
     settings = IngestSettings(tree="Events", branch_map={**NANO_MAP, "photons.et": "Photon_pt"}, min_btag=0.8)
     with pytest.raises(IngestionError, match=r"for tracks\.pt"):

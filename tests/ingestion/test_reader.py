@@ -100,6 +100,7 @@ def test_events_without_a_lepton_above_threshold_are_dropped_and_counted(tmp_pat
 BAD = [math.nan, math.inf, -math.inf]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize(
     "spoil",
@@ -182,6 +183,7 @@ def test_nan_where_an_integer_belongs_rejects_the_event(tmp_path: Path) -> None:
     assert select(path).counts["rejected_nonfinite"] == 1
 
 
+@pytest.mark.slow
 def test_ranges_put_together_are_the_whole_file(ttbar_source: SourceFile) -> None:
     settings = IngestSettings()
     (info,) = inventory([ttbar_source], settings).infos

@@ -308,6 +308,7 @@ def test_a_certificate_that_is_not_trusted_is_named(
     assert result.stdout == f"['{url}/a.root']\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["http", "https"])
 def test_a_server_that_never_answers_is_not_waited_for_longer_than_the_users_timeout(
     server: FaultyServer, monkeypatch: pytest.MonkeyPatch, protocol: str
@@ -323,6 +324,7 @@ def test_a_server_that_never_answers_is_not_waited_for_longer_than_the_users_tim
     assert conf == {protocol: {"client_kwargs": {"timeout": ClientTimeout(sock_read=0.3)}}}
 
 
+@pytest.mark.slow
 def test_a_server_that_never_answers_is_given_up(
     server: FaultyServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -249,6 +249,7 @@ def test_doctor_tells_machines_what_it_found(tmp_path: Path, monkeypatch: pytest
     assert (found["is_well"], found["findings"]) == (False, [error._asdict()])
 
 
+@pytest.mark.slow
 def test_a_command_waits_for_the_run_folder_as_long_as_it_is_asked_to(tmp_path: Path) -> None:
     config = small_config(tmp_path, SAMPLES)
     run_folder = Asked(str(config), [], wait=0.2).run_folder()
@@ -283,6 +284,7 @@ def test_side_jobs_and_the_nightly_run_do_not_wait_for_each_other(tmp_path: Path
         pytest.fail("the job runs twice at once")
 
 
+@pytest.mark.slow
 def test_commands_that_only_read_work_beside_a_run(tmp_path: Path) -> None:
     options = ["--config", small_config(tmp_path, SAMPLES)]
     with locked(tmp_path / "run"):

@@ -69,6 +69,7 @@ def test_spoiled_root_files_that_once_failed(tmp_path: Path, seed: int) -> None:
     assert "DamagedFileError" in outcomes[0].words
 
 
+@pytest.mark.slow
 def test_a_damaged_class_version_does_not_make_later_files_unreadable(tmp_path: Path) -> None:
     good = min(SAMPLES.glob("*.root"))
     content, tree_at = with_plain_tree(good)
@@ -107,6 +108,7 @@ def test_spoiled_configs_are_loaded_or_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "pwned").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", ONCE_FAILED)
 def test_configs_that_once_failed(tmp_path: Path, kind: str) -> None:

@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -101,6 +102,7 @@ def test_the_mean_moves_by_the_gradients_alone(
     assert sum(count["averages_begun"] for count in counts) == sum(count["averages_received"] for count in counts)
 
 
+@pytest.mark.slow
 @FEW
 @given(workers=st.integers(2, 8), seed=st.integers(0, 1000), cluster=clusters, method=methods, exchange=protocols)
 def test_gossip_alone_keeps_the_mean(

@@ -29,6 +29,7 @@ cli.main()
 """
 
 
+@pytest.mark.slow
 def test_the_exit_code_is_that_of_an_interruption(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     done = subprocess.run(

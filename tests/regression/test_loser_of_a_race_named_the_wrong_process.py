@@ -44,6 +44,7 @@ def test_it_waits_for_the_name_of_the_one_that_runs(
         writer.join()
 
 
+@pytest.mark.slow
 def test_a_name_of_another_machine_is_named_after_a_while(tmp_path: Path) -> None:
     ended = ended_process()
     path = tmp_path / ".lock"

@@ -16,6 +16,7 @@ def sample(name: str, label: int, kind: str, number: int = 0) -> dict[str, objec
     return {"name": name, "label": label, "files": files, "cross_section_pb": 10.0**number}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [None, "high"], ids=["gone", "renamed"])
 def test_sample_out_of_the_config_changed_the_normalisation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str | None

@@ -93,6 +93,7 @@ def test_models_differ_in_colours_and_dashes_and_have_the_same_in_each_panel(plo
     assert len({colour for colour, _ in looks[0]}) == len({dashes for _, dashes in looks[0]}) == 6
 
 
+@pytest.mark.slow
 @BOTH
 def test_low_working_points_widen_the_region(plot: Plot) -> None:
     figure = plot(CURVES, "s", WORDS, [0.5, 0.9], LABELS)

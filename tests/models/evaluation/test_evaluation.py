@@ -368,6 +368,7 @@ def test_curves_are_against_all_backgrounds_and_against_each_and_are_written(don
     assert found["signal_efficiency"] == GRID.tolist()
 
 
+@pytest.mark.slow
 def test_shifted_features_change_the_models_that_take_them(done: Done, unsaved: list[str], tmp_path: Path) -> None:
     hlf = np.concatenate([high_level_in(pq.read_table(file)) for file in done.dataset.files("test")])
     shifted = {"none": hlf, "all": hlf[::-1].copy()}
@@ -413,6 +414,7 @@ def test_points_without_rates_have_neither_rates_nor_purity(done: Done, unsaved:
         }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_further_trainings_are_measured_on_the_same_events(done: Done, unsaved: list[str], tmp_path: Path) -> None:
     models = [made_network("hlf", dtype=torch.float32, seed=seed) for seed in (1, 2, 3)]
     candidate = Candidate("hlf", models[0], further=models[1:])

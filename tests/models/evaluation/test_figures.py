@@ -91,6 +91,7 @@ def points_and_bars(container: ErrorbarContainer) -> tuple[np.ndarray, np.ndarra
     return np.asarray(container[0].get_ydata(), dtype=float), ends
 
 
+@pytest.mark.slow
 @every_figure
 def test_nothing_leaves_the_axes(name: str) -> None:
     assert outside(made_figure(name)) == []
@@ -102,6 +103,7 @@ def test_data_that_leaves_the_axes_is_noticed() -> None:
     assert any(each.startswith("panel 2: ") for each in outside(figure))
 
 
+@pytest.mark.slow
 @every_figure
 def test_the_style_is_around_the_whole_drawing(name: str) -> None:
     assert without_style(lambda: made_figure(name)) == []
@@ -248,6 +250,7 @@ def check_intervals(heights: Sequence[float], ends: np.ndarray, expected: Sequen
         assert high == pytest.approx(max(each["high"], each["value"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lightest", [1.0, -0.5])
 def test_efficiencies_are_drawn_bin_by_bin_with_units_and_without_empty_bins(lightest: float) -> None:
     found = made_numbers(lightest)[2]["efficiency_against"]

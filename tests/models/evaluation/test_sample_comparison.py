@@ -14,18 +14,21 @@ def events(number: int, seed: int, *, shift: float = 0.0) -> WeightedEvents:
     return WeightedEvents(np.random.default_rng(seed).normal(shift, 1, (number, 3)), np.ones(number))
 
 
+@pytest.mark.slow
 def test_trees_cannot_tell_equal_samples_apart() -> None:
     found = separation(events(400, 1), events(600, 2), seed=1)
     assert found.value == pytest.approx(0.5, abs=4 * found.error)
     assert 0.005 < found.error < 0.05
 
 
+@pytest.mark.slow
 def test_trees_tell_different_samples_apart() -> None:
     # Of three numbers that differ by 0.6 standard deviations each: AUC 0.77.
     found = separation(events(500, 1), events(500, 2, shift=0.6), seed=1)
     assert found.value == pytest.approx(0.77, abs=0.06)
 
 
+@pytest.mark.slow
 def test_weights_count() -> None:
     mixed = np.concatenate([events(400, 1).features, events(400, 3, shift=3.0).features])
     weights = np.repeat([1.0, 1e-6], 400)

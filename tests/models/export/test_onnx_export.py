@@ -143,6 +143,7 @@ def test_the_metadata_say_what_goes_in_and_comes_out(tmp_path: Path, name: Model
     }
 
 
+@pytest.mark.slow
 @every_network
 def test_the_same_model_gives_the_same_bytes_and_another_does_not(tmp_path: Path, name: ModelName) -> None:
     contents = []

@@ -77,6 +77,7 @@ def test_programs_take_any_batch_and_any_list(exported: Exported, name: ModelNam
     assert program(*(none[column][:0] for column in model.inputs)).shape == (0, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["particles", "inclusive"])
 def test_a_program_does_not_grow_with_the_list_and_holds_one_gru(exported: Exported, name: ModelName) -> None:
     targets = [str(node.target) for node in torch.export.load(exported(name, torch.float64)).graph.nodes]
@@ -102,6 +103,7 @@ def test_a_program_runs_without_this_project(exported: Exported, tmp_path: Path)
     torch.testing.assert_close(torch.load(tmp_path / "outputs.pt"), expected_of(model, events), rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 @every_network
 def test_a_program_does_not_say_where_it_was_made(exported: Exported, name: ModelName) -> None:
     path = exported(name, torch.float64)
@@ -110,6 +112,7 @@ def test_a_program_does_not_say_where_it_was_made(exported: Exported, name: Mode
     assert not [folder for folder in folders if str(folder).encode() in content]
 
 
+@pytest.mark.slow
 @every_network
 def test_a_program_that_is_loaded_has_the_metadata_and_the_networks_probabilities(
     exported: Exported, name: ModelName

@@ -51,6 +51,7 @@ def test_the_defaults_are_the_published_sizes(name: ModelName, num_parameters: i
     assert set(model.inputs) <= set(INPUT_COLUMNS)
 
 
+@pytest.mark.slow
 @every_network
 @given(order=st.permutations(range(len(LENGTHS))))
 def test_each_event_is_judged_for_itself(name: ModelName, order: list[int]) -> None:
@@ -92,6 +93,7 @@ def test_the_gradient_is_that_of_finite_differences(name: ModelName) -> None:
     assert float(slopes @ direction) == pytest.approx((loss(1e-8) - loss(-1e-8)) / 2e-8, rel=1e-6)
 
 
+@pytest.mark.slow
 @every_network
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_forward_and_backward_are_reproducible_bit_by_bit(name: ModelName, dtype: torch.dtype) -> None:

@@ -40,6 +40,7 @@ def test_the_network_is_dense_layers_around_a_mean_or_sum(pooling: str) -> None:
         np.testing.assert_allclose(logits, by_hand(model, event[:length], pooling), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["deepsets", "transformer"])
 @pytest.mark.parametrize("frame", Frame)
 @given(order=st.permutations(range(9)))

@@ -57,6 +57,7 @@ def test_networks_of_earlier_versions_read_from_the_start_as_they_were_trained(k
     assert settings_from_json(old) == kind(read_from="start") != kind()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["models.networks.registry", "pipeline.config", "pipeline.cli"])
 def test_the_config_is_read_without_torch(module: str) -> None:
     """Importing torch takes a second, which `plan`, `status` and `--help` have no need of."""

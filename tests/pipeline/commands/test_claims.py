@@ -32,6 +32,7 @@ def stored(folder: Path, correct: int = 900) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_pages_in_docs_are_those_of_the_stored_results(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(CHECKOUT)
     assert {path.parent.name for path in STORED} >= {"thesis-hlf", "thesis-scaling"}

@@ -31,6 +31,7 @@ def made_histograms(kind: str, *, events: int = 500) -> dict[str, hist.Hist[Any]
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["hlf", "particles"])
 def test_distributions_lie_inside_axes_with_physicists_names(kind: str) -> None:
     made = made_histograms(kind)
@@ -46,6 +47,7 @@ def test_distributions_lie_inside_axes_with_physicists_names(kind: str) -> None:
     assert [text.get_text() for text in legend.get_texts()] == ["QCD", "ttbar"]
 
 
+@pytest.mark.slow
 def test_a_dataset_without_particles_ended_the_report_as_a_bug(tmp_path: Path) -> None:
     made = made_histograms("hlf") | made_histograms("particles", events=0)
     plot_card(made, ["QCD", "ttbar"], PlotLabels("", "technical sample", 13), tmp_path / "card")

@@ -204,6 +204,7 @@ def code_of_trainings() -> dict[str, dict[str, str]]:
     return {name: code_digests(part.entry_points) for name, part in train.parts(config).items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "old", "new", "trained_again"),
     [

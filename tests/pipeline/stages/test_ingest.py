@@ -81,6 +81,7 @@ def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
     return Night(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_file_of_copies_only_could_never_be_published(night: Night) -> None:
     """What the first read had written of it stayed in the folder, and the stage refused its own output."""
     night.run()

@@ -83,6 +83,7 @@ class InterruptedTestError(Exception):
     """Ends a driver."""
 
 
+@pytest.mark.slow
 def test_a_driver_continues_from_its_checkpoint_with_other_agents(dataset: FeatureDataset, tmp_path: Path) -> None:
     run = spec_of(dataset, tmp_path / "out", checkpoint_steps=5)
     checkpoints = run.out_dir / "checkpoints"
@@ -166,6 +167,7 @@ def test_more_agents_than_row_groups_are_refused(dataset: FeatureDataset, tmp_pa
         train_in_threads(spec_of(dataset, tmp_path / "out", workers=9))
 
 
+@pytest.mark.slow
 def test_a_slow_agent_takes_fewer_steps_and_nobody_waits_for_it(
     dataset: FeatureDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,7 @@ def trajectory(method: str) -> dict[str, Any]:
     return {"epochs": epochs, "parameters": (parameters @ waves.T).tolist()}
 
 
+@pytest.mark.slow
 def test_trajectories_are_the_golden_ones(update_golden: bool) -> None:
     found = {method: trajectory(method) for method in ALL}
     if update_golden:

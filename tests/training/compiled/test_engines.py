@@ -95,6 +95,7 @@ def test_a_perceptron_learns_as_by_autograd(hidden: list[int]) -> None:
     train_side_by_side(models, [batch_of(size, seed=size) for size in (1, 33, 128, 40)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("frame", Frame)
 @pytest.mark.parametrize(
     ("make", "settings"),
@@ -267,6 +268,7 @@ def test_no_kernel_keeps_pythons_lock(name: str) -> None:
     assert KERNELS[name].targetoptions["nogil"]
 
 
+@pytest.mark.slow
 def test_another_thread_runs_during_a_gradient() -> None:
     torch.manual_seed(7)
     gradients = gradients_of(FlatModel(HlfClassifier([300, 300], SCALERS, 3)))

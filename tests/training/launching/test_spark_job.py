@@ -40,6 +40,7 @@ def test_mpirun_did_not_learn_of_a_killed_executor_and_its_rank_continued() -> N
                 os.kill(command, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_command_waited_without_end_for_an_agent_that_read_late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("training.launching.spark_job._GRACE_SECONDS", 0.5)
     agent, task = socket.socketpair()

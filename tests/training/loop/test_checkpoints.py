@@ -288,6 +288,7 @@ def test_the_digest_is_of_everything_that_the_numbers_depend_on() -> None:
     assert TrainSettings.SPEED_ONLY.issubset(TrainSettings.model_fields)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_storage_shows_late_is_waited_for(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path, "d")
     thread = threading.Timer(0.6, written, (folder, (2, 5)))
@@ -296,6 +297,7 @@ def test_a_checkpoint_that_storage_shows_late_is_waited_for(tmp_path: Path) -> N
     thread.join()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_only_rank_0_sees_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("training.loop.checkpoints._SECONDS_TO_APPEAR", 0.1)
     with pytest.raises(CheckpointError, match=r"rank 0 resumes from .*epoch-00002.*storage that all hosts share"):

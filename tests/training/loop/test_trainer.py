@@ -42,6 +42,7 @@ def history(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / "metrics" / "rank-0.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_separable_classes_are_learnt(dataset: FeatureDataset, tmp_path: Path) -> None:
     run(dataset, tmp_path / "out", epochs=15)
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
@@ -50,6 +51,7 @@ def test_separable_classes_are_learnt(dataset: FeatureDataset, tmp_path: Path) -
     assert summary["samples"] == 15 * sum(ROWS["train"])
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_model_and_another_seed_another(dataset: FeatureDataset, tmp_path: Path) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         run(dataset, tmp_path / name, seed=seed)
@@ -58,6 +60,7 @@ def test_the_same_seed_gives_the_same_model_and_another_seed_another(dataset: Fe
     assert not all(torch.equal(weights["a"][key], weights["c"][key]) for key in weights["a"])
 
 
+@pytest.mark.slow
 def test_the_model_of_the_lowest_validation_loss_is_kept(dataset: FeatureDataset, tmp_path: Path) -> None:
     run(dataset, tmp_path / "long", epochs=12, learning_rate=0.3)
     losses = [record["val_loss"] for record in history(tmp_path / "long")]

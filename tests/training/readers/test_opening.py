@@ -87,6 +87,7 @@ def test_an_epoch_delivers_every_planned_row_once(
         assert Counter(rows_of(batches)) == expected_rows(dataset, "train", plan.groups[rank].tolist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inputs", INPUTS, ids="+".join)
 def test_all_readers_deliver_the_same_bits(dataset: FeatureDataset, inputs: tuple[str, ...]) -> None:
     first, *others = (open_reader(dataset, inputs, kind=kind, cache=cache, seed=1) for kind, cache in KINDS)

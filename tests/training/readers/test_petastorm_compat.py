@@ -61,6 +61,7 @@ def test_another_release_is_refused(monkeypatch: pytest.MonkeyPatch, version: st
     assert issubclass(PetastormVersionError, TrainingError)
 
 
+@pytest.mark.slow
 def test_pyarrow_and_numpy_stay_as_they_are() -> None:
     # In a new process, since other tests may have imported anything.
     check = """

@@ -41,6 +41,7 @@ def test_the_average_model_and_single_workers_are_validated() -> None:
         assert "worker_val_loss" not in records[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_the_best_average_model_is_kept(method: str) -> None:
     kept = [MemoryFiles() for _ in range(4)]

@@ -45,6 +45,7 @@ def test_the_list_of_tables_and_figures_has_every_study_and_the_site_every_page(
     assert set(re.findall(r"studies/\S+\.md", navigation)) == pages
 
 
+@pytest.mark.slow
 def test_tables_and_figures_are_further_names_of_a_study() -> None:
     assert read_study("thesis-table-4-2", "small").name == "thesis-hlf"
     assert len(list_studies().rows) == 1 + 2 * len(NAMES)
@@ -73,6 +74,7 @@ def test_each_table_and_figure_of_the_list_is_a_name_of_its_study() -> None:
     assert names["hermans-figure-3-11"] == "hermans-grid"
 
 
+@pytest.mark.slow
 def test_the_list_read_all_files_again_for_each_study(monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[Path] = []
 
@@ -85,6 +87,7 @@ def test_the_list_read_all_files_again_for_each_study(monkeypatch: pytest.Monkey
     assert len(reads) <= (1 + len(FORMS)) * len(NAMES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
