@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from models.evaluation.discriminant import discriminant
 from models.evaluation.efficiencies import Floats
-from models.evaluation.measurements import EvaluationTask
+from models.evaluation.measurements import ALL_BACKGROUNDS, EvaluationTask
 from models.evaluation.metrics import within_classes
 from models.evaluation.scored_events import ScoredEvents
 
@@ -45,7 +45,7 @@ def with_scores(events: ScoredEvents, probabilities: Floats, is_selected: NDArra
 def variations(
     events: ScoredEvents, varied: Mapping[str, Varied], task: EvaluationTask, thresholds: Sequence[float]
 ) -> dict[str, Any]:
-    """Accuracy, and efficiency of each class at each working point, of each variation, and their shifts.
+    """Accuracy, area under the ROC curve, and efficiencies at each working point, of each variation, and their shifts.
 
     Args:
         events: The events as they are.
@@ -54,8 +54,9 @@ def variations(
         thresholds: Threshold of each working point.
 
     Returns:
-        By variation: `accuracy` and, at each of `working_points`, `efficiencies` by class, each with `value`, `shift`
-        from the events as they are, and `error` of the shift. Without weight in a class, it has no efficiency (null).
+        By variation: `accuracy`, `auc` against all backgrounds and, at each of `working_points`, `efficiencies` by
+        class, each with `value`, `shift` from the events as they are, and `error` of the shift. Null where a class that
+        counts has no weight.
     """
     nominal = with_weights(events, events.weights)
     return {name: _one(events.labels, (nominal, each), task, thresholds) for name, each in varied.items()}
@@ -80,7 +81,8 @@ def envelope(varied: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         }
         for same in zip(*(each["working_points"] for each in varied), strict=True)
     ]
-    return {"accuracy": _extent([each["accuracy"] for each in varied]), "working_points": points}
+    overall = {name: _extent([each[name] for each in varied]) for name in ("accuracy", "auc")}
+    return {**overall, "working_points": points}
 
 
 def _extent(found: Sequence[Mapping[str, float] | None]) -> dict[str, float] | None:
@@ -107,19 +109,48 @@ def _one(
         found = shifts([score >= threshold for score in scores])
         points.append({"wanted": wanted, "efficiencies": dict(zip(task.classes, found, strict=True))})
     accuracies = shifts([each.probabilities.argmax(axis=1) == labels for each in both])
-    return {"accuracy": _mean(accuracies), "working_points": points}
+    before, after = (_area(labels, of, score, task) for of, score in zip(both, scores, strict=True))
+    return {"accuracy": _mean(accuracies), "auc": _difference(before, after), "working_points": points}
 
 
 def _shift(both: Sequence[tuple[Floats, Floats]]) -> dict[str, float] | None:
     """A share after a variation, from weights and passing before and after; None if weights add up to 0 or less."""
     if not all(weights.sum() > 0 for weights, _ in both):
         return None
-    before, after = (float(np.average(kept, weights=weights)) for weights, kept in both)
-    # What each event adds to a share; both are of the same events, so their common chance cancels.
-    old, new = (
-        weights * (kept - share) / weights.sum() for (weights, kept), share in zip(both, (before, after), strict=True)
-    )
-    return {"value": after, "shift": after - before, "error": float(np.sqrt(np.square(new - old).sum()))}
+    shares = [float(np.average(kept, weights=weights)) for weights, kept in both]
+    parts = [weights * (kept - share) / weights.sum() for (weights, kept), share in zip(both, shares, strict=True)]
+    return _difference((shares[0], parts[0]), (shares[1], parts[1]))
+
+
+def _area(labels: NDArray[np.int64], of: Varied, score: Floats, task: EvaluationTask) -> tuple[float, Floats] | None:
+    """Area under the ROC curve against all backgrounds, and what each event adds to it; None without weight in a class.
+
+    Pairs of equal scores count half (DeLong, DeLong, Clarke-Pearson 1988, with weights).
+    """
+    totals = np.bincount(labels, of.weights, len(task.classes))
+    if not all(totals > 0):
+        return None
+    fractions = {task.signal: 1.0, **task.backgrounds[ALL_BACKGROUNDS]}
+    counts = np.array([fractions.get(label, 0.0) for label in range(len(task.classes))])
+    portions = (counts / totals)[labels] * of.weights
+    _, place = np.unique(np.where(of.is_selected, score, -np.inf), return_inverse=True)
+    is_signal = labels == task.signal
+    signal, background = (np.bincount(place[rows], portions[rows], place.max() + 1) for rows in (is_signal, ~is_signal))
+    # The share of the other kind that an event is on the right side of.
+    below = np.cumsum(background) - background / 2
+    above = signal.sum() - np.cumsum(signal) + signal / 2
+    beaten = np.where(is_signal, below[place], above[place])
+    means = np.bincount(labels, of.weights * beaten, len(task.classes)) / totals
+    return float(means[task.signal]), portions * (beaten - means[labels])
+
+
+def _difference(before: tuple[float, Floats] | None, after: tuple[float, Floats] | None) -> dict[str, float] | None:
+    """A number after a variation, from the number and what each event adds to it before and after."""
+    if before is None or after is None:
+        return None
+    # Both are of the same events, so their common chance cancels.
+    error = float(np.sqrt(np.square(after[1] - before[1]).sum()))
+    return {"value": after[0], "shift": after[0] - before[0], "error": error}
 
 
 def _mean(found: Sequence[dict[str, float] | None]) -> dict[str, float] | None:

@@ -150,11 +150,15 @@ def shifts(run: Mapping[str, Any], kind: str) -> list[tuple[str, float, list[str
         kind: `weights` or `systematics`.
 
     Returns:
-        Name of the variation, wanted signal efficiency, and shifts of the accuracy and of the efficiency of each class.
+        Name of the variation, wanted signal efficiency, and shifts of accuracy, area and efficiency of each class.
     """
     together = {f"all {len(run[kind])}": run[f"{kind}_envelope"]} if f"{kind}_envelope" in run else {}
     return [
-        (name, point["wanted"], [_shift(each) for each in (found["accuracy"], *point["efficiencies"].values())])
+        (
+            name,
+            point["wanted"],
+            [_shift(each) for each in (found["accuracy"], found["auc"], *point["efficiencies"].values())],
+        )
         for name, found in (*run.get(kind, {}).items(), *together.items())
         for point, nominal in zip(found["working_points"], run["working_points"], strict=True)
         if nominal["measurable"]

@@ -146,14 +146,14 @@ def evaluation_tables(metrics: Mapping[str, Any]) -> list[Grid]:
 
 
 def _variations_table(metrics: Mapping[str, Any], kind: str) -> Grid | None:
-    """Shifts of accuracy and efficiencies with other weights or shifted inputs; None if there are none."""
+    """Shifts of accuracy, area and efficiencies with other weights or shifted inputs; None if there are none."""
     if not any(run.get(kind) for run in metrics["runs"].values()):
         return None
     words = {"weights": "with other weights of the generator", "systematics": "after a shift of the energy scale"}[kind]
     table = Grid(
-        *("model", kind, "kept", "accuracy", *metrics["classes"]),
+        *("model", kind, "kept", "accuracy", "AUC", *metrics["classes"]),
         keys=3,
-        title=f"shift [%] of the accuracy, and of the efficiencies at the same threshold, {words}",
+        title=f"shift [%] of accuracy, area under the ROC curve, and efficiencies at the same threshold, {words}",
         caption=_SPREAD if any(f"{kind}_envelope" in run for run in metrics["runs"].values()) else "",
     )
     for name, run in metrics["runs"].items():

@@ -80,7 +80,40 @@ def test_a_class_without_weight_has_no_shift() -> None:
     varied = with_weights(EVENTS, np.array([1.0, -1.0, 1.0, -1.0, 1.0, 1.0]))
     found = variations(EVENTS, {"odd": varied}, TASK, [0.5])["odd"]
     assert found["accuracy"] is None
+    assert found["auc"] is None
     assert found["working_points"][0]["efficiencies"]["QCD"] is None
+
+
+def test_the_area_is_the_weighted_share_of_pairs_in_order() -> None:
+    rng = np.random.default_rng(3)
+    labels, scores = rng.integers(0, 3, 60), rng.integers(0, 12, (60, 3)) + 0.5
+    probabilities, is_selected = scores / scores.sum(axis=1, keepdims=True), rng.uniform(size=60) < 0.8
+    hlf = np.zeros((60, NUM_HLF), np.float32)
+    events = ScoredEvents(labels, probabilities, rng.uniform(0.5, 2, 60), hlf, np.full(60, "a"))
+    task = TASK._replace(classes=["QCD", "ttbar", "W+jets"])
+    weights = rng.uniform(0.5, 2, 60)
+    ratio = probabilities[:, 1] / (probabilities[:, 0] + probabilities[:, 2])
+
+    def area(weights: np.ndarray, signal: np.ndarray) -> float:
+        found = 0.0
+        for label, fraction in task.mixture.fractions.items():
+            pairs = [
+                (weights[i] * weights[j], (signal[i] > signal[j]) + (signal[i] == signal[j]) / 2)
+                for i in np.flatnonzero(labels == 1)
+                for j in np.flatnonzero(labels == label)
+            ]
+            found += fraction * sum(w * v for w, v in pairs) / sum(w for w, _ in pairs)
+        return found
+
+    nominal, moved = area(events.weights, ratio), area(events.weights, np.where(is_selected, ratio, -1))
+    varied = {"w": with_weights(events, weights), "s": with_scores(events, probabilities, is_selected)}
+    found = variations(events, varied, task, [0.5])
+    for name, expected in (("w", area(weights, ratio)), ("s", moved)):
+        assert found[name]["auc"]["value"] == pytest.approx(expected)
+        assert found[name]["auc"]["shift"] == pytest.approx(expected - nominal)
+        assert abs(expected - nominal) > 0.003
+    lowest = min(each["auc"]["shift"] for each in found.values())
+    assert envelope(list(found.values()))["auc"]["down"] == pytest.approx(min(0, lowest))
 
 
 def test_the_error_is_the_spread_over_repeated_experiments() -> None:
@@ -97,4 +130,22 @@ def test_the_error_is_the_spread_over_repeated_experiments() -> None:
         pairs = [found[name]["working_points"][0]["efficiencies"]["QCD"] for name in "ws"]
         shifts.append([each["shift"] for each in pairs])
         errors.append([each["error"] for each in pairs])
+    np.testing.assert_allclose(np.mean(errors, axis=0), np.std(shifts, axis=0), rtol=0.12)
+
+
+def test_the_error_of_the_area_is_the_spread_over_repeated_experiments() -> None:
+    rng = np.random.default_rng(8)
+    shifts, errors = [], []
+    for _ in range(400):
+        labels = [0] * 150 + [1] * 100
+        score = 1 / (1 + np.exp(-rng.normal(0, 1, 250) - labels))
+        events = events_of(labels, list(score), [1.0] * 250)
+        moved = np.clip(score + rng.normal(0, 0.1, 250), 0, 1)
+        varied = {
+            "w": with_weights(events, np.exp(2 * score)),
+            "s": with_scores(events, np.stack([1 - moved, moved], axis=1), np.ones(250, np.bool_)),
+        }
+        found = variations(events, varied, TASK, [0.5])
+        shifts.append([each["auc"]["shift"] for each in found.values()])
+        errors.append([each["auc"]["error"] for each in found.values()])
     np.testing.assert_allclose(np.mean(errors, axis=0), np.std(shifts, axis=0), rtol=0.12)

@@ -305,13 +305,14 @@ def test_shifts_by_weights_and_scales_stand_under_the_working_points(tmp_path: P
         {"wanted": point["wanted"], "efficiencies": dict.fromkeys(metrics["classes"], number)}
         for point in run["working_points"]
     ]
-    run["systematics"] = {"jet scale +2 %": {"accuracy": None, "working_points": points}}
+    run["systematics"] = {"jet scale +2 %": {"accuracy": None, "auc": number, "working_points": points}}
     page = render(made, REPORT, tmp_path / "card")
     assert page.count("Changes with shifted energy scales") == 1
     assert "Changes with other weights" not in page
     assert "jet scale +2\N{NO-BREAK SPACE}%" in page
     assert "-1.23 ± 0.10" in page
     (table,) = [each for each in evaluation_tables(metrics) if each.rows[0][1] == "systematics"]
+    assert table.rows[1][3:5] == ("-", "-1.23 ± 0.10")
     assert len(table.rows) > 1
     assert [row[:2] for row in table.rows[1:]] == [(name, "jet scale +2 %") for _ in table.rows[1:]]
     assert (table.caption, "root mean square" in page) == ("", False)
@@ -329,7 +330,7 @@ def test_several_weights_had_a_row_each_and_none_for_their_spread(tmp_path: Path
             {"wanted": point["wanted"], "efficiencies": dict.fromkeys(metrics["classes"], number)}
             for point in run["working_points"]
         ]
-        varied = {"accuracy": number, "working_points": points}
+        varied = {"accuracy": number, "auc": number, "working_points": points}
         run[key] = {"scale up": varied, "scale down": varied} if key == "weights" else varied
     page = render(made, REPORT, tmp_path / "card")
     assert "-1.23 +2.00 (1.00)" in page
@@ -339,7 +340,7 @@ def test_several_weights_had_a_row_each_and_none_for_their_spread(tmp_path: Path
     assert [row[1] for row in table.rows[1:]] == [
         variation for variation in ("scale up", "scale down", "all 2") for _ in range(measurable)
     ]
-    assert table.rows[-1][3:] == ("-1.23 +2.00 (1.00)",) * 3
+    assert table.rows[-1][3:] == ("-1.23 +2.00 (1.00)",) * 4
     assert "root mean square" in table.caption
 
 
