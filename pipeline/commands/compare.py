@@ -35,17 +35,17 @@ from training.simulation.calibrate import in_the_cloud
 from training.simulation.cluster import ClusterSettings
 from training.studies.calibration import FOLDER as TIMING
 from training.studies.calibration import calibrated, plan_calibration, read_or_measure
-from training.studies.claims import judge
 from training.studies.figures import draw_all
-from training.studies.measured import measure_all, num_steps
+from training.studies.judging import judge
 from training.studies.measures import measure_of
-from training.studies.page import render
 from training.studies.plan import PlannedRun, Subject, dataset_digest, digest_of, digest_of_study, planned_runs
-from training.studies.results import PACKED, StudyResult, TimeCheck, load, pack
-from training.studies.simulated import simulate_all
+from training.studies.predictions import weights_of_test
+from training.studies.run_in_simulator import simulate_all
+from training.studies.run_on_ranks import measure_all, num_steps
 from training.studies.study import FOLDER, StudySettings, form_of
+from training.studies.study_page import render
+from training.studies.study_result import PACKED, StudyResult, TimeCheck, load, pack
 from training.studies.tables import summed_up, what_was_left_out
-from training.studies.trained import weights_of_test
 from training.threads import use_threads
 from training.workloads.hep_settings import HepSettings
 
@@ -243,7 +243,7 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
 
 def code_of(subject: Subject, train: TrainSettings, is_simulated: bool) -> str:
     """Digest of the meaning of the code of a run: other methods, networks and the words of the page are none of it."""
-    modules = [f"training.studies.{'simulated' if is_simulated else 'measured'}", *modules_of_method(train)]
+    modules = [f"training.studies.run_{'in_simulator' if is_simulated else 'on_ranks'}", *modules_of_method(train)]
     modules += [] if is_simulated else ["training.launching.rank_process"]
     settings = subject.settings
     modules += [type(settings).__module__, settings.network.__module__ if isinstance(settings, HepSettings) else ""]

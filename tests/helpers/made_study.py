@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from training.studies.results import StudyResult, TimeCheck
 from training.studies.run_result import Counts, RunResult
 from training.studies.study import StudySettings
+from training.studies.study_result import StudyResult, TimeCheck
 
 NUM_EVENTS = 1000
 EPOCHS = 6

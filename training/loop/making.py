@@ -1,4 +1,4 @@
-"""Makes algorithms and optimisers from the settings."""
+"""Makes networks, algorithms and optimisers from the settings."""
 
 from __future__ import annotations
 
@@ -12,9 +12,28 @@ from training.algorithms.base import Algorithm, Worker
 from training.algorithms.partners import Partners
 from training.algorithms.registry import METHODS, SlowMo, StaleSynchronous
 from training.compiled.optimizer import ArrayOptimizer, VectorOptimizer, constants_of
+from training.flat_model import FlatModel
 from training.settings import OptimizerName, TrainSettings
+from training.transports.basics import run_now
 from training.transports.transport import Transport
 from training.vector_model import VectorModel
+from training.workloads.workload import Workload, dtype_of
+
+
+def make_model(workload: Workload, settings: TrainSettings, transport: Transport, device: torch.device) -> FlatModel:
+    """The network with initial weights from the seed or from the workload's start, the same on all ranks."""
+    torch.manual_seed(settings.seed)
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(dtype_of(settings))
+        model = FlatModel(workload.network().to(device))
+    finally:
+        torch.set_default_dtype(before)
+    initial = model.empty()
+    model.read(initial)
+    run_now(transport.broadcast(initial))
+    model.write(initial)
+    return model
 
 
 def make_algorithm(

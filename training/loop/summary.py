@@ -6,12 +6,9 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-from training.loop.records import complete_records, read_records
+from training.loop.records import Record, complete_records, read_records
 from training.settings import TrainSettings
-
-Record = dict[str, Any]
 
 
 def write_summary(out_dir: Path, network: str, settings: TrainSettings, train_rows: int, num_parameters: int) -> None:

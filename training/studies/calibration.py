@@ -14,10 +14,10 @@ from training.simulation.calibrate import calibrate
 from training.simulation.cluster import ClusterSettings
 from training.simulation.probe import ALL_REDUCE, COMMIT, Measurement
 from training.studies.plan import CodeOf, PlannedRun, Subject, digest_of, on_this_machine, planned
-from training.studies.results import TimeCheck
+from training.studies.run_in_simulator import num_parameters, simulate_times
 from training.studies.run_result import rates
-from training.studies.simulated import num_parameters, simulate_times
 from training.studies.study import StudySettings
+from training.studies.study_result import TimeCheck
 
 FOLDER: Final = "timing"
 #: Below and above the size of the HLF network's parameters [bytes].

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from training.studies.claims import JudgedClaim, counted, judge, together
+from training.studies.judging import JudgedClaim, counted, judge, together
 from training.studies.measures import measure_of
-from training.studies.page import CHECK_HEADINGS, RULE, check_rows
-from training.studies.results import StudyResult
+from training.studies.study_page import CHECK_HEADINGS, RULE, check_rows
+from training.studies.study_result import StudyResult
 from training.studies.tables import (
     CLAIM_HEADINGS,
     MARKS,

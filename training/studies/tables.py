@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from training.studies.claims import ClaimVerdict, Comparison, JudgedClaim, effect, in_words
+from training.studies.judging import ClaimVerdict, Comparison, JudgedClaim, effect, in_words
 from training.studies.measures import lowest_loss, measure_of
-from training.studies.results import Cell, StudyResult
 from training.studies.run_result import RunResult
 from training.studies.statistics import Judgement, binomial_error, mean_of, points
 from training.studies.study import StudyTable
+from training.studies.study_result import Cell, StudyResult
 
 #: Relative spread below which a number has none: rounding.
 _VISIBLE: Final = 1e-6

@@ -11,12 +11,12 @@ from drawn import outside
 from made_study import EPOCHS, NUM_EVENTS, STUDY, made_result, made_run, made_study
 
 from models.evaluation.style import PlotLabels
-from training.studies.claims import effect, judge
 from training.studies.figures import draw, draw_all
-from training.studies.page import render
-from training.studies.results import StudyResult, TimeCheck
+from training.studies.judging import effect, judge
 from training.studies.run_result import Counts, RunResult
 from training.studies.study import StudyFigure
+from training.studies.study_page import render
+from training.studies.study_result import StudyResult, TimeCheck
 from training.studies.tables import best_table, edges_of_sweep, study_table, what_was_left_out
 
 LABELS = PlotLabels("", "technical sample", 13)

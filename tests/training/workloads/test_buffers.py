@@ -19,7 +19,7 @@ from training.readers.batch import Batch
 from training.settings import TrainSettings
 from training.simulation.simulate import Simulated
 from training.simulation.stacked import StackedModels, StackedWork
-from training.studies.trained import simulate_workload
+from training.studies.run_in_simulator import simulate_workload
 from training.transports.basics import run_now
 from training.transports.transport import SingleTransport
 from training.workloads.augmentation import Augmentation

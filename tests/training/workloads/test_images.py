@@ -18,7 +18,7 @@ from training.errors import ImageFileError, ShardError
 from training.launching.rank import RunSpec
 from training.readers.sharding import Piece, Share, share_of
 from training.settings import TrainSettings
-from training.studies.trained import train_in_simulator
+from training.studies.run_in_simulator import train_in_simulator
 from training.workloads.hep_settings import HepSettings
 from training.workloads.images_settings import Cifar10Settings, MnistSettings
 from training.workloads.registry import WorkloadSettings

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from made_study import NUM_EVENTS, made_result, made_run, made_study
 
-from training.studies.claims import ClaimVerdict, effect, in_words, judge
-from training.studies.results import Cell, StudyResult, TimeCheck
+from training.studies.judging import ClaimVerdict, effect, in_words, judge
 from training.studies.run_result import Counts
+from training.studies.study_result import Cell, StudyResult, TimeCheck
 
 SEEDS = range(1, 6)
 

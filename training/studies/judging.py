@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from training.studies.measures import measure_of
-from training.studies.results import Cell, StudyResult
 from training.studies.statistics import LEVEL, Difference, Judgement, Word, points, verdicts
 from training.studies.study import Claim
+from training.studies.study_result import Cell, StudyResult
 
 
 class Comparison(NamedTuple):
