@@ -53,6 +53,8 @@ _FOLDER: Final = "compare"
 _RESULT: Final = "result.json"
 _FIGURES: Final = "figures"
 _PAGE: Final = "page.md"
+#: Measures messages.
+_PROBE: Final = "training.simulation.probe"
 #: For how long the processors are watched before times are measured [s].
 _LOOK_SECONDS: Final = 3.0
 #: Its table, for the report of the run.
@@ -212,7 +214,8 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
         timing = plan_calibration(settings, subject, config.train, folder, cores=cores, code_of=code_of)
         busy = _busy_cores(timing.runs, folder / TIMING / "load.json")
         _measure(run_folder, timing.runs, folder, code, "measure this machine", may_diverge=False)
-        measured, checks = calibrated(timing, read_or_measure(folder / TIMING, timing.checks[0].train))
+        messages = read_or_measure(folder / TIMING, timing.checks[0].train, code=_digest_of_code((_PROBE,)))
+        measured, checks = calibrated(timing, messages)
     runs = planned_runs(settings, subject, config.train, in_the_cloud(measured), folder, code_of=code_of)
     digest = digest_of_study(settings, runs, timing.runs if timing else ())
     found = load(folder / _RESULT, digest)
