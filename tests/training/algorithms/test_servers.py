@@ -396,7 +396,9 @@ def test_an_equilibrium_ends_a_window_early_but_not_each_step(chosen: dict[str, 
     assert 1.5 * commits[0] <= commits[1] < 96 / 2
 
 
-def test_a_window_ends_where_the_pull_of_the_centre_is_a_step_long() -> None:
+@pytest.mark.parametrize(("gradient", "exchanges"), [("moved", [4, 7, 10, 13]), ("snapshot", [0, 5, 8, 11])])
+def test_a_window_ends_where_the_pull_of_the_centre_is_a_step_long(gradient: str, exchanges: list[int]) -> None:
+    """Just after an exchange at a snapshot, the pull counted what the exchange takes from the model, too."""
     # Steps of equal length. With alpha 0.3, the pull is longer after four of them; an exchange leaves 0.4 of five.
     straight, watcher, commits = LinearGradients(workers=1, steps=15, seed=5, hessian=0.0), Watcher(), []
     straight.pulls[:] = 1.0
@@ -405,9 +407,9 @@ def test_a_window_ends_where_the_pull_of_the_centre_is_a_step_long() -> None:
         watcher(rank, step, algorithm)
         commits.append(algorithm.counters()["commits"])
 
-    chosen = {"algorithm": "easgd", "gradient": "moved", "alpha": 0.3, "local_steps": 12}
+    chosen = {"algorithm": "easgd", "gradient": gradient, "alpha": 0.3, "local_steps": 12}
     drive(straight, **chosen, equilibrium_stop=True, before_step=watch)
-    assert np.flatnonzero(np.diff(commits)).tolist() == [4, 7, 10, 13]
+    assert np.flatnonzero(np.diff(commits)).tolist() == exchanges
 
 
 def test_overlap_computes_at_the_parameters_of_the_step_before() -> None:
