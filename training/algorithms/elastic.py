@@ -101,7 +101,7 @@ class ElasticAlgorithm(ServerAlgorithm):
         return is_at_rest or self._since == self._period
 
     def _is_in_equilibrium(self, *, after_exchange: bool) -> bool:
-        """Whether |step| <= |alpha (x - centre)|, with x before the step, but for its elastic part, and the centre seen.
+        """Whether |step| <= |alpha (x - centre)|, with x before the step but for its elastic part.
 
         This is equation 2.9 of Hermans 2017, where the step is eta g. His equation 2.10, |eta g| - |alpha (x - centre)|
         < eta, is always true of a gradient shorter than 1, so that each step would be an exchange.

@@ -53,11 +53,11 @@ def make_algorithm(
     worker = make_worker(model, settings, transport, partners=partners)
     base: Algorithm = METHODS[settings.algorithm.name].kind(settings.algorithm, worker)
     if settings.staleness_bound is not None:
-        base = StaleSynchronous(base, bound=settings.staleness_bound)
+        base = cast("Algorithm", StaleSynchronous(base, bound=settings.staleness_bound))
     if settings.slowmo is None:
         return base
     exact, policy = settings.slowmo_is_exact, settings.state_policy
-    return SlowMo(settings.slowmo, base, exact_average=exact, state_policy=policy)
+    return cast("Algorithm", SlowMo(settings.slowmo, base, exact_average=exact, state_policy=policy))
 
 
 def make_worker(
