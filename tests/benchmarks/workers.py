@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from feature_datasets import CLASSES, write_dataset
-from simulated import samples_per_second
+from simulated import samples_per_second, sleeping
 from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
@@ -304,9 +304,7 @@ def stragglers() -> dict[str, Any]:
         for name, chosen in STRAGGLER_METHODS.items():
             clean, slowed = (straggling(dataset, chosen, slow) for slow in (-1, 1))
             simulated = [
-                simulate(
-                    network, train, val, straggler_settings(chosen), ClusterSettings.sleeping(FAST, slow_ranks=slow)
-                )
+                simulate(network, train, val, straggler_settings(chosen), sleeping(FAST, slow_ranks=slow))
                 for slow in ({}, {1: SLOW / FAST})
             ]
             runs = (clean, slowed, *(each.records for each in simulated))

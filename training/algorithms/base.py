@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from training.algorithms.method import MethodSettings, Traits
-from training.algorithms.partners import Partners
 from training.transports.basics import Vector, is_finite
 from training.transports.transport import Transport
 from training.vector_model import VectorModel
@@ -70,8 +69,6 @@ class Worker(NamedTuple):
     """Seed of the run."""
     optimizer_state: StatePolicy | None = None
     """`train.optimizer_state`."""
-    partners: Partners | None = None
-    """Chooses the ranks to average with; None: random neighbours."""
 
 
 class Kept:

@@ -9,7 +9,6 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from training.algorithms.base import Algorithm, Worker
-from training.algorithms.partners import Partners
 from training.algorithms.registry import METHODS, SlowMo, StaleSynchronous
 from training.compiled.optimizer import ArrayOptimizer, VectorOptimizer, constants_of
 from training.flat_model import FlatModel
@@ -36,21 +35,18 @@ def make_model(workload: Workload, settings: TrainSettings, transport: Transport
     return model
 
 
-def make_algorithm(
-    model: VectorModel, settings: TrainSettings, transport: Transport, *, partners: Partners | None = None
-) -> Algorithm:
+def make_algorithm(model: VectorModel, settings: TrainSettings, transport: Transport) -> Algorithm:
     """The algorithm of one worker, inside a bound on staleness and SlowMo if so configured.
 
     Args:
         model: The worker's model.
         settings: Settings of the training.
         transport: The other workers.
-        partners: Chooses the ranks to average with; None: random neighbours.
 
     Raises:
         TopologyError: The graph does not exist for this number of workers.
     """
-    worker = make_worker(model, settings, transport, partners=partners)
+    worker = make_worker(model, settings, transport)
     base: Algorithm = METHODS[settings.algorithm.name].kind(settings.algorithm, worker)
     if settings.staleness_bound is not None:
         base = cast("Algorithm", StaleSynchronous(base, bound=settings.staleness_bound))
@@ -60,13 +56,11 @@ def make_algorithm(
     return cast("Algorithm", SlowMo(settings.slowmo, base, exact_average=exact, state_policy=policy))
 
 
-def make_worker(
-    model: VectorModel, settings: TrainSettings, transport: Transport, *, partners: Partners | None = None
-) -> Worker:
+def make_worker(model: VectorModel, settings: TrainSettings, transport: Transport) -> Worker:
     """What an algorithm works with."""
     optimizer = make_optimizer(model, settings)
     update = ArrayOptimizer(constants_of(settings))
-    return Worker(model, optimizer, update, transport, settings.seed, settings.optimizer_state, partners)
+    return Worker(model, optimizer, update, transport, settings.seed, settings.optimizer_state)
 
 
 def make_optimizer(model: VectorModel, settings: TrainSettings) -> Optimizer:

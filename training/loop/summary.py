@@ -109,8 +109,7 @@ def _counted(records: list[Record]) -> Record:
     """What the algorithm counted: sums; of a histogram the mean and the highest number."""
     found: Record = {"counted": []}
     for name in records[-1]["counted"]:
-        # A resumed run may have records of an earlier release, which did not count this.
-        values = [record[name] for record in records if name in record]
+        values = [record[name] for record in records]
         if not isinstance(values[0], dict):
             found[name] = sum(values)
             found["counted"].append(name)

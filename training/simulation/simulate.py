@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from training.algorithms.partners import Partners
 from training.determinism import be_deterministic
 from training.flat_model import ModelState
 from training.loop.checkpoints import Checkpoint
@@ -56,7 +55,6 @@ def simulate(
     *,
     augmentation: Augmentation | None = None,
     owners: Owners | None = None,
-    partners: Callable[[int], Partners] | None = None,
     files: Callable[[int], RunFiles] | None = None,
     resume: Checkpoint | None = None,
     on_progress: Callable[[Progress], None] | None = None,
@@ -73,7 +71,6 @@ def simulate(
         cluster: Times of computation and communication.
         augmentation: Changes the images of each batch; None for no change.
         owners: Who owns which training rows, with `settings.skew`; None: all read all.
-        partners: Makes the chooser of partners of a rank; None: random neighbours.
         files: Makes the files of a rank; None: everything stays in memory.
         resume: A checkpoint to resume from.
         on_progress: Called from time to time with the progress of rank 0, in virtual time.
@@ -114,7 +111,7 @@ def simulate(
             own=None if owners is None else owners.rows_of(rank),
             validates_alone=rank < _VALIDATE_ALONE,
         )
-        algorithm = make_algorithm(model, settings, metered, partners=partners(rank) if partners else None)
+        algorithm = make_algorithm(model, settings, metered)
         tell = None if rank else on_progress
         trainer = Trainer(settings, train.group_rows, work, algorithm, metered, meter, kept[rank], tell, owners=owners)
         clock.spawn(trainer.run(resume), f"worker {rank}")

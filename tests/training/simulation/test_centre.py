@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from simulated import sleeping
 
 from training.loop.metering import Meter, MeteredTransport
-from training.simulation.cluster import ClusterSettings
 from training.simulation.transport import SimNetwork
 from training.simulation.virtual_time import VirtualClock
 from training.transports.basics import Vector
@@ -31,7 +31,7 @@ def on_workers(
     workers: int, work: Work, *, shards: int = 1, per_host: int = 1, seconds: float = 0.0, **more: object
 ) -> float:
     """Run something on some workers with a centre; the virtual time from its creation to the end."""
-    cluster = ClusterSettings.sleeping(
+    cluster = sleeping(
         seconds,
         latency_seconds=LATENCY,
         bytes_per_second=BANDWIDTH,
