@@ -126,7 +126,7 @@ def run(
     train, how = toy_rows(320) if train is None else train, settings(**chosen)
     if how.skew is not None:
         passed_on["owners"] = Owners(
-            train.labels.numpy(), train.group_rows, world_size=how.workers, alpha=how.skew.dirichlet, seed=how.seed
+            train.rows.labels.numpy(), train.group_rows, world_size=how.workers, alpha=how.skew.dirichlet, seed=how.seed
         )
     return simulate(
         toy_network() if module is None else module, train, toy_rows(60, groups=1, seed=1), how, cluster, **passed_on

@@ -50,7 +50,7 @@ class Trained(NamedTuple):
 
 def weights_of_test(workload: Workload) -> str:
     """Weights of the events that `predictions_of` predicts, for `StudyResult.test_weights`."""
-    weights = workload.rows("test", TrainSettings()).weights.numpy().astype(np.float32)
+    weights = workload.rows("test", TrainSettings()).rows.weights.numpy().astype(np.float32)
     return base64.b64encode(weights.tobytes()).decode()
 
 
@@ -65,9 +65,9 @@ def predictions_of(
         module: The network.
         settings: The training.
     """
-    rows = workload.rows("test", settings)
-    module = module.to(rows.weights.dtype).eval()
+    memory = workload.rows("test", settings)
+    rows, module = memory.rows, module.to(memory.rows.weights.dtype).eval()
     with torch.inference_mode():
-        logits = [module(*batch.inputs) for batch in rows.batches(_AT_ONCE)]
+        logits = [module(*batch.inputs) for batch in memory.batches(_AT_ONCE)]
     probabilities = torch.softmax(torch.cat(logits).double(), dim=1)
     return Trained(history, probabilities.numpy(), rows.labels.numpy(), rows.weights.double().numpy())

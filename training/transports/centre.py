@@ -94,12 +94,11 @@ class Centre(Protocol):
     def is_under_way(self) -> bool:
         """Whether a commit that this worker began is under way."""
 
-    async def pull(self, out: Vector, *, indices: Vector | None = None, segment: str = VECTOR) -> Vector:
+    async def pull(self, out: Vector, *, segment: str = VECTOR) -> Vector:
         """Copy the vector, or another segment, into `out`; each shard as it was between two commits.
 
         Args:
-            out: Gets all elements, or those at `indices`.
-            indices: Elements to copy, in ascending order, of type int32 or int64; None: all.
+            out: Gets the elements.
             segment: The segment.
 
         Returns:
@@ -167,19 +166,19 @@ class ShardedCentre(Centre):
         )
 
     @override
-    async def pull(self, out: Vector, *, indices: Vector | None = None, segment: str = VECTOR) -> Vector:
+    async def pull(self, out: Vector, *, segment: str = VECTOR) -> Vector:
         layout, started = self.layout, self._now()
         clocks = np.zeros(layout.shards, np.int64)
         with self._own_turn():
             for shard in range(layout.shards):
-                part, within = layout.part(shard, indices), layout.within(shard, indices)
+                part = layout.part(shard, None)
                 waited = await self._locked(shard)
                 self.waited += waited
                 try:
-                    clocks[shard] = await self._get(shard, {segment: out[part]}, within)
+                    clocks[shard] = await self._get(shard, {segment: out[part]}, None)
                 finally:
                     await self._unlock(shard)
-                self._count_bytes(shard, out[part].nbytes, indices, part)
+                self._count_bytes(shard, out[part].nbytes, None, part)
             self._exchange += self._now() - started
         return clocks
 

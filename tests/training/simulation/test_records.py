@@ -19,7 +19,7 @@ from training.studies.run_result import numbers_of
 
 def validated(parameters: NDArray[np.float64]) -> tuple[float, float]:
     """Weighted loss and accuracy of a model on the validation rows."""
-    network, rows = toy_network(), toy_rows(60, groups=1, seed=1)
+    network, rows = toy_network(), toy_rows(60, groups=1, seed=1).rows
     nn.utils.vector_to_parameters(torch.from_numpy(parameters), network.parameters())
     logits = network(rows.inputs[0]).detach()
     losses = nn.functional.cross_entropy(logits, rows.labels, reduction="none")

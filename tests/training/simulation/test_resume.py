@@ -112,7 +112,7 @@ def test_the_clock_of_the_learning_rate_continues(method: str) -> None:
 
 def test_steps_without_a_gradient_are_counted_once() -> None:
     rows = toy_rows(120, groups=6)
-    rows.inputs[0][17] = float("nan")
+    rows.rows.inputs[0][17] = float("nan")
     kept = KeptCheckpoints()
     whole = training(kept, train=rows, algorithm="swarm-sgd")
     assert [sum(record["steps_not_finite"] for record in epoch) for epoch in zip(*whole.records, strict=True)] == [1, 1]
