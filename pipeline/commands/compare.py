@@ -31,8 +31,8 @@ from pipeline.terminal.grid import Grid
 from pipeline.terminal.interrupts import stop_if_requested
 from pipeline.terminal.progress import Bar
 from training.settings import TrainSettings
-from training.simulation.calibrate import in_the_cloud
 from training.simulation.cluster import ClusterSettings
+from training.simulation.fitting import in_the_cloud
 from training.studies.calibration import FOLDER as TIMING
 from training.studies.calibration import calibrated, plan_calibration, read_or_measure
 from training.studies.figures import draw_all

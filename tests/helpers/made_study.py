@@ -65,7 +65,7 @@ def made_result(study: StudySettings, runs: Sequence[RunResult], *, checks: Sequ
         made={
             "command": "python -m pipeline compare --study made",
             "created": "2026-01-01T00:00:00+00:00",
-            "machine": {"cpu": "Some Processor", "cores": 2},
+            "machine": {"cpu": "Some Processor", "cores": 2, "load": 0.0},
             "packages": {"python": "3.11.7"},
         },
         data={

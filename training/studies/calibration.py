@@ -11,8 +11,8 @@ from training.algorithms.registry import METHODS
 from training.launching.probing import measure_messages
 from training.loop.records import read_records
 from training.settings import TrainSettings
-from training.simulation.calibrate import calibrate
 from training.simulation.cluster import ClusterSettings
+from training.simulation.fitting import calibrate
 from training.simulation.probe import Measurement
 from training.studies.plan import CodeOf, PlannedRun, Subject, digest_of, on_this_machine, planned
 from training.studies.run_in_simulator import num_parameters, simulate_times

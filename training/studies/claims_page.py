@@ -112,4 +112,4 @@ def _checks(named: Mapping[str, StudyResult]) -> str:
 
 def _busy(result: StudyResult) -> str:
     machine = result.made["machine"]
-    return f"{machine.get('load', 0.0):.1f} of {machine['cores']}"
+    return f"{machine['load']:.1f} of {machine['cores']}"

@@ -108,7 +108,7 @@ class StudyResult(NamedTuple):
     def is_busy(self) -> bool:
         """Whether other work kept at least half of the cores busy when the times were measured."""
         machine = self.made["machine"]
-        return bool(machine.get("load", 0.0) >= machine["cores"] / 2)
+        return bool(machine["load"] >= machine["cores"] / 2)
 
     @property
     def warning(self) -> str:
