@@ -39,8 +39,6 @@ class Where(NamedTuple):
     """The shard; None: all."""
     indices: Vector | None = None
     """Elements of the vector, in ascending order, of type int32 or int64; None: all."""
-    segments: Sequence[str] | None = None
-    """Segments beside the vector; None: all."""
     answer: Answer | None = None
     """Sees each shard after the rule, under the same lock. A worker without a server reads all of it for this."""
 
@@ -201,13 +199,12 @@ class ShardedCentre(Centre):
     async def _commit_all(self, rule: Rule, where: Where) -> tuple[Commit, float]:
         """Commit to the shards; returns the clocks, and the time spent waiting for locks [s]."""
         started, waited = self._now(), 0.0
-        names = self.layout.names if where.segments is None else (VECTOR, *where.segments)
         changes = []
         buffer = self._spare.pop() if self._spare else np.empty((len(self.layout.names), self._row), self.layout.dtype)
         for each in self._chosen(where.shard):
             waited += await self._locked(each)
             try:
-                changes.append(await self._change(each, rule, where.indices, names, buffer))
+                changes.append(await self._change(each, rule, where.indices, buffer))
                 if where.answer is not None:
                     await self._tell(each, where.answer)
             finally:
@@ -217,17 +214,16 @@ class ShardedCentre(Centre):
         before, after, made = np.array(changes, np.int64).T
         return Commit(before, after, bool(made.all())), waited
 
-    async def _change(
-        self, number: int, rule: Rule, indices: Vector | None, names: Sequence[str], buffer: Vector
-    ) -> tuple[int, int, bool]:
+    async def _change(self, number: int, rule: Rule, indices: Vector | None, buffer: Vector) -> tuple[int, int, bool]:
         """Apply the rule to a locked shard; returns its clock before and after, and whether it is made."""
         part, within = self.layout.part(number, indices), self.layout.within(number, indices)
-        arrays = {name: row[: part.stop - part.start] for name, row in zip(names, buffer, strict=False)}
+        pairs = zip(self.layout.names, buffer, strict=True)
+        arrays = {name: row[: part.stop - part.start] for name, row in pairs}
         clock = await self._get(number, arrays, within)
         vector = arrays.pop(VECTOR)
         shard = Shard(number, clock, part, vector, arrays)
         rule(shard)
-        nbytes = len(names) * vector.nbytes
+        nbytes = len(buffer) * vector.nbytes
         if not shard.is_finite():
             self._refused += 1
             self._count_bytes(number, nbytes, indices, part)
