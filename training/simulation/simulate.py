@@ -13,7 +13,6 @@ from training.flat_model import ModelState
 from training.loop.checkpoints import Checkpoint
 from training.loop.making import make_algorithm
 from training.loop.metering import Meter, MeteredTransport
-from training.loop.progress import Progress
 from training.loop.records import MemoryFiles, RunFiles, merged
 from training.loop.trainer import Trainer
 from training.readers.memory_rows import MemoryRows
@@ -57,7 +56,6 @@ def simulate(
     owners: Owners | None = None,
     files: Callable[[int], RunFiles] | None = None,
     resume: Checkpoint | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
 ) -> Simulated:
     """Train `settings.workers` virtual workers in this process; the same seed gives the same numbers.
 
@@ -73,7 +71,6 @@ def simulate(
         owners: Who owns which training rows, with `settings.skew`; None: all read all.
         files: Makes the files of a rank; None: everything stays in memory.
         resume: A checkpoint to resume from.
-        on_progress: Called from time to time with the progress of rank 0, in virtual time.
 
     Raises:
         TopologyError: The graph does not exist for this number of workers.
@@ -112,8 +109,7 @@ def simulate(
             validates_alone=rank < _VALIDATE_ALONE,
         )
         algorithm = make_algorithm(model, settings, metered)
-        tell = None if rank else on_progress
-        trainer = Trainer(settings, train.group_rows, work, algorithm, metered, meter, kept[rank], tell, owners=owners)
+        trainer = Trainer(settings, train.group_rows, work, algorithm, metered, meter, kept[rank], None, owners=owners)
         clock.spawn(trainer.run(resume), f"worker {rank}")
         trainers.append(trainer)
     clock.run()
