@@ -26,6 +26,7 @@ PAGE_OF = {
     "features/columns.py": "reference/features.md",
     "ingestion/schema.py": "reference/features.md",
     "pipeline/cli.py": "reference/commands.md",
+    "training/algorithms/registry.py": "reference/algorithms.md",
 }
 
 

@@ -11,6 +11,9 @@ import numpy as np
 from training.base_graph import Links, base_graph
 from training.errors import TopologyError
 
+#: Begin of the names of base-(k+1) graphs, before k + 1.
+_BASE: Final = "base-"
+
 
 class TopologyName(StrEnum):
     """A communication graph over the workers."""
@@ -35,14 +38,6 @@ class TopologyName(StrEnum):
     """Base-(k+1) graph of degree at most 4."""
 
 
-_BASES: Final = {
-    TopologyName.BASE_2: 2,
-    TopologyName.BASE_3: 3,
-    TopologyName.BASE_4: 4,
-    TopologyName.BASE_5: 5,
-}
-
-
 class Round(NamedTuple):
     """The graph of one step, with symmetric doubly stochastic weights."""
 
@@ -55,13 +50,7 @@ class Round(NamedTuple):
 class Topology(NamedTuple):
     """A sequence of graphs that comes round again; a static graph is a sequence of one."""
 
-    name: TopologyName
     rounds: list[Round]
-
-    @property
-    def world_size(self) -> int:
-        """Number of workers."""
-        return len(self.rounds[0].neighbours)
 
     def reached(self, rank: int) -> list[int]:
         """Neighbours of a worker in any step, in ascending order."""
@@ -85,8 +74,9 @@ def make_topology(name: TopologyName, world_size: int) -> Topology:
         >>> [each.neighbours for each in make_topology(TopologyName.BASE_2, 4).rounds]
         [[[1], [0], [3], [2]], [[2], [3], [0], [1]]]
     """
-    if name in _BASES:
-        return Topology(name, [_weighted(links, world_size) for links in base_graph(world_size, _BASES[name] - 1)])
+    if name.startswith(_BASE):
+        degree = int(name.removeprefix(_BASE)) - 1
+        return Topology([_weighted(links, world_size) for links in base_graph(world_size, degree)])
     neighbours = [sorted(_reached(name, rank, world_size) - {rank}) for rank in range(world_size)]
     degrees = np.array([len(others) for others in neighbours])
     weights = []
@@ -94,7 +84,7 @@ def make_topology(name: TopologyName, world_size: int) -> Topology:
         given = (1 / (1 + np.maximum(degrees[rank], degrees[others]))).tolist() if others else []
         own = 1 / world_size if degrees[rank] == world_size - 1 else 1 - sum(given)
         weights.append([own, *given])
-    return Topology(name, [Round(neighbours, weights)])
+    return Topology([Round(neighbours, weights)])
 
 
 #: The same, kept: the thousands of workers of a simulation share one graph.

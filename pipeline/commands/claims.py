@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from pipeline.errors import MissingInputError
 from pipeline.terminal.tables import evaluation_tables
-from training.studies import page as study_page
+from training.studies import study_page
 from training.studies.claims_page import render
-from training.studies.results import PACKED, read
+from training.studies.study_result import PACKED, read
 from training.studies.tables import markdown_table
 
 _PAGE: Final = "claims.md"

@@ -31,21 +31,21 @@ from pipeline.terminal.grid import Grid
 from pipeline.terminal.interrupts import stop_if_requested
 from pipeline.terminal.progress import Bar
 from training.settings import TrainSettings
-from training.simulation.calibrate import in_the_cloud
 from training.simulation.cluster import ClusterSettings
+from training.simulation.fitting import in_the_cloud
 from training.studies.calibration import FOLDER as TIMING
 from training.studies.calibration import calibrated, plan_calibration, read_or_measure
-from training.studies.claims import judge
 from training.studies.figures import draw_all
-from training.studies.measured import measure_all, num_steps
+from training.studies.judging import judge
 from training.studies.measures import measure_of
-from training.studies.page import render
 from training.studies.plan import PlannedRun, Subject, dataset_digest, digest_of, digest_of_study, planned_runs
-from training.studies.results import PACKED, StudyResult, TimeCheck, load, pack
-from training.studies.simulated import simulate_all
+from training.studies.predictions import weights_of_test
+from training.studies.run_in_simulator import simulate_all
+from training.studies.run_on_ranks import measure_all, num_steps
 from training.studies.study import FOLDER, StudySettings, form_of
+from training.studies.study_page import render
+from training.studies.study_result import PACKED, StudyResult, TimeCheck, load, pack
 from training.studies.tables import summed_up, what_was_left_out
-from training.studies.trained import weights_of_test
 from training.threads import use_threads
 from training.workloads.hep_settings import HepSettings
 
@@ -53,6 +53,8 @@ _FOLDER: Final = "compare"
 _RESULT: Final = "result.json"
 _FIGURES: Final = "figures"
 _PAGE: Final = "page.md"
+#: Measures messages.
+_PROBE: Final = "training.simulation.probe"
 #: For how long the processors are watched before times are measured [s].
 _LOOK_SECONDS: Final = 3.0
 #: Its table, for the report of the run.
@@ -212,7 +214,8 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
         timing = plan_calibration(settings, subject, config.train, folder, cores=cores, code_of=code_of)
         busy = _busy_cores(timing.runs, folder / TIMING / "load.json")
         _measure(run_folder, timing.runs, folder, code, "measure this machine", may_diverge=False)
-        measured, checks = calibrated(timing, read_or_measure(folder / TIMING, timing.checks[0].train))
+        messages = read_or_measure(folder / TIMING, timing.checks[0].train, code=_digest_of_code((_PROBE,)))
+        measured, checks = calibrated(timing, messages)
     runs = planned_runs(settings, subject, config.train, in_the_cloud(measured), folder, code_of=code_of)
     digest = digest_of_study(settings, runs, timing.runs if timing else ())
     found = load(folder / _RESULT, digest)
@@ -243,7 +246,7 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
 
 def code_of(subject: Subject, train: TrainSettings, is_simulated: bool) -> str:
     """Digest of the meaning of the code of a run: other methods, networks and the words of the page are none of it."""
-    modules = [f"training.studies.{'simulated' if is_simulated else 'measured'}", *modules_of_method(train)]
+    modules = [f"training.studies.run_{'in_simulator' if is_simulated else 'on_ranks'}", *modules_of_method(train)]
     modules += [] if is_simulated else ["training.launching.rank_process"]
     settings = subject.settings
     modules += [type(settings).__module__, settings.network.__module__ if isinstance(settings, HepSettings) else ""]

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from feature_datasets import CLASSES, write_dataset
-from simulated import samples_per_second
+from simulated import samples_per_second, sleeping
 from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
@@ -104,7 +104,7 @@ def torch_rate(network: nn.Module, rows: MemoryRows, settings: TrainSettings) ->
             for part in order.split(settings.batch_size):
                 inputs = plain_batch(rows, part)
                 optimizer.zero_grad()
-                functional.cross_entropy(network(*inputs), rows.labels[part]).backward()  # type: ignore[no-untyped-call]
+                functional.cross_entropy(network(*inputs), rows.rows.labels[part]).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
                 count += len(part) if epoch else 0
     return count / (time.perf_counter() - started)
@@ -113,8 +113,8 @@ def torch_rate(network: nn.Module, rows: MemoryRows, settings: TrainSettings) ->
 def plain_batch(rows: MemoryRows, part: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Columns of some events; particles are cut to the longest."""
     if rows.rows.lengths is None:
-        return (rows.inputs[0][part],)
-    particles, numbers = rows.inputs
+        return (rows.rows.inputs[0][part],)
+    particles, numbers = rows.rows.inputs
     return particles[part, : max(1, int(numbers[part].max()))], numbers[part]
 
 
@@ -128,8 +128,8 @@ def distributed_rate(folder: str, settings: str) -> None:
     rows = MemoryRows.load(dataset, "train", network.inputs, seed=chosen.seed)
     half = len(rows) // 2
     own = Rows(
-        *((column[rank * half :][:half],) for column in rows.inputs),
-        *(column[rank * half :][:half] for column in (rows.labels, rows.weights)),
+        *((column[rank * half :][:half],) for column in rows.rows.inputs),
+        *(column[rank * half :][:half] for column in (rows.rows.labels, rows.rows.weights)),
     )
     rate = 2 * torch_rate(DistributedDataParallel(network), MemoryRows(own, chosen.seed, [half]), chosen)
     if rank == 0:
@@ -304,9 +304,7 @@ def stragglers() -> dict[str, Any]:
         for name, chosen in STRAGGLER_METHODS.items():
             clean, slowed = (straggling(dataset, chosen, slow) for slow in (-1, 1))
             simulated = [
-                simulate(
-                    network, train, val, straggler_settings(chosen), ClusterSettings.sleeping(FAST, slow_ranks=slow)
-                )
+                simulate(network, train, val, straggler_settings(chosen), sleeping(FAST, slow_ranks=slow))
                 for slow in ({}, {1: SLOW / FAST})
             ]
             runs = (clean, slowed, *(each.records for each in simulated))

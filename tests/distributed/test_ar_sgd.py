@@ -21,7 +21,8 @@ from training_runs import flat_weights, make_spec, records
 from features.dataset import FeatureDataset
 from training.errors import LaunchError, ShardError
 from training.launching.launcher import launch, launch_all
-from training.launching.rank import RunSpec, make_model
+from training.launching.rank import RunSpec
+from training.loop.making import make_model
 from training.readers.opening import open_reader
 from training.readers.sharding import plan_epoch, share_of
 from training.transports.transport import SingleTransport

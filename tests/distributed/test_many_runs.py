@@ -14,8 +14,8 @@ from features.dataset import FeatureDataset
 from training.errors import DivergedError
 from training.launching.launcher import launch, launch_all
 from training.launching.rank import RunSpec
-from training.studies.measured import measure_all
 from training.studies.plan import Subject, planned
+from training.studies.run_on_ranks import measure_all
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 
@@ -113,7 +113,7 @@ def test_a_run_that_diverges_measures_no_times(
     def diverge(*_: Any, **__: Any) -> None:
         raise DivergedError("steps without effect are short")
 
-    monkeypatch.setattr("training.studies.measured.launch_all", diverge)
+    monkeypatch.setattr("training.studies.run_on_ranks.launch_all", diverge)
     [spec] = specs(dataset, tmp_path / "specs", {})
     run = planned(Subject(spec.workload), spec.train, None, None, tmp_path / "runs", "sgd", {}, code_of=lambda *_: "")
     with pytest.raises(DivergedError, match="short"):

@@ -14,7 +14,7 @@ from training.launching.launcher import launch_all
 from training.launching.rank import RunSpec
 from training.simulation.cluster import ClusterSettings
 from training.simulation.simulate import Simulated
-from training.studies.trained import simulate_workload
+from training.studies.run_in_simulator import simulate_workload
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
 

@@ -17,7 +17,7 @@ from network_hosts import Network, network, why_not
 
 from training.launching.launcher import rank_command, rank_environment
 from training.settings import TrainSettings
-from training.simulation.calibrate import fit_link, predicted
+from training.simulation.fitting import fit_link, predicted
 from training.simulation.probe import ALL_REDUCE, COMMIT, Measurement
 
 pytestmark = [

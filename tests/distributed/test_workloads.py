@@ -13,10 +13,13 @@ from rank_programs import open_mpi, results_of
 from tiny_images import ROWS, TinyImages
 from training_runs import records
 
+from training.launching.launcher import launch
 from training.launching.rank import RunSpec
+from training.loop.records import read_records
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
-from training.studies.trained import simulate_workload, train_on_ranks
+from training.studies.predictions import predictions_of
+from training.studies.run_in_simulator import simulate_workload
 from training.workloads.images_settings import MnistSettings
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
@@ -71,6 +74,9 @@ def test_workers_that_do_not_wait_publish_their_buffers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("method", "least"), [("ar-sgd", 0.95), ("ad-psgd", 0.92)])
 def test_lenet_learns_the_digits_on_two_ranks(tmp_path: Path, method: str, least: float) -> None:
     settings = TrainSettings(algorithm=method, workers=2, epochs=4, batch_size=32, learning_rate=3e-3)
-    trained = train_on_ranks(RunSpec(MnistSettings(), settings, tmp_path / "out"))
+    spec = RunSpec(MnistSettings(), settings, tmp_path)
+    launch(spec, on_progress=lambda _: None)
+    workload = spec.workload.open()
+    trained = predictions_of(read_records(tmp_path), workload, workload.load(tmp_path / "model"), settings)
     assert trained.accuracy > least
     assert len(trained.history) == 2

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from training.studies.results import StudyResult, TimeCheck
 from training.studies.run_result import Counts, RunResult
 from training.studies.study import StudySettings
+from training.studies.study_result import StudyResult, TimeCheck
 
 NUM_EVENTS = 1000
 EPOCHS = 6
@@ -65,7 +65,7 @@ def made_result(study: StudySettings, runs: Sequence[RunResult], *, checks: Sequ
         made={
             "command": "python -m pipeline compare --study made",
             "created": "2026-01-01T00:00:00+00:00",
-            "machine": {"cpu": "Some Processor", "cores": 2},
+            "machine": {"cpu": "Some Processor", "cores": 2, "load": 0.0},
             "packages": {"python": "3.11.7"},
         },
         data={

@@ -24,7 +24,7 @@ def matrix_of(graph: Round) -> NDArray[np.float64]:
 
 def mixing_matrix(topology: Topology) -> NDArray[np.float64]:
     """W, (world_size, world_size), the product over the sequence: after it, worker i holds sum_j W_ij x_j."""
-    return reduce(lambda before, each: matrix_of(each) @ before, topology.rounds, np.eye(topology.world_size))
+    return reduce(lambda before, each: matrix_of(each) @ before, topology.rounds, np.eye(_world_size(topology)))
 
 
 def spectral_gap(topology: Topology) -> float:
@@ -33,6 +33,10 @@ def spectral_gap(topology: Topology) -> float:
     For a static graph it is 1 - max(|lambda_2|, |lambda_m|), and the thesis' rho is (1 - gap)^2 (assumption 2.2).
     The gap is NaN above `MAX_EIGENVALUES` workers.
     """
-    if topology.world_size > MAX_EIGENVALUES:
+    if _world_size(topology) > MAX_EIGENVALUES:
         return float("nan")
-    return float(1 - np.linalg.norm(mixing_matrix(topology) - 1 / topology.world_size, 2))
+    return float(1 - np.linalg.norm(mixing_matrix(topology) - 1 / _world_size(topology), 2))
+
+
+def _world_size(topology: Topology) -> int:
+    return len(topology.rounds[0].neighbours)

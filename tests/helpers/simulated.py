@@ -15,7 +15,6 @@ from torch import nn
 
 from training.algorithms import registry
 from training.algorithms.base import Algorithm
-from training.algorithms.partners import Partners
 from training.loop.making import make_algorithm
 from training.loop.records import MemoryFiles, RunFiles
 from training.readers.batch import Rows
@@ -27,12 +26,16 @@ from training.simulation.simulate import Simulated, simulate
 from training.simulation.transport import SimNetwork
 from training.simulation.virtual_time import VirtualClock
 
+
+def sleeping(seconds: float, **more: object) -> ClusterSettings:
+    """A cluster whose steps always take the same time."""
+    return ClusterSettings.model_validate({"step_seconds": seconds, "event_seconds": 0.0, **more})
+
+
 #: Steps take a virtual millisecond, messages a microsecond.
-CLUSTER = ClusterSettings.sleeping(1e-3, latency_seconds=1e-6)
+CLUSTER = sleeping(1e-3, latency_seconds=1e-6)
 #: Steps of very unequal length, pauses, and slow messages: workers get far apart.
-ROUGH = ClusterSettings.sleeping(
-    1e-3, jitter=0.4, slow_ranks={0: 2.5}, pause_probability=0.1, pause_seconds=3e-3, latency_seconds=2e-4
-)
+ROUGH = sleeping(1e-3, jitter=0.4, slow_ranks={0: 2.5}, pause_probability=0.1, pause_seconds=3e-3, latency_seconds=2e-4)
 
 #: Every method on several workers.
 METHODS: dict[str, dict[str, Any]] = {
@@ -119,11 +122,11 @@ def run(
     **chosen: Any,
 ) -> Simulated:
     """A simulated run over the toy data; what `simulate` takes beside the settings goes there."""
-    passed_on = {name: chosen.pop(name) for name in ("partners", "files", "resume", "on_progress") if name in chosen}
+    passed_on = {name: chosen.pop(name) for name in ("files", "resume") if name in chosen}
     train, how = toy_rows(320) if train is None else train, settings(**chosen)
     if how.skew is not None:
         passed_on["owners"] = Owners(
-            train.labels.numpy(), train.group_rows, world_size=how.workers, alpha=how.skew.dirichlet, seed=how.seed
+            train.rows.labels.numpy(), train.group_rows, world_size=how.workers, alpha=how.skew.dirichlet, seed=how.seed
         )
     return simulate(
         toy_network() if module is None else module, train, toy_rows(60, groups=1, seed=1), how, cluster, **passed_on
@@ -155,17 +158,17 @@ class Pairs:
         self._next = 0
 
     def next(self) -> int | None:
-        """See `Partners`."""
+        """See `RandomPartners`."""
         partner = self._partners[self._next % len(self._partners)]
         self._next += 1
         return partner
 
     def state(self) -> dict[str, Any]:
-        """See `Partners`."""
+        """See `RandomPartners`."""
         return {"next": self._next}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """See `Partners`."""
+        """See `RandomPartners`."""
         self._next = state["next"]
 
 
@@ -307,7 +310,7 @@ class LinearGradients:
         self,
         *,
         cluster: ClusterSettings = CLUSTER,
-        partners: Callable[[int], Partners] | None = None,
+        partners: Callable[[int], Pairs] | None = None,
         initial: NDArray[np.float64] | None = None,
         before_step: Callable[[int, int, Algorithm], None] = lambda *_: None,
         results: NDArray[np.float64] | None = None,
@@ -336,7 +339,10 @@ class LinearGradients:
         async def work(rank: int) -> None:
             model = VectorRow(self.initial if initial is None else initial[rank])
             transport = network.transports()[rank]
-            algorithm = make_algorithm(model, train, transport, partners=partners(rank) if partners else None)
+            algorithm = make_algorithm(model, train, transport)
+            if partners is not None:
+                of_method: Any = getattr(algorithm, "base", algorithm)
+                of_method.partners = partners(rank)
             times = ComputeTimes(cluster, seed=1, rank=rank, world_size=self.workers)
             await algorithm.start()
             for step in range(self.steps):

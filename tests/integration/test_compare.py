@@ -19,9 +19,9 @@ from pipeline.cli import app
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.terminal.exit_codes import Exit
 from training.launching.rank import RunSpec
-from training.studies.results import PACKED, Cell, StudyResult, read
+from training.studies.predictions import predictions_of
 from training.studies.run_result import Counts
-from training.studies.trained import predictions_of
+from training.studies.study_result import PACKED, Cell, StudyResult, read
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.distributed, pytest.mark.timeout(900)]
 
@@ -87,7 +87,7 @@ class Compared:
     def again(self, *arguments: str | Path) -> Any:
         """Make the study."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("training.studies.simulated.ProcessPoolExecutor", Here)
+            patch.setattr("training.studies.run_in_simulator.ProcessPoolExecutor", Here)
             return invoke("compare", "--study", self.study, "--config", self.config, *arguments)
 
     def result(self) -> StudyResult:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from simulated import LinearGradients, Pairs, Watcher
+from simulated import LinearGradients, Pairs, Watcher, sleeping
 
 from training.simulation.cluster import ClusterSettings
 from training.simulation.transport import SimNetwork, SimTransport
@@ -166,7 +166,7 @@ def test_no_list_of_pairs_ends_in_a_deadlock(
 
 
 def test_no_order_of_three_workers_ends_in_a_deadlock() -> None:
-    cluster = ClusterSettings.sleeping(0.0, latency_seconds=0.5)
+    cluster = sleeping(0.0, latency_seconds=0.5)
     choices = [[other for other in range(3) if other != rank] for rank in range(3)]
     twice = [list(itertools.product(each, each)) for each in choices]
     for partners in itertools.product(*twice):

@@ -16,9 +16,9 @@ from training.agents.ledger import Ledger
 from training.errors import DivergedError
 from training.flat_model import ModelState
 from training.loop.checkpoints import Checkpoint
-from training.loop.records import DiskFiles, merged
+from training.loop.records import DiskFiles, Record, merged
 from training.loop.schedule import learning_rate
-from training.loop.summary import Record, utilisation
+from training.loop.summary import utilisation
 from training.settings import TrainSettings
 from training.transports.basics import run_now
 from training.workloads.work import ValidationShare, Work

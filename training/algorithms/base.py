@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from training.algorithms.method import MethodSettings, Traits
-from training.algorithms.partners import Partners
 from training.transports.basics import Vector, is_finite
 from training.transports.transport import Transport
 from training.vector_model import VectorModel
@@ -70,11 +69,33 @@ class Worker(NamedTuple):
     """Seed of the run."""
     optimizer_state: StatePolicy | None = None
     """`train.optimizer_state`."""
-    partners: Partners | None = None
-    """Chooses the ranks to average with; None: random neighbours."""
 
 
-class Algorithm(ABC):
+class Kept:
+    """Something with a state."""
+
+    KEPT: ClassVar[Sequence[str]] = ()
+    """Attributes of this class, arrays and plain values, that the next steps depend on: they are part of its state."""
+
+    def _kept(self) -> dict[str, Any]:
+        """Copies of what this class and its bases name in `KEPT`, by the name without underscore."""
+        values = {name.lstrip("_"): getattr(self, name) for name in self._names_kept()}
+        return {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in values.items()}
+
+    def _keep(self, state: dict[str, Any]) -> None:
+        """Continue from what `_kept` gave; arrays stay where they are in memory."""
+        for name in self._names_kept():
+            own, given = getattr(self, name), state[name.lstrip("_")]
+            if isinstance(own, np.ndarray):
+                own[...] = given
+            else:
+                setattr(self, name, given)
+
+    def _names_kept(self) -> list[str]:
+        return [name for kind in type(self).__mro__ for name in vars(kind).get("KEPT", ())]
+
+
+class Algorithm(Kept, ABC):
     """Turns local gradients into updates of the local model; a transport connects it to the other workers.
 
     Args:
@@ -83,8 +104,6 @@ class Algorithm(ABC):
     """
 
     traits: Traits = Traits()
-    KEPT: ClassVar[Sequence[str]] = ()
-    """Attributes of this class, arrays and plain values, that the next steps depend on: they are part of its state."""
     momenta: Sequence[Vector] = ()
     """The method's own momentum, in place of the optimiser's: at exact averages it is treated likewise."""
 
@@ -93,7 +112,7 @@ class Algorithm(ABC):
         self.skipped = 0
         """Number of steps without an update because the gradient or the update was not finite."""
 
-    async def start(self) -> None:  # noqa: B027 - most have nothing to share
+    async def start(self) -> None:
         """Share vectors with the other workers; all workers together, before the first step."""
 
     @abstractmethod
@@ -109,7 +128,7 @@ class Algorithm(ABC):
         """Copy this worker's current model, with all changes by it and its partners, into `out`."""
         self.model.read(out)
 
-    async def flush(self) -> None:  # noqa: B027 - most have sent all
+    async def flush(self) -> None:
         """Send what the others lack of this worker's steps; all workers together, at the end of an epoch."""
 
     async def result(self, out: Vector) -> None:
@@ -124,7 +143,7 @@ class Algorithm(ABC):
         present += change
         self.model.write(present)
 
-    async def catch_up(self) -> None:  # noqa: B027 - most models have it at once
+    async def catch_up(self) -> None:
         """Take over into the local model what others added to the model that the workers share."""
 
     async def snapshot(self, out: Vector) -> float:  # noqa: ARG002 - most share nothing
@@ -139,7 +158,7 @@ class Algorithm(ABC):
         """Wait until no worker averages; none begins an average before its next step. All workers together."""
         await self.transport.barrier()
 
-    async def close(self) -> None:  # noqa: B027 - likewise
+    async def close(self) -> None:
         """Release the shared vectors; all workers together."""
 
     def counters(self) -> Counters:
@@ -161,23 +180,6 @@ class Algorithm(ABC):
     def model_of(self, state: dict[str, Any]) -> tuple[int, Vector] | None:  # noqa: ARG002 - most return the mean
         """The model that the method returns, in what `state` gave, and its age; None: the mean over the workers."""
         return None
-
-    def _kept(self) -> dict[str, Any]:
-        """Copies of what this class and its bases name in `KEPT`, by the name without underscore."""
-        values = {name.lstrip("_"): getattr(self, name) for name in self._names_kept()}
-        return {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in values.items()}
-
-    def _keep(self, state: dict[str, Any]) -> None:
-        """Continue from what `_kept` gave; arrays stay where they are in memory."""
-        for name in self._names_kept():
-            own, given = getattr(self, name), state[name.lstrip("_")]
-            if isinstance(own, np.ndarray):
-                own[...] = given
-            else:
-                setattr(self, name, given)
-
-    def _names_kept(self) -> list[str]:
-        return [name for kind in type(self).__mro__ for name in vars(kind).get("KEPT", ())]
 
     async def has_gradient(self, compute_gradient: ComputeGradient, num_samples: int) -> bool:
         """Compute the gradient. False if it is not finite: such a step is counted and does not reach other workers."""

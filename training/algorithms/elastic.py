@@ -76,7 +76,8 @@ class ElasticAlgorithm(ServerAlgorithm):
             await self.exchange()
         if self._stops:
             self.model.read(self._own)
-        is_at_rest = await self.own_step(compute_gradient, num_samples) and self._stops and self.is_in_equilibrium()
+        has_stepped = await self.own_step(compute_gradient, num_samples)
+        is_at_rest = has_stepped and self._stops and self._is_in_equilibrium(after_exchange=exchanges)
         self._since += 1
         if await self.is_due(is_at_rest=is_at_rest):
             self._since = 0
@@ -99,8 +100,8 @@ class ElasticAlgorithm(ServerAlgorithm):
         """Whether the window ends."""
         return is_at_rest or self._since == self._period
 
-    def is_in_equilibrium(self) -> bool:
-        """Whether |step| <= |alpha (x - centre)|, with x before the step and the centre last seen.
+    def _is_in_equilibrium(self, *, after_exchange: bool) -> bool:
+        """Whether |step| <= |alpha (x - centre)|, with x before the step but for its elastic part.
 
         This is equation 2.9 of Hermans 2017, where the step is eta g. His equation 2.10, |eta g| - |alpha (x - centre)|
         < eta, is always true of a gradient shorter than 1, so that each step would be an exchange.
@@ -109,6 +110,8 @@ class ElasticAlgorithm(ServerAlgorithm):
         self._change -= self._own
         step = float(np.linalg.norm(self._change))
         self._own -= self.seen
+        if after_exchange:
+            self._own -= self.elastic
         return step <= self.alpha * float(np.linalg.norm(self._own))
 
     async def exchange(self) -> None:

@@ -142,9 +142,10 @@ class Mpca(Algorithm):
         if self._settings.is_fixed:
             await self.joint.arrive()
         else:
-            await self._settle()
+            await self.flush()
 
-    async def _settle(self) -> None:
+    @override
+    async def flush(self) -> None:
         """Contribute all steps, and take part in sums until no worker has more to contribute.
 
         A sum counts the workers that have nothing more, so all stop after the same one, and none is under way then.
@@ -155,10 +156,6 @@ class Mpca(Algorithm):
             if not self.joint.is_under_way:
                 self._begin(ending=True)
             is_end = await self._finish()
-
-    @override
-    async def flush(self) -> None:
-        await self._settle()
 
     @override
     async def result(self, out: Vector) -> None:

@@ -3,27 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from typing_extensions import override
-
-from training.random_streams import generator_state, random_stream, set_generator_state
+from training.random_streams import random_stream
 
 
-class Partners(Protocol):
-    """Chooses the ranks that a worker averages with."""
-
-    def next(self) -> int | None:
-        """The rank to average with next; None for no average now."""
-
-    def state(self) -> dict[str, Any]:
-        """Position in the random stream."""
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Restore a position in the random stream."""
-
-
-class RandomPartners(Partners):
+class RandomPartners:
     """Neighbours drawn at random with equal probability, from one random stream per rank.
 
     With one stream for all ranks, all would choose the same partner.
@@ -43,16 +28,16 @@ class RandomPartners(Partners):
         self._neighbours = list(neighbours)
         self._rng = random_stream(seed, "partners", rank)
 
-    @override
     def next(self) -> int | None:
+        """The rank to average with next; None for no average now."""
         if not self._neighbours:
             return None
         return self._neighbours[int(self._rng.integers(len(self._neighbours)))]
 
-    @override
     def state(self) -> dict[str, Any]:
-        return generator_state(self._rng)
+        """Position in the random stream."""
+        return dict(self._rng.bit_generator.state)
 
-    @override
     def load_state(self, state: dict[str, Any]) -> None:
-        set_generator_state(self._rng, state)
+        """Restore a position in the random stream."""
+        self._rng.bit_generator.state = state

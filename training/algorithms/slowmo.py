@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
-from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient, StatePolicy, mean_over_workers, treat_optimizer
 from training.algorithms.wrapper import Wrapper
@@ -62,14 +61,14 @@ class SlowMo(Wrapper):
         self._momentum.fill(0)
         self._present, self._target = base.model.empty(), base.model.empty()
 
-    @override
     async def start(self) -> None:
+        """See `Algorithm`."""
         # Read the model before the base method shares it, since partners may average with it at once.
         self.model.read(self._origin)
         await self.base.start()
 
-    @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
+        """Take a step of the base method, and perhaps an outer step."""
         if not self._rate:
             self._rate = self.optimizer.param_groups[0]["lr"]
         await self.base.step(compute_gradient, num_samples)

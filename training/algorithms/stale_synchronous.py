@@ -7,7 +7,6 @@ from collections.abc import Awaitable
 from dataclasses import replace
 
 import numpy as np
-from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient
 from training.algorithms.wrapper import Wrapper
@@ -32,14 +31,14 @@ class StaleSynchronous(Wrapper):
         self._others = [rank for rank in range(self.transport.world_size) if rank != self.transport.rank]
         self._steps: deque[Awaitable[list[Vector]]] = deque()
 
-    @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
+        """Take a step of the base method, when it may be taken."""
         await self._wait_for_others(self._bound)
         await self.base.step(compute_gradient, num_samples)
         self._steps.append(self.transport.begin_exchange(np.zeros(1, np.int8), self._others))
 
-    @override
     async def quiesce(self) -> None:
+        """See `Algorithm`."""
         await self._wait_for_others(0)
         await self.base.quiesce()
 

@@ -11,7 +11,7 @@ from typing_extensions import override
 from training.algorithms.base import ComputeGradient, Worker
 from training.algorithms.gossip import GossipAlgorithm, GossipSettings
 from training.algorithms.method import Traits, algorithm
-from training.random_streams import generator_state, random_stream, set_generator_state
+from training.random_streams import random_stream
 from training.transports.basics import Vector, is_finite
 
 
@@ -119,7 +119,7 @@ class SwarmSgd(GossipAlgorithm):
             "started_from": self._snapshot.copy(),
             "private": private,
             "averages_unseen": counts.begun + counts.received - self._averages_seen,
-            "local_steps": None if self._rng is None else generator_state(self._rng),
+            "local_steps": None if self._rng is None else dict(self._rng.bit_generator.state),
         }
 
     @override
@@ -130,4 +130,4 @@ class SwarmSgd(GossipAlgorithm):
         # A new shared vector has been through no average.
         self._averages_seen = -state["averages_unseen"]
         if self._rng is not None:
-            set_generator_state(self._rng, state["local_steps"])
+            self._rng.bit_generator.state = state["local_steps"]

@@ -1,16 +1,14 @@
-"""The base of the methods around another method: all that a wrapper does not change is the base method's."""
+"""The base of the methods around another method: all that a wrapper does not have itself is the base method's."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from typing_extensions import override
-
-from training.algorithms.base import Algorithm, ComputeGradient, Counters
+from training.algorithms.base import Algorithm, Kept
 from training.transports.basics import Vector
 
 
-class Wrapper(Algorithm):
+class Wrapper(Kept):
     """Another method, with something around its steps.
 
     Args:
@@ -19,63 +17,20 @@ class Wrapper(Algorithm):
 
     def __init__(self, base: Algorithm) -> None:
         self.base = base
-        self.traits, self.momenta = base.traits, base.momenta
-        self.model, self.optimizer, self.transport = base.model, base.optimizer, base.transport
 
-    @override
-    async def start(self) -> None:
-        await self.base.start()
+    def __getattr__(self, name: str) -> Any:
+        """What only the base method has."""
+        return getattr(self.base, name)
 
-    @override
-    async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
-        await self.base.step(compute_gradient, num_samples)
-
-    @override
-    async def current(self, out: Vector) -> None:
-        await self.base.current(out)
-
-    @override
-    async def flush(self) -> None:
-        await self.base.flush()
-
-    @override
-    async def result(self, out: Vector) -> None:
-        await self.base.result(out)
-
-    @override
-    async def add(self, change: Vector) -> None:
-        await self.base.add(change)
-
-    @override
-    async def catch_up(self) -> None:
-        await self.base.catch_up()
-
-    @override
-    async def snapshot(self, out: Vector) -> float:
-        return await self.base.snapshot(out)
-
-    @override
-    async def quiesce(self) -> None:
-        await self.base.quiesce()
-
-    @override
-    async def close(self) -> None:
-        await self.base.close()
-
-    @override
-    def counters(self) -> Counters:
-        return self.base.counters()
-
-    @override
     async def state(self) -> dict[str, Any]:
-        """The base method's state; a wrapper adds its own."""
+        """The base method's state, and that of the wrapper."""
         return {"base": await self.base.state(), **self._kept()}
 
-    @override
     async def restore(self, state: dict[str, Any]) -> None:
+        """Start from what `state` gave, instead of `start`; all workers together."""
         await self.base.restore(state["base"])
         self._keep(state)
 
-    @override
     def model_of(self, state: dict[str, Any]) -> tuple[int, Vector] | None:
+        """The base method's model in what `state` gave."""
         return self.base.model_of(state["base"])

@@ -13,7 +13,6 @@ from torch.nn.utils import parameters_to_vector
 
 from models.networks.hlf import HlfClassifier
 from training.compiled.engines import PerceptronEngine, events_of
-from training.compiled.kernel import Integers
 from training.compiled.optimizer import Constants
 from training.compiled.perceptron import perceptron_epoch, perceptron_sums
 from training.random_streams import random_stream
@@ -47,50 +46,6 @@ class Curves(NamedTuple):
     val_loss: list[float]
     val_accuracy: list[float]
     """Accuracy with event and class weights, like the losses."""
-
-
-class PerceptronTraining:
-    """The parameters of a perceptron, and its optimiser.
-
-    Args:
-        network: Gives the initial weights.
-        constants: The optimiser.
-        learning_rate: Its rate.
-    """
-
-    def __init__(self, network: HlfClassifier, constants: Constants, learning_rate: float) -> None:
-        self._network = PerceptronEngine([network.scaling, *network.layers]).network
-        self._constants = constants
-        self._rate = learning_rate
-        self._parameters = parameters_to_vector(network.parameters()).detach().numpy()
-        self._gradient = np.empty_like(self._parameters)
-        self._first, self._second = np.zeros_like(self._parameters), np.zeros_like(self._parameters)
-        self._step = np.zeros(1, np.float32)
-
-    def epoch(self, rows: Rows, order: Integers, bounds: Integers) -> Sums:
-        """Take a step for each batch of `order` between two `bounds`; returns the sums before the updates."""
-        sums = np.zeros(4)
-        perceptron_epoch(
-            self._parameters,
-            self._gradient,
-            self._first,
-            self._second,
-            self._step,
-            self._rate,
-            self._constants,
-            self._network,
-            events_of(rows),
-            order,
-            bounds,
-            sums,
-        )
-        return Sums.of(sums)
-
-    def evaluate(self, rows: Rows, order: Integers) -> Sums:
-        """Sums over the rows with these numbers."""
-        sums = np.zeros(4)
-        perceptron_sums(self._parameters, self._network, events_of(rows), order, sums)
-        return Sums.of(sums)
 
 
 def make_folds(labels: NDArray[np.int64], num_folds: int, *, seed: int) -> list[Fold]:
@@ -150,13 +105,19 @@ def train_member(
         patience: Number of epochs without a lower validation loss after which the training stops; None: never.
     """
     torch.manual_seed(member.seed)
-    network = PerceptronTraining(make_network(), constants, learning_rate)
+    made = make_network()
+    network, events = PerceptronEngine([made.scaling, *made.layers]).network, events_of(rows)
+    parameters = parameters_to_vector(made.parameters()).detach().numpy()
+    gradient, first, second = (np.zeros_like(parameters) for _ in range(3))
+    optimizer = (gradient, first, second, np.zeros(1, np.float32), learning_rate, constants)
     curves = Curves([], [], [])
     bounds = step_bounds(len(member.fold.train), num_steps)
     for epoch in range(epochs):
         order = random_stream(member.seed, "fold", epoch).permutation(member.fold.train)
-        train = network.epoch(rows, order, bounds)
-        val = network.evaluate(rows, member.fold.val)
+        of_training, of_validation = np.zeros((2, 4))
+        perceptron_epoch(parameters, *optimizer, network, events, order, bounds, of_training)
+        perceptron_sums(parameters, network, events, member.fold.val, of_validation)
+        train, val = Sums.of(of_training), Sums.of(of_validation)
         for curve, value in zip(curves, (train.mean_loss, val.mean_loss, val.accuracy), strict=True):
             curve.append(value)
         if _has_stopped(curves.val_loss, patience):

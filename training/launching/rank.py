@@ -16,7 +16,7 @@ from training.determinism import be_deterministic
 from training.errors import LaunchError
 from training.flat_model import FlatModel, ModelState
 from training.loop.checkpoints import Checkpoint, CheckpointFolder, settings_digest
-from training.loop.making import make_algorithm
+from training.loop.making import make_algorithm, make_model
 from training.loop.metering import Meter, MeteredTransport
 from training.loop.progress import Progress
 from training.loop.records import DiskFiles
@@ -32,7 +32,7 @@ from training.transports.transport import Transport
 from training.workloads.draws import Draws
 from training.workloads.registry import WorkloadSettings, workload_from_json
 from training.workloads.work import ReaderWork
-from training.workloads.workload import Workload, dtype_of
+from training.workloads.workload import Workload
 
 
 class RunSpec(NamedTuple):
@@ -195,22 +195,6 @@ def without_denormals() -> Iterator[None]:
         yield
     finally:
         torch.set_flush_denormal(False)
-
-
-def make_model(workload: Workload, settings: TrainSettings, transport: Transport, device: torch.device) -> FlatModel:
-    """The network with initial weights from the seed or from the workload's start, the same on all ranks."""
-    torch.manual_seed(settings.seed)
-    before = torch.get_default_dtype()
-    try:
-        torch.set_default_dtype(dtype_of(settings))
-        model = FlatModel(workload.network().to(device))
-    finally:
-        torch.set_default_dtype(before)
-    initial = model.empty()
-    model.read(initial)
-    run_now(transport.broadcast(initial))
-    model.write(initial)
-    return model
 
 
 def save_state(workload: Workload, model: FlatModel, state: ModelState, folder: Path) -> None:

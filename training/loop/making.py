@@ -1,4 +1,4 @@
-"""Makes algorithms and optimisers from the settings."""
+"""Makes networks, algorithms and optimisers from the settings."""
 
 from __future__ import annotations
 
@@ -9,45 +9,58 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from training.algorithms.base import Algorithm, Worker
-from training.algorithms.partners import Partners
 from training.algorithms.registry import METHODS, SlowMo, StaleSynchronous
 from training.compiled.optimizer import ArrayOptimizer, VectorOptimizer, constants_of
+from training.flat_model import FlatModel
 from training.settings import OptimizerName, TrainSettings
+from training.transports.basics import run_now
 from training.transports.transport import Transport
 from training.vector_model import VectorModel
+from training.workloads.workload import Workload, dtype_of
 
 
-def make_algorithm(
-    model: VectorModel, settings: TrainSettings, transport: Transport, *, partners: Partners | None = None
-) -> Algorithm:
+def make_model(workload: Workload, settings: TrainSettings, transport: Transport, device: torch.device) -> FlatModel:
+    """The network with initial weights from the seed or from the workload's start, the same on all ranks."""
+    torch.manual_seed(settings.seed)
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(dtype_of(settings))
+        model = FlatModel(workload.network().to(device))
+    finally:
+        torch.set_default_dtype(before)
+    initial = model.empty()
+    model.read(initial)
+    run_now(transport.broadcast(initial))
+    model.write(initial)
+    return model
+
+
+def make_algorithm(model: VectorModel, settings: TrainSettings, transport: Transport) -> Algorithm:
     """The algorithm of one worker, inside a bound on staleness and SlowMo if so configured.
 
     Args:
         model: The worker's model.
         settings: Settings of the training.
         transport: The other workers.
-        partners: Chooses the ranks to average with; None: random neighbours.
 
     Raises:
         TopologyError: The graph does not exist for this number of workers.
     """
-    worker = make_worker(model, settings, transport, partners=partners)
+    worker = make_worker(model, settings, transport)
     base: Algorithm = METHODS[settings.algorithm.name].kind(settings.algorithm, worker)
     if settings.staleness_bound is not None:
-        base = StaleSynchronous(base, bound=settings.staleness_bound)
+        base = cast("Algorithm", StaleSynchronous(base, bound=settings.staleness_bound))
     if settings.slowmo is None:
         return base
     exact, policy = settings.slowmo_is_exact, settings.state_policy
-    return SlowMo(settings.slowmo, base, exact_average=exact, state_policy=policy)
+    return cast("Algorithm", SlowMo(settings.slowmo, base, exact_average=exact, state_policy=policy))
 
 
-def make_worker(
-    model: VectorModel, settings: TrainSettings, transport: Transport, *, partners: Partners | None = None
-) -> Worker:
+def make_worker(model: VectorModel, settings: TrainSettings, transport: Transport) -> Worker:
     """What an algorithm works with."""
     optimizer = make_optimizer(model, settings)
     update = ArrayOptimizer(constants_of(settings))
-    return Worker(model, optimizer, update, transport, settings.seed, settings.optimizer_state, partners)
+    return Worker(model, optimizer, update, transport, settings.seed, settings.optimizer_state)
 
 
 def make_optimizer(model: VectorModel, settings: TrainSettings) -> Optimizer:

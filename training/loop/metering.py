@@ -206,8 +206,8 @@ class _MeteredCentre(Centre):
         return self._centre.is_under_way
 
     @override
-    async def pull(self, out: Vector, *, indices: Vector | None = None, segment: str = VECTOR) -> Vector:
-        return await self._timed("reading the centre", self._centre.pull(out, indices=indices, segment=segment))
+    async def pull(self, out: Vector, *, segment: str = VECTOR) -> Vector:
+        return await self._timed("reading the centre", self._centre.pull(out, segment=segment))
 
     @override
     async def commit(self, rule: Rule, where: Where = EVERYWHERE) -> Commit:

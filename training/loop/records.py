@@ -16,6 +16,8 @@ from training.flat_model import ModelState
 from training.loop.checkpoints import Checkpoint, CheckpointFolder
 from training.loop.scalars import TensorBoardScalars
 
+Record = dict[str, Any]
+"""What a worker did in an epoch."""
 #: What one rank found out about all, in its record of an epoch.
 _OF_ALL: Final = ("samples_left_out", "samples_seen_by_all", "consensus_distance", "val_loss", "val_accuracy")
 
@@ -47,6 +49,11 @@ def merged(ranks: Sequence[Sequence[dict[str, Any]]]) -> list[list[dict[str, Any
             "best_epoch": best[1],
         }
     return [[record | common[record["epoch"]] for record in records if record["epoch"] in common] for records in ranks]
+
+
+def settled(records: Sequence[Record]) -> Sequence[Record]:
+    """The epochs of a worker that count for timing: all except the first, if there are more."""
+    return records[1:] or records
 
 
 def _totals(records: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -6,12 +6,9 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-from training.loop.records import complete_records, read_records
+from training.loop.records import Record, complete_records, read_records
 from training.settings import TrainSettings
-
-Record = dict[str, Any]
 
 
 def write_summary(out_dir: Path, network: str, settings: TrainSettings, train_rows: int, num_parameters: int) -> None:
@@ -112,8 +109,7 @@ def _counted(records: list[Record]) -> Record:
     """What the algorithm counted: sums; of a histogram the mean and the highest number."""
     found: Record = {"counted": []}
     for name in records[-1]["counted"]:
-        # A resumed run may have records of an earlier release, which did not count this.
-        values = [record[name] for record in records if name in record]
+        values = [record[name] for record in records]
         if not isinstance(values[0], dict):
             found[name] = sum(values)
             found["counted"].append(name)

@@ -33,7 +33,7 @@ class MemoryReader(Reader):
         if share.sizes:
             order = self._train.reading_order(share, self._own)
             for start, stop in pairwise(accumulate(share.sizes, initial=0)):
-                yield self._train.batch(order[start:stop])
+                yield self._train.rows.batch(order[start:stop])
 
     @override
     def val_batches(self, *, rank: int, world_size: int) -> Iterator[Batch]:

@@ -10,7 +10,6 @@ from typing import Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from features.dataset import FeatureDataset
 from training.errors import CacheError, ShardError
@@ -25,8 +24,8 @@ from training.readers.sources import ArrowSource
 class MemoryRows:
     """The rows of a split, in the order of the row groups.
 
-    Step `s` of a share is `batch(order[bounds[s]:bounds[s + 1]])`, where `order = reading_order(share)` and `bounds`
-    are the sums of `share.sizes`: the same events in the same order as from a reader.
+    Step `s` of a share is `rows.batch(order[bounds[s]:bounds[s + 1]])`, where `order` is `reading_order(share)`, and
+    `bounds` are the sums of `share.sizes`: the same events in the same order as from a reader.
 
     Examples:
         >>> rows = MemoryRows(Rows((torch.ones(5, 3),), torch.zeros(5, dtype=torch.int64), torch.ones(5)), 1, [3, 2])
@@ -126,29 +125,10 @@ class MemoryRows:
         parts = [np.arange(starts[group], starts[group] + self.group_rows[group]) for group in groups]
         return np.concatenate(parts)
 
-    def batch(self, rows: NDArray[np.int64]) -> Batch:
-        """The batch of the rows with these numbers, in this order; particles are cut to the longest event."""
-        return self.rows.batch(rows)
-
     def batches(self, size: int, *, part: int = 0, num_parts: int = 1) -> Iterator[Batch]:
         """All rows in batches of a size, in order; of several parts, which take turns, the batches of one."""
         for start in range(part * size, len(self), num_parts * size):
-            yield self.batch(np.arange(start, min(start + size, len(self))))
-
-    @property
-    def inputs(self) -> tuple[Tensor, ...]:
-        """The model's input columns, each (num_rows, ...); particles with all their padding."""
-        return self.rows.inputs
-
-    @property
-    def labels(self) -> Tensor:
-        """(num_rows,) int64."""
-        return self.rows.labels
-
-    @property
-    def weights(self) -> Tensor:
-        """(num_rows,) event weight times class weight."""
-        return self.rows.weights
+            yield self.rows.batch(np.arange(start, min(start + size, len(self))))
 
     def __len__(self) -> int:
         return len(self.rows.labels)

@@ -25,8 +25,6 @@ class EpochPlan(NamedTuple):
 
     groups: NDArray[np.int64]
     """(world_size, groups_per_rank) row groups of each rank, in reading order."""
-    left_out: NDArray[np.int64]
-    """Row groups left over by the division among the ranks; others in the next epoch."""
     num_steps: int
     """Number of steps of every rank."""
     samples: NDArray[np.int64]
@@ -52,8 +50,8 @@ def plan_epoch(rows: Sequence[int], *, world_size: int, batch_size: int, seed: i
 
     Examples:
         >>> plan = plan_epoch([10] * 5, world_size=2, batch_size=8, seed=1, epoch=0)
-        >>> plan.groups.shape, len(plan.left_out), plan.num_steps
-        ((2, 2), 1, 3)
+        >>> plan.groups.shape, plan.num_steps
+        ((2, 2), 3)
         >>> plan_epoch([3, 4], world_size=2, batch_size=2, seed=1, epoch=0).samples.tolist()
         [3, 4]
     """
@@ -71,13 +69,12 @@ def _plan_epoch(rows: tuple[int, ...], world_size: int, batch_size: int, seed: i
         )
     remainder = num_groups % world_size
     fixed = random_stream(seed, "rotation").permutation(num_groups)
-    turned = np.roll(fixed, -epoch * remainder)
-    left_out, used = turned[:remainder], turned[remainder:]
+    used = np.roll(fixed, -epoch * remainder)[remainder:]
     groups = random_stream(seed, "groups", epoch).permutation(used).reshape(world_size, -1)
     num_steps, samples = samples_of_steps(np.asarray(rows)[groups].sum(axis=1), batch_size)
-    for array in (groups, left_out, samples):
+    for array in (groups, samples):
         array.flags.writeable = False
-    return EpochPlan(groups, left_out, num_steps, samples)
+    return EpochPlan(groups, num_steps, samples)
 
 
 def samples_of_steps(shard_rows: NDArray[np.int64], batch_size: int) -> tuple[int, NDArray[np.int64]]:
@@ -137,7 +134,7 @@ def share_of(plan: EpochPlan, rows: Sequence[int], *, rank: int, epoch: int, fir
         ValueError: The epoch has fewer steps.
 
     Examples:
-        >>> plan = EpochPlan(np.array([[2, 0]]), np.array([1]), 4, np.array([5] * 4))
+        >>> plan = EpochPlan(np.array([[2, 0]]), 4, np.array([5] * 4))
         >>> share_of(plan, [10, 10, 10], rank=0, epoch=0).sizes
         [5, 5, 5, 5]
         >>> share_of(plan, [10, 10, 10], rank=0, epoch=0, first_step=3)

@@ -112,7 +112,7 @@ class Owners:
         if self._planned is None or self._planned[0] != (batch_size, epoch):
             groups = np.stack([self._order(rank, epoch) for rank in range(self.world_size)])
             num_steps, samples = samples_of_steps(self.counts.sum(axis=1), batch_size)
-            self._planned = (batch_size, epoch), EpochPlan(groups, np.empty(0, np.int64), num_steps, samples)
+            self._planned = (batch_size, epoch), EpochPlan(groups, num_steps, samples)
         return self._planned[1]
 
     def following(self, share: Share, *, rank: int, start: int) -> Share:

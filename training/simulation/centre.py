@@ -17,7 +17,7 @@ workers or to a shard that one of them owns; messages without content do not use
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from typing_extensions import override
@@ -115,12 +115,10 @@ class SimCentre(ShardedCentre):
         return is_held
 
     @override
-    async def _change(
-        self, number: int, rule: Rule, indices: Vector | None, names: Sequence[str], buffer: Vector
-    ) -> tuple[int, int, bool]:
+    async def _change(self, number: int, rule: Rule, indices: Vector | None, buffer: Vector) -> tuple[int, int, bool]:
         if self._commit_seconds:
             await self._clock.sleep(self._commit_seconds)
-        return await super()._change(number, rule, indices, names, buffer)
+        return await super()._change(number, rule, indices, buffer)
 
     @override
     async def _get(self, shard: int, arrays: Mapping[str, Vector], within: Vector | None) -> int:

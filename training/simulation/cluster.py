@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from training.random_streams import generator_state, random_stream, set_generator_state
+from training.random_streams import random_stream
 from training.simulation.costs import Link, Network
 
 
@@ -82,11 +82,6 @@ class ClusterSettings(BaseModel):
         """The protocol of pairwise averages; `auto` is `locked` on one host, else `sockets`, as under MPI."""
         return chosen if chosen != "auto" else "locked" if world_size <= self.workers_per_host else "sockets"
 
-    @classmethod
-    def sleeping(cls, seconds: float, **more: object) -> Self:
-        """A cluster whose steps always take the same time."""
-        return cls.model_validate({"step_seconds": seconds, "event_seconds": 0.0, **more})
-
 
 class ComputeTimes:
     """Computing times of the steps of one worker, drawn in blocks.
@@ -129,9 +124,9 @@ class ComputeTimes:
 
     def state(self) -> dict[str, Any]:
         """Position in the worker's random numbers."""
-        return {"generator": generator_state(self._rng), "drawn": [list(pair) for pair in self._drawn]}
+        return {"generator": dict(self._rng.bit_generator.state), "drawn": [list(pair) for pair in self._drawn]}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore a position in the worker's random numbers."""
-        set_generator_state(self._rng, state["generator"])
+        self._rng.bit_generator.state = state["generator"]
         self._drawn = [(stretch, pause) for stretch, pause in state["drawn"]]

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from training.random_streams import generator_state, random_stream, set_generator_state
+from training.random_streams import random_stream
 
 #: Key of the random stream of the collective operations, beside those of the ranks. They only change times, so a
 #: checkpoint leaves it out.
@@ -73,11 +73,11 @@ class Losses:
 
     def state(self, rank: int) -> dict[str, Any]:
         """Position in a worker's random stream."""
-        return generator_state(self._stream(rank))
+        return dict(self._stream(rank).bit_generator.state)
 
     def load_state(self, rank: int, state: dict[str, Any]) -> None:
         """Restore a position in a worker's random stream."""
-        set_generator_state(self._stream(rank), state)
+        self._stream(rank).bit_generator.state = state
 
     def _stream(self, rank: int) -> np.random.Generator:
         if rank not in self._streams:

@@ -8,13 +8,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from training.algorithms.partners import Partners
 from training.determinism import be_deterministic
 from training.flat_model import ModelState
 from training.loop.checkpoints import Checkpoint
 from training.loop.making import make_algorithm
 from training.loop.metering import Meter, MeteredTransport
-from training.loop.progress import Progress
 from training.loop.records import MemoryFiles, RunFiles, merged
 from training.loop.trainer import Trainer
 from training.readers.memory_rows import MemoryRows
@@ -56,10 +54,8 @@ def simulate(
     *,
     augmentation: Augmentation | None = None,
     owners: Owners | None = None,
-    partners: Callable[[int], Partners] | None = None,
     files: Callable[[int], RunFiles] | None = None,
     resume: Checkpoint | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
 ) -> Simulated:
     """Train `settings.workers` virtual workers in this process; the same seed gives the same numbers.
 
@@ -73,10 +69,8 @@ def simulate(
         cluster: Times of computation and communication.
         augmentation: Changes the images of each batch; None for no change.
         owners: Who owns which training rows, with `settings.skew`; None: all read all.
-        partners: Makes the chooser of partners of a rank; None: random neighbours.
         files: Makes the files of a rank; None: everything stays in memory.
         resume: A checkpoint to resume from.
-        on_progress: Called from time to time with the progress of rank 0, in virtual time.
 
     Raises:
         TopologyError: The graph does not exist for this number of workers.
@@ -114,9 +108,8 @@ def simulate(
             own=None if owners is None else owners.rows_of(rank),
             validates_alone=rank < _VALIDATE_ALONE,
         )
-        algorithm = make_algorithm(model, settings, metered, partners=partners(rank) if partners else None)
-        tell = None if rank else on_progress
-        trainer = Trainer(settings, train.group_rows, work, algorithm, metered, meter, kept[rank], tell, owners=owners)
+        algorithm = make_algorithm(model, settings, metered)
+        trainer = Trainer(settings, train.group_rows, work, algorithm, metered, meter, kept[rank], None, owners=owners)
         clock.spawn(trainer.run(resume), f"worker {rank}")
         trainers.append(trainer)
     clock.run()

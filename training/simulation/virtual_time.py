@@ -123,31 +123,27 @@ def without_garbage_collection() -> Iterator[None]:
 class VirtualLock:
     """A lock on the virtual clock; waiting tasks get it in the order of their requests."""
 
-    __slots__ = ("_clock", "_held", "_waiting")
+    __slots__ = ("_clock", "_waiting", "is_held")
 
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock
-        self._held = False
-        self._waiting: deque[VirtualTask] = deque()
-
-    @property
-    def is_held(self) -> bool:
+        self.is_held = False
         """Whether a task has the lock."""
-        return self._held
+        self._waiting: deque[VirtualTask] = deque()
 
     async def acquire(self) -> None:
         """Wait for the lock."""
-        if self._held:
+        if self.is_held:
             await suspend(self._waiting.append)
         else:
-            self._held = True
+            self.is_held = True
 
     def release(self) -> None:
         """Pass the lock to the next task at once."""
         if self._waiting:
             self._clock.at(self._clock.now, self._waiting.popleft().resume)
         else:
-            self._held = False
+            self.is_held = False
 
 
 class VirtualBeside:

@@ -7,25 +7,28 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from training.algorithms.registry import METHODS
 from training.launching.probing import measure_messages
 from training.loop.records import read_records
 from training.settings import TrainSettings
-from training.simulation.calibrate import calibrate
 from training.simulation.cluster import ClusterSettings
-from training.simulation.probe import ALL_REDUCE, COMMIT, Measurement
+from training.simulation.fitting import calibrate
+from training.simulation.probe import Measurement
 from training.studies.plan import CodeOf, PlannedRun, Subject, digest_of, on_this_machine, planned
-from training.studies.results import TimeCheck
+from training.studies.run_in_simulator import num_parameters, simulate_times
 from training.studies.run_result import rates
-from training.studies.simulated import num_parameters, simulate_times
 from training.studies.study import StudySettings
+from training.studies.study_result import TimeCheck
 
 FOLDER: Final = "timing"
 #: Below and above the size of the HLF network's parameters [bytes].
 _SIZES: Final = (256, 32_768)
 #: Factor between the two batch sizes of one worker, which give the times per step and per event.
 _LARGER_BATCH: Final = 4
-#: Workers that compute without messages within an epoch: they take more local steps than it has.
-_APART: Final[dict[str, Any]] = {"algorithm": {"name": "local-sgd", "local_steps": 10**9}}
+#: A method of one worker; and workers that compute without messages within an epoch, which has fewer steps.
+_ALONE: Final = next(name for name, method in METHODS.items() if method.traits.single_worker)
+_APART: Final = next(name for name, method in METHODS.items() if method.traits.averages_models)
+_MOST_STEPS: Final = 10**9
 
 
 class CalibrationPlan(NamedTuple):
@@ -70,8 +73,11 @@ def plan_calibration(
         return planned(subject, on_this_machine(train, base), None, None, folder / FOLDER, name, {}, code_of=code_of)
 
     plain = like[study.reference]
-    alone = [run("sgd", plain, algorithm="sgd", workers=1, batch_size=size) for size in (batch, batch * _LARGER_BATCH)]
-    apart = [run("apart", plain, workers=count, **_APART) for count in counts]
+    alone = [
+        run("alone", plain, algorithm=_ALONE, workers=1, batch_size=size) for size in (batch, batch * _LARGER_BATCH)
+    ]
+    never = {"name": _APART, "local_steps": _MOST_STEPS}
+    apart = [run("apart", plain, workers=count, algorithm=never) for count in counts]
     bare = {json.dumps(each.model_dump(mode="json")["algorithm"]): name for name, each in reversed(like.items())}
     names = [name for name in like if name in bare.values() and name != study.alone]
     checks = [
@@ -90,20 +96,19 @@ def _ways(settings: TrainSettings, workers: int, cores: int) -> dict[str, Any]:
     return {"algorithm": {**algorithm, "overlap": "thread" if cores >= 2 * workers else "inline"}}
 
 
-def read_or_measure(folder: Path, like: TrainSettings) -> list[Measurement]:
+def read_or_measure(folder: Path, like: TrainSettings, *, code: str) -> list[Measurement]:
     """Messages between two processes of this machine, measured once.
 
     Args:
         folder: Folder of their file.
         like: Settings of the launcher.
+        code: Digest of the code that measures.
 
     Raises:
         LaunchError: The ranks do not start or fail.
     """
     settings = like.model_copy(update={"workers": 2})
-    how = digest_of(
-        [ALL_REDUCE, COMMIT, _SIZES, list(settings.algorithm.sharing), settings.launcher, settings.launcher_args]
-    )
+    how = digest_of([code, _SIZES, list(settings.algorithm.sharing), settings.launcher, settings.launcher_args])
     path = folder / f"messages-{how}.json"
     if not path.exists():
         content = [each._asdict() for each in measure_messages(settings, _SIZES)]

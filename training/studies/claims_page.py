@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from training.studies.claims import JudgedClaim, counted, judge, together
+from training.studies.judging import JudgedClaim, counted, judge, together
 from training.studies.measures import measure_of
-from training.studies.page import CHECK_HEADINGS, RULE, check_rows
-from training.studies.results import StudyResult
+from training.studies.study_page import CHECK_HEADINGS, RULE, check_rows
+from training.studies.study_result import StudyResult
 from training.studies.tables import (
     CLAIM_HEADINGS,
     MARKS,
@@ -112,4 +112,4 @@ def _checks(named: Mapping[str, StudyResult]) -> str:
 
 def _busy(result: StudyResult) -> str:
     machine = result.made["machine"]
-    return f"{machine.get('load', 0.0):.1f} of {machine['cores']}"
+    return f"{machine['load']:.1f} of {machine['cores']}"

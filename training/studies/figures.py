@@ -13,8 +13,8 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocato
 
 from models.evaluation.style import COLOURS, DASHES, GREY, PlotLabels, new_figure, new_grid, save_figure, styled
 from training.studies.measures import CURVES, measure_of
-from training.studies.results import Cell, Floats, StudyResult
 from training.studies.study import EPOCH, SECONDS, Panel, StudyFigure
+from training.studies.study_result import Cell, Floats, StudyResult
 
 _BAND: Final = 0.2
 #: Percentage of the values of all curves below the axis: the first epochs.

@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from training.loop.records import Record, settled
 from training.loop.summary import summary_of_rank, utilisation
 from training.settings import TrainSettings
-from training.simulation.calibrate import Record, settled
 
 FILE: Final = "result.json"
 #: Kinds of work that count as training; validation and checkpoints do not.

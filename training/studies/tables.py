@@ -8,12 +8,20 @@ from typing import Any, Final
 
 import numpy as np
 
-from training.studies.claims import ClaimVerdict, Comparison, JudgedClaim, effect, in_words
+from training.studies.judging import (
+    ClaimVerdict,
+    Comparison,
+    JudgedClaim,
+    common_seeds,
+    effect,
+    in_words,
+    without_ratio,
+)
 from training.studies.measures import lowest_loss, measure_of
-from training.studies.results import Cell, StudyResult
 from training.studies.run_result import RunResult
 from training.studies.statistics import Judgement, binomial_error, mean_of, points
 from training.studies.study import StudyTable
+from training.studies.study_result import Cell, StudyResult
 
 #: Relative spread below which a number has none: rounding.
 _VISIBLE: Final = 1e-6
@@ -82,7 +90,8 @@ def claim_row(judged: JudgedClaim, result: StudyResult) -> list[str]:
     """What the source claims, and what came out."""
     claim = judged.claim
     found = "; ".join(
-        f"{result.title(each.this)} against {result.title(each.other)}: {'{} ({})'.format(*effect(each, judgement))}"
+        f"{result.title(each.this)} against {result.title(each.other)}: "
+        f"{'{} ({})'.format(*effect(each, judgement))}{_fewer_seeds(result, each)}"
         for each, judgement in judged.judged.items()
     )
     words = MARKS[judged.verdict] + (f" (needs {judged.needed})" if judged.needed else "")
@@ -98,9 +107,17 @@ def verdict_table(judged: Mapping[Comparison, Judgement], result: StudyResult) -
         p_values = (f"{judgement.p_different:.2g}", f"{judgement.p_equivalent:.2g}")
         names = (result.title(each.this), result.title(each.other), measure_of(each.measure).words)
         limit = f", beyond {math.exp(each.shift):.3g}" if each.shift else ""
-        rows.append([*names, *effect(each, judgement), *p_values, in_words(each, judgement) + limit])
+        verdict = f"{in_words(each, judgement)}{limit}{_fewer_seeds(result, each)}"
+        rows.append([*names, *effect(each, judgement), *p_values, verdict])
     header = ["", "against", "in", "difference", "95 % interval", "p, difference", "p, equivalence", "verdict"]
     return markdown_table(header, rows)
+
+
+def _fewer_seeds(result: StudyResult, comparison: Comparison) -> str:
+    """The number of seeds of a comparison, if runs of others diverged."""
+    seeds = {run.seed for cell in comparison[:2] for run in result.of(cell)}
+    common = len(common_seeds(result, comparison))
+    return f", {common} of {len(seeds)} seeds" if common < len(seeds) else ""
 
 
 def best_table(result: StudyResult) -> str:
@@ -185,7 +202,7 @@ def still_learning(result: StudyResult) -> str:
 
 
 def what_was_left_out(result: StudyResult) -> list[str]:
-    """Sentences about runs that diverged, steps without effect and lost messages; none where all is well.
+    """Sentences about runs that diverged, comparisons, steps without effect and lost messages; none if all is well.
 
     A run that diverged has no records, so that its steps are not among them.
     """
@@ -197,6 +214,7 @@ def what_was_left_out(result: StudyResult) -> list[str]:
             f"{len(gone)} of {len(result.runs)} runs diverged to a loss that is not finite: of {titles}. Tables, "
             "figures and comparisons are of the other runs."
         )
+    found += without_ratio(result)
     refused = _sums(result, "steps_not_finite")
     if refused:
         found.append(

@@ -39,8 +39,6 @@ class Where(NamedTuple):
     """The shard; None: all."""
     indices: Vector | None = None
     """Elements of the vector, in ascending order, of type int32 or int64; None: all."""
-    segments: Sequence[str] | None = None
-    """Segments beside the vector; None: all."""
     answer: Answer | None = None
     """Sees each shard after the rule, under the same lock. A worker without a server reads all of it for this."""
 
@@ -94,12 +92,11 @@ class Centre(Protocol):
     def is_under_way(self) -> bool:
         """Whether a commit that this worker began is under way."""
 
-    async def pull(self, out: Vector, *, indices: Vector | None = None, segment: str = VECTOR) -> Vector:
+    async def pull(self, out: Vector, *, segment: str = VECTOR) -> Vector:
         """Copy the vector, or another segment, into `out`; each shard as it was between two commits.
 
         Args:
-            out: Gets all elements, or those at `indices`.
-            indices: Elements to copy, in ascending order, of type int32 or int64; None: all.
+            out: Gets the elements.
             segment: The segment.
 
         Returns:
@@ -167,19 +164,19 @@ class ShardedCentre(Centre):
         )
 
     @override
-    async def pull(self, out: Vector, *, indices: Vector | None = None, segment: str = VECTOR) -> Vector:
+    async def pull(self, out: Vector, *, segment: str = VECTOR) -> Vector:
         layout, started = self.layout, self._now()
         clocks = np.zeros(layout.shards, np.int64)
         with self._own_turn():
             for shard in range(layout.shards):
-                part, within = layout.part(shard, indices), layout.within(shard, indices)
+                part = layout.part(shard, None)
                 waited = await self._locked(shard)
                 self.waited += waited
                 try:
-                    clocks[shard] = await self._get(shard, {segment: out[part]}, within)
+                    clocks[shard] = await self._get(shard, {segment: out[part]}, None)
                 finally:
                     await self._unlock(shard)
-                self._count_bytes(shard, out[part].nbytes, indices, part)
+                self._count_bytes(shard, out[part].nbytes, None, part)
             self._exchange += self._now() - started
         return clocks
 
@@ -202,13 +199,12 @@ class ShardedCentre(Centre):
     async def _commit_all(self, rule: Rule, where: Where) -> tuple[Commit, float]:
         """Commit to the shards; returns the clocks, and the time spent waiting for locks [s]."""
         started, waited = self._now(), 0.0
-        names = self.layout.names if where.segments is None else (VECTOR, *where.segments)
         changes = []
         buffer = self._spare.pop() if self._spare else np.empty((len(self.layout.names), self._row), self.layout.dtype)
         for each in self._chosen(where.shard):
             waited += await self._locked(each)
             try:
-                changes.append(await self._change(each, rule, where.indices, names, buffer))
+                changes.append(await self._change(each, rule, where.indices, buffer))
                 if where.answer is not None:
                     await self._tell(each, where.answer)
             finally:
@@ -218,17 +214,16 @@ class ShardedCentre(Centre):
         before, after, made = np.array(changes, np.int64).T
         return Commit(before, after, bool(made.all())), waited
 
-    async def _change(
-        self, number: int, rule: Rule, indices: Vector | None, names: Sequence[str], buffer: Vector
-    ) -> tuple[int, int, bool]:
+    async def _change(self, number: int, rule: Rule, indices: Vector | None, buffer: Vector) -> tuple[int, int, bool]:
         """Apply the rule to a locked shard; returns its clock before and after, and whether it is made."""
         part, within = self.layout.part(number, indices), self.layout.within(number, indices)
-        arrays = {name: row[: part.stop - part.start] for name, row in zip(names, buffer, strict=False)}
+        pairs = zip(self.layout.names, buffer, strict=True)
+        arrays = {name: row[: part.stop - part.start] for name, row in pairs}
         clock = await self._get(number, arrays, within)
         vector = arrays.pop(VECTOR)
         shard = Shard(number, clock, part, vector, arrays)
         rule(shard)
-        nbytes = len(names) * vector.nbytes
+        nbytes = len(buffer) * vector.nbytes
         if not shard.is_finite():
             self._refused += 1
             self._count_bytes(number, nbytes, indices, part)

@@ -27,7 +27,7 @@ from training.transports.shards import Layout
 from training.transports.socket_centre import SocketCentre
 from training.transports.socket_shared_vector import SocketCounters, SocketSharedVector
 from training.transports.transport import COUNTERS, CounterName, PendingSum, Transport
-from training.transports.window_memory import ADVICE, allocate, own_memory, refuse_different
+from training.transports.window_memory import ADVICE, allocate, refuse_different
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -290,9 +290,7 @@ class _Counters:
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._sum = load_mpi().SUM
-        self._window = allocate(comm, len(COUNTERS) * np.dtype(np.int64).itemsize)
-        np.frombuffer(own_memory(self._window), np.int64, count=len(COUNTERS))[:] = 0
-        comm.Barrier()
+        self._window = allocate(comm, len(COUNTERS) * np.dtype(np.int64).itemsize, {})
         self._own, self._before = np.zeros(1, np.int64), np.zeros(1, np.int64)
         # All accesses are atomic additions, so a shared lock is enough.
         self._window.Lock_all()

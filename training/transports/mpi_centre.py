@@ -16,16 +16,15 @@ import numpy as np
 from typing_extensions import override
 
 from training.transports.basics import Vector
-from training.transports.centre import copy_in
 from training.transports.loading import load_mpi
 from training.transports.mpi_process import MpiProcess
 from training.transports.pauses import Pauses
 from training.transports.shards import Layout
 from training.transports.threaded_centre import ThreadedCentre
-from training.transports.window_memory import ALIGNMENT, HEADER_BYTES, allocate, own_memory
+from training.transports.window_memory import ALIGNMENT, HEADER_BYTES, allocate
 
 if TYPE_CHECKING:
-    from mpi4py import MPI
+    pass
 
 #: Words of a record's header, int64 each: tickets drawn so far, the ticket that is served, and the clock.
 _DRAWN: Final = 0
@@ -52,26 +51,18 @@ class MpiCentre(ThreadedCentre):
         self._sum, self._no_op = mpi.SUM, mpi.NO_OP
         self._element = mpi.Datatype.fromcode(layout.dtype.char)
         self._records = _Records(layout)
-        self._window = self._filled(process.comm, vector)
+        self._window = allocate(process.comm, self._records.window_bytes, self._own_content(vector))
         self._one, self._word = np.ones(1, np.int64), np.zeros(1, np.int64)
         self._window.Lock_all()
 
-    def _filled(self, comm: MPI.Intracomm, vector: Vector) -> MPI.Win:
-        """Make the window, and write the shards of this rank into it."""
-        window = allocate(comm, self._records.window_bytes)
-        memory = own_memory(window)
-        memory[:] = bytes(len(memory))
-        for shard in range(self.layout.shards):
-            if self.layout.owner(shard) == self.rank:
-                places = self._records.segments[shard]
-                content = {
-                    name: np.frombuffer(memory, self.layout.dtype, self.layout.size(shard), place)
-                    for name, place in places.items()
-                }
-                copy_in(content, self.layout.content(shard, vector), None)
-        # No rank may read before all have written.
-        comm.Barrier()
-        return window
+    def _own_content(self, vector: Vector) -> dict[int, Vector]:
+        """The shards of this rank by their place in its window."""
+        return {
+            self._records.segments[shard][name]: array
+            for shard in range(self.layout.shards)
+            if self.layout.owner(shard) == self.rank
+            for name, array in self.layout.content(shard, vector).items()
+        }
 
     @override
     def _free(self) -> None:

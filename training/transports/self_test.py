@@ -41,7 +41,7 @@ def self_test(comm: MPI.Intracomm) -> SelfTest:
         LaunchError: MPI cannot make a window.
     """
     mpi = load_mpi()
-    window = allocate(comm, 8 * _WORDS)
+    window = allocate(comm, 8 * _WORDS, {8 * _STAMP: np.array([_STAMP_OF_RANK_0 + comm.rank])})
     found = _Findings(comm, window)
     problems = [f"rank {rank}: {words}" for rank, each in enumerate(comm.allgather(found.problems())) for words in each]
     needed = comm.allreduce(found.target_must_help(), op=mpi.LOR) if not problems else False
@@ -65,8 +65,6 @@ class _Findings:
 
     def problems(self) -> list[str]:
         """Run the checks; returns sentences about the failed ones."""
-        self._own[:] = 0
-        self._own[_STAMP] = _STAMP_OF_RANK_0 + self._comm.rank
         words: list[str] = []
         for check in (self._lock, self._accumulate):
             # The barrier is outside the check, so that an error in it does not leave the other ranks waiting.

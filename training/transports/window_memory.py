@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -51,15 +52,11 @@ class WindowMemory:
             LaunchError: MPI refuses the window.
         """
         refuse_different(comm, vector)
-        self.window = allocate(comm, HEADER_BYTES + vector.nbytes)
+        self.window = allocate(comm, HEADER_BYTES + vector.nbytes, {HEADER_BYTES: vector})
         region = own_memory(self.window)
-        region[:HEADER_BYTES] = bytes(HEADER_BYTES)
         self.header = region[:HEADER_BYTES].cast("q")
         self.vector_bytes = region[HEADER_BYTES : HEADER_BYTES + vector.nbytes]
         self.vector: Vector = np.frombuffer(self.vector_bytes, vector.dtype)
-        self.vector[:] = vector
-        # No rank may read before all have written.
-        comm.Barrier()
 
     def free(self) -> None:
         """Free the window, all ranks together."""
@@ -69,8 +66,13 @@ class WindowMemory:
         self.window.Free()
 
 
-def allocate(comm: MPI.Intracomm, num_bytes: int) -> MPI.Win:
-    """Make a window of at least `num_bytes` bytes in each rank, all ranks together.
+def allocate(comm: MPI.Intracomm, num_bytes: int, content: Mapping[int, Vector]) -> MPI.Win:
+    """Make a window of at least `num_bytes` bytes in each rank, all ranks together: zeros, but for what it begins with.
+
+    Args:
+        comm: The ranks.
+        num_bytes: Size [bytes].
+        content: Arrays of this rank by their place [bytes].
 
     Raises:
         LaunchError: There is no room for the window, or MPI refuses it. The rank must then end the job, since others
@@ -87,6 +89,12 @@ def allocate(comm: MPI.Intracomm, num_bytes: int) -> MPI.Win:
         ) from error
     finally:
         info.Free()
+    memory = own_memory(window)
+    np.frombuffer(memory, np.uint8)[:] = 0
+    for place, array in content.items():
+        np.frombuffer(memory, array.dtype, array.size, place)[:] = array
+    # No rank may read before all have written.
+    comm.Barrier()
     return window
 
 

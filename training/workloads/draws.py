@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import torch
 
-from training.random_streams import generator_state, random_stream, set_generator_state
+from training.random_streams import random_stream
 from training.readers.batch import Batch
 from training.workloads.augmentation import Augmentation
 
@@ -49,8 +49,8 @@ class Draws:
 
     def state(self) -> dict[str, Any]:
         """Position in the stream, in plain values."""
-        return generator_state(self._rng)
+        return dict(self._rng.bit_generator.state)
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore a position."""
-        set_generator_state(self._rng, state)
+        self._rng.bit_generator.state = state

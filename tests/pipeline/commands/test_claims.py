@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from pipeline.cli import app
 from pipeline.commands.claims import claims_page, write_claims
 from pipeline.errors import MissingInputError
-from training.studies import page as study_page
-from training.studies.results import PACKED, pack, read
+from training.studies import study_page
+from training.studies.study_result import PACKED, pack, read
 
 CHECKOUT = Path(__file__).parents[3]
 STUDIES = CHECKOUT / "docs" / "studies"

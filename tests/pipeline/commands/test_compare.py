@@ -66,16 +66,17 @@ def test_a_study_made_just_before_does_not_make_the_machine_busy(
         ("training.algorithms.ad_psgd", {"simulated", "measured"}),
         ("training.loop.trainer", {"simulated", "measured"}),
         ("models.networks.hlf", {"simulated", "measured"}),
-        ("training.simulation.costs", {"simulated", "measured"}),
+        ("training.simulation.costs", {"simulated"}),
         ("training.launching.rank_process", {"measured"}),
-        ("training.studies.simulated", {"simulated"}),
+        ("training.transports.mpi", {"measured"}),
+        ("training.studies.run_in_simulator", {"simulated"}),
         # Other methods, networks, workloads, and what makes the page.
         ("training.algorithms.swarm_sgd", set()),
         ("training.algorithms.slowmo", set()),
         ("models.networks.particles", set()),
         ("training.workloads.images", set()),
         ("training.studies.study", set()),
-        ("training.studies.claims", set()),
+        ("training.studies.judging", set()),
         ("pipeline.commands.compare", set()),
     ],
 )
@@ -98,6 +99,17 @@ def test_after_a_change_of_the_code_old_numbers_stayed(
     monkeypatch.setattr(code_meaning, "_read", other)
     assert {how for how, digest in found().items() if digest != before[how]} == stale
     compare._digest_of_code.cache_clear()
+
+
+def test_a_change_of_mpi_made_simulated_runs_stale() -> None:
+    simulated = compare.code_digests(["training.studies.run_in_simulator", "training.algorithms.ad_psgd"])
+    others = {
+        "training.transports.mpi",
+        "training.transports.peers",
+        "training.simulation.probe",
+        "training.launching.rank",
+    }
+    assert others & simulated.keys() == set()
 
 
 @pytest.fixture

@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from simulated import EVERY, SEVERAL, LinearGradients, settings
+from simulated import EVERY, SEVERAL, LinearGradients, settings, sleeping
 
 from training.algorithms.registry import METHODS
-from training.simulation.cluster import ClusterSettings
 
 TESTS = Path(__file__).resolve().parents[2]
 SGD: dict[str, Any] = {"optimizer": "sgd", "learning_rate": 0.1, "scale_learning_rate": False}
-JITTER = ClusterSettings.sleeping(1e-3, jitter=0.3, latency_seconds=1e-5)
+JITTER = sleeping(1e-3, jitter=0.3, latency_seconds=1e-5)
 TOGETHER = {"algorithm": "ar-sgd"}
 PLAIN_LOCAL = {"algorithm": "local-sgd", "local_steps": 3}
 ALONE = {"algorithm": "sgd", "workers": 1}

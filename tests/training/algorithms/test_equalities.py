@@ -44,7 +44,7 @@ def sequential(chosen: dict[str, Any], *, workers: int, rate: float = 0.05, epoc
         bounds = [step_bounds(len(order), plan.num_steps) for order in orders]
         for step in range(plan.num_steps):
             picked = np.concatenate([o[b[step] : b[step + 1]] for o, b in zip(orders, bounds, strict=True)])
-            batch = rows.batch(picked)
+            batch = rows.rows.batch(picked)
             losses = torch.nn.functional.cross_entropy(network(*batch.inputs), batch.labels, reduction="none")
             optimizer.zero_grad()
             ((losses * batch.weights).sum() / len(picked)).backward()

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated import CLUSTER, ROUGH, KeptCheckpoints, LinearGradients, Watcher, models, run, toy_rows
+from simulated import CLUSTER, ROUGH, KeptCheckpoints, LinearGradients, Watcher, models, run, sleeping, toy_rows
 
 from training.algorithms.mpca import Mpca
 from training.algorithms.mpca_rules import JointShard, MpcaConstants, contribution, driver_rule
-from training.simulation.cluster import ClusterSettings
 
 RATE = 0.1
 SGD: dict[str, Any] = {"optimizer": "sgd", "learning_rate": RATE}
@@ -96,7 +95,7 @@ def test_replicas_stay_equal_though_nobody_waits(shards: int) -> None:
 
 
 def test_weights_are_the_steps_of_the_workers() -> None:
-    slow = ClusterSettings.sleeping(1e-3, slow_ranks={1: 4.0}, latency_seconds=1e-6)
+    slow = sleeping(1e-3, slow_ranks={1: 4.0}, latency_seconds=1e-6)
     pulls = {}
     for weighted in (True, False):
         problem, watcher = LinearGradients(workers=2, steps=40, seed=7), Watcher()

@@ -165,7 +165,7 @@ MUTATIONS = {
         SwarmSgd.restore, 'self.model.write(state["private"])', "pass", RESUME, resumed("swarm-sgd")
     ),
     "partners in a checkpoint": Mutation(
-        RandomPartners.load_state, "set_generator_state(self._rng, state)", "pass", RESUME, resumed("ad-psgd")
+        RandomPartners.load_state, "self._rng.bit_generator.state = state", "pass", RESUME, resumed("ad-psgd")
     ),
     "computing times in a checkpoint": Mutation(
         StackedWork.load_state, 'self._times.load_state(state["times"])', "pass", RESUME, resumed("ad-psgd")

@@ -57,7 +57,7 @@ def test_no_worker_with_a_gradient_is_no_step() -> None:
 def test_a_poisoned_event_costs_one_step_of_one_worker_an_epoch(method: str, row: int) -> None:
     # 323 rows: batches differ in size, so that the simulator pads some.
     clean = toy_rows(323)
-    features = clean.inputs[0].clone()
+    features = clean.rows.inputs[0].clone()
     features[row] = np.nan
     poisoned: MemoryRows = replace(clean, rows=clean.rows._replace(inputs=(features,)))
     simulated = run(train=poisoned, **EVERY[method], cluster=ROUGH)

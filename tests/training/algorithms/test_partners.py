@@ -24,7 +24,7 @@ def drawn(name: TopologyName, rank: int, *, workers: int, seed: int = 1) -> NDAr
 def test_every_neighbour_is_as_likely_and_nobody_else_is_chosen(name: str, workers: int) -> None:
     topology = make_topology(TopologyName(name), workers)
     for rank in range(workers):
-        counts = np.bincount(drawn(topology.name, rank, workers=workers), minlength=workers)
+        counts = np.bincount(drawn(TopologyName(name), rank, workers=workers), minlength=workers)
         assert np.flatnonzero(counts).tolist() == topology.reached(rank)
         assert rank not in topology.reached(rank)
         assert chisquare(counts[topology.reached(rank)]).pvalue > UNLIKELY

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated import LinearGradients, Watcher, run, samples_per_second, toy_rows
+from simulated import LinearGradients, Watcher, run, samples_per_second, sleeping, toy_rows
 
 from training.simulation.cluster import ClusterSettings
 
 RATE = 0.12
-TURNS = ClusterSettings.sleeping(1.0, jitter=0.02, latency_seconds=1e-9)
+TURNS = sleeping(1.0, jitter=0.02, latency_seconds=1e-9)
 
 
 def staleness(workers: int, cluster: ClusterSettings) -> Counter[int]:
@@ -34,7 +34,7 @@ def test_a_commit_is_as_stale_as_there_are_other_workers(jitter: float) -> None:
 
 def test_the_right_half_of_the_staleness_is_geometric() -> None:
     # Steps of exponential length: each next commit is that of this worker with the probability 1 / n.
-    found = staleness(6, ClusterSettings.sleeping(0.0, pause_probability=1.0, pause_seconds=1.0, latency_seconds=1e-9))
+    found = staleness(6, sleeping(0.0, pause_probability=1.0, pause_seconds=1.0, latency_seconds=1e-9))
     for first, last in ((5, 9), (10, 19), (20, 99)):
         ended = sum(found[number] for number in range(first, last + 1))
         tried = sum(sum(found[more] for more in range(number, 99)) for number in range(first, last + 1))
@@ -116,8 +116,8 @@ def elastic(curvature: float, alpha: float, start: Any, results: Any) -> np.ndar
 
 def test_the_server_and_not_the_computation_limits_short_windows() -> None:
     latency, step = 1e-3, 1e-3
-    far = ClusterSettings.sleeping(step, latency_seconds=latency)
-    narrow = ClusterSettings.sleeping(step, latency_seconds=1e-6, bytes_per_second=1e5)
+    far = sleeping(step, latency_seconds=latency)
+    narrow = sleeping(step, latency_seconds=1e-6, bytes_per_second=1e5)
 
     def rate(workers: int, local_steps: int, shards: int = 1, cluster: ClusterSettings = far) -> float:
         rows = toy_rows(workers * 10 * 128, groups=workers)

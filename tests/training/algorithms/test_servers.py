@@ -12,16 +12,15 @@ import pytest
 from method_keys import nested
 from numpy.typing import NDArray
 from pydantic import ValidationError
-from simulated import SERVERS, LinearGradients, Watcher, run, settings
+from simulated import SERVERS, LinearGradients, Watcher, run, settings, sleeping
 
 from training.algorithms.base import Algorithm
 from training.errors import NoExchangeError, ShardError
-from training.simulation.cluster import ClusterSettings
 
 RATE = 0.1
 #: Steps of three workers that never end together.
 PACES = (1.0, 1.3, 1.7)
-CLUSTER = ClusterSettings.sleeping(1.0, slow_ranks=dict(enumerate(PACES)), latency_seconds=1e-9, bytes_per_second=1e15)
+CLUSTER = sleeping(1.0, slow_ranks=dict(enumerate(PACES)), latency_seconds=1e-9, bytes_per_second=1e15)
 SGD: dict[str, Any] = {"optimizer": "sgd", "learning_rate": RATE, "scale_learning_rate": False}
 Array = NDArray[np.float64]
 
@@ -396,7 +395,9 @@ def test_an_equilibrium_ends_a_window_early_but_not_each_step(chosen: dict[str, 
     assert 1.5 * commits[0] <= commits[1] < 96 / 2
 
 
-def test_a_window_ends_where_the_pull_of_the_centre_is_a_step_long() -> None:
+@pytest.mark.parametrize(("gradient", "exchanges"), [("moved", [4, 7, 10, 13]), ("snapshot", [0, 5, 8, 11])])
+def test_a_window_ends_where_the_pull_of_the_centre_is_a_step_long(gradient: str, exchanges: list[int]) -> None:
+    """Just after an exchange at a snapshot, the pull counted what the exchange takes from the model, too."""
     # Steps of equal length. With alpha 0.3, the pull is longer after four of them; an exchange leaves 0.4 of five.
     straight, watcher, commits = LinearGradients(workers=1, steps=15, seed=5, hessian=0.0), Watcher(), []
     straight.pulls[:] = 1.0
@@ -405,9 +406,9 @@ def test_a_window_ends_where_the_pull_of_the_centre_is_a_step_long() -> None:
         watcher(rank, step, algorithm)
         commits.append(algorithm.counters()["commits"])
 
-    chosen = {"algorithm": "easgd", "gradient": "moved", "alpha": 0.3, "local_steps": 12}
+    chosen = {"algorithm": "easgd", "gradient": gradient, "alpha": 0.3, "local_steps": 12}
     drive(straight, **chosen, equilibrium_stop=True, before_step=watch)
-    assert np.flatnonzero(np.diff(commits)).tolist() == [4, 7, 10, 13]
+    assert np.flatnonzero(np.diff(commits)).tolist() == exchanges
 
 
 def test_overlap_computes_at_the_parameters_of_the_step_before() -> None:
@@ -422,7 +423,7 @@ def test_overlap_computes_at_the_parameters_of_the_step_before() -> None:
 
 
 def test_a_bound_on_overlap_limits_the_steps_of_one_commit() -> None:
-    slow = ClusterSettings.sleeping(1.0, latency_seconds=1.0)
+    slow = sleeping(1.0, latency_seconds=1.0)
     commits = []
     for bound in (1, 2, None):
         records = run(algorithm="sharded", overlap="thread", bound=bound, shards=1, cluster=slow, epochs=4).records
@@ -452,7 +453,7 @@ def test_own_steps_during_an_exchange_are_replaced_by_the_answer() -> None:
 
     alone.gradient = gradient  # type: ignore[method-assign]
     # An exchange of rank 1, with the one shard of rank 0, takes two steps.
-    slow = ClusterSettings.sleeping(1.0, latency_seconds=0.9)
+    slow = sleeping(1.0, latency_seconds=0.9)
     alone.drive(
         cluster=slow, algorithm="sharded", overlap="thread", local_optimizer=True, shards=1, before_step=watcher, **SGD
     )
@@ -503,7 +504,7 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
 
 def test_workers_that_scale_count_the_staleness_of_their_windows() -> None:
     """It was 0: the clocks were compared with those that the worker sees just before its commit."""
-    equal = ClusterSettings.sleeping(1.0, jitter=0.02, latency_seconds=1e-9)
+    equal = sleeping(1.0, jitter=0.02, latency_seconds=1e-9)
     means = {}
     for scaling in ("server", "worker"):
         watcher, problem = Watcher(), LinearGradients(workers=6, steps=200, seed=1, noise=0.0)
@@ -520,7 +521,7 @@ def test_workers_that_scale_count_the_staleness_of_their_windows() -> None:
 @pytest.mark.parametrize("exact", [False, True])
 def test_outer_steps_of_slowmo_are_no_commits(exact: bool) -> None:
     """They counted as commits of staleness 0, so that the mean staleness fell from n - 1 by a fifth."""
-    equal = ClusterSettings.sleeping(1.0, jitter=0.02, latency_seconds=1e-9)
+    equal = sleeping(1.0, jitter=0.02, latency_seconds=1e-9)
     watcher, problem = Watcher(), LinearGradients(workers=6, steps=200, seed=1, noise=0.0)
     slow = {"tau": 4, "exact_average": exact}
     problem.drive(cluster=equal, before_step=watcher, algorithm="downpour", slowmo=slow, **SGD)

@@ -6,7 +6,6 @@ import contextlib
 import json
 import pickle
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from models.networks.hlf_settings import HlfSettings
 from training.errors import CheckpointError
 from training.launching.rank import agreed_checkpoint
 from training.loop.checkpoints import Checkpoint, CheckpointFolder, settings_digest
-from training.loop.progress import Progress
 from training.loop.records import DiskFiles
 from training.settings import TrainSettings
 from training.simulation.simulate import Simulated
@@ -39,11 +37,20 @@ class PowerCutError(Exception):
     """The run ends here."""
 
 
-def training(out: Path, *, stop: Callable[[Progress], None] = lambda _: None, workers: int = WORKERS) -> Simulated:
+class CutFiles(DiskFiles):
+    """The power fails at the end of the second epoch."""
+
+    def record(self, record: dict[str, Any]) -> None:
+        if record["epoch"] == 1:
+            raise PowerCutError
+        super().record(record)
+
+
+def training(out: Path, *, files_of: type[DiskFiles] = DiskFiles, workers: int = WORKERS) -> Simulated:
     """Three epochs of five steps; a checkpoint after three steps of each and at its end. Resumes where it can."""
     out.mkdir(exist_ok=True)
     files = [
-        DiskFiles(out, rank=rank, world_size=workers, digest="d", save_model=lambda _: None) for rank in range(workers)
+        files_of(out, rank=rank, world_size=workers, digest="d", save_model=lambda _: None) for rank in range(workers)
     ]
     return run(
         train=toy_rows(120, groups=6),
@@ -52,7 +59,6 @@ def training(out: Path, *, stop: Callable[[Progress], None] = lambda _: None, wo
         checkpoint_steps=3,
         files=files.__getitem__,
         resume=files[0].checkpoints.latest(),
-        on_progress=stop,
         **CHOSEN,
     )
 
@@ -88,12 +94,8 @@ def assert_continues(out: Path, whole: Simulated, position: tuple[int, int]) -> 
 
 
 def test_a_run_that_was_interrupted_continues_from_its_last_checkpoint(tmp_path: Path, whole: Simulated) -> None:
-    def stop(progress: Progress) -> None:
-        if (progress.epoch, progress.step) == (2, 5):
-            raise PowerCutError
-
     with pytest.raises(PowerCutError):
-        training(tmp_path, stop=stop)
+        training(tmp_path, files_of=CutFiles)
     assert_continues(tmp_path, whole, (1, 3))
 
 
@@ -132,12 +134,8 @@ def test_a_crash_during_a_checkpoint_leaves_the_one_before(
 
 
 def test_fewer_workers_continue_and_leave_no_records_of_those_who_are_gone(tmp_path: Path) -> None:
-    def stop(progress: Progress) -> None:
-        if (progress.epoch, progress.step) == (2, 5):
-            raise PowerCutError
-
     with pytest.raises(PowerCutError):
-        training(tmp_path, stop=stop)
+        training(tmp_path, files_of=CutFiles)
     training(tmp_path, workers=2)
     assert [epochs_on_disk(tmp_path, rank) for rank in range(2)] == [[0, 1, 2]] * 2
     assert not (tmp_path / "metrics" / "rank-2.jsonl").exists()

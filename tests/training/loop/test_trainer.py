@@ -22,6 +22,8 @@ from training.settings import TrainSettings
 from training.workloads.hep_settings import HepSettings
 
 ROWS = {"train": [32] * 6, "val": [30, 30], "test": [30]}
+#: Numbers that no two runs have in common.
+TIMES = dict.fromkeys(("seconds", "seconds_by_kind", "wait_seconds"))
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +60,18 @@ def test_the_same_seed_gives_the_same_model_and_another_seed_another(dataset: Fe
     weights = {name: load_model(tmp_path / name / "model")[0].state_dict() for name in "abc"}
     assert all(torch.equal(weights["a"][key], weights["b"][key]) for key in weights["a"])
     assert not all(torch.equal(weights["a"][key], weights["c"][key]) for key in weights["a"])
+
+
+def test_progress_that_is_shown_changes_no_numbers(
+    dataset: FeatureDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, found = [], []
+    for name, seconds in (("often", 0.0), ("rarely", 1e9)):
+        monkeypatch.setattr("training.loop.progress._SECONDS_BETWEEN", seconds)
+        seen.append(len(run(dataset, tmp_path / name)))
+        found.append([{**record, **TIMES} for record in history(tmp_path / name)])
+    assert seen == [5 * 12, 5]
+    assert found[0] == found[1]
 
 
 @pytest.mark.slow

@@ -39,15 +39,16 @@ def test_steps_picked_from_memory_are_those_of_the_reader(
             share = share_of(plan, rows.group_rows, rank=rank, epoch=epoch)
             order, bounds = rows.reading_order(share), np.cumsum([0, *share.sizes])
             for step, expected in enumerate(reader.train_batches(share)):
-                found = rows.batch(order[bounds[step] : bounds[step + 1]])
+                found = rows.rows.batch(order[bounds[step] : bounds[step + 1]])
                 for one, other in zip((*found.inputs, *found[1:]), (*expected.inputs, *expected[1:]), strict=True):
                     assert torch.equal(one, other)
 
 
 def test_the_tensors_hold_the_split_in_order(dataset: FeatureDataset) -> None:
-    rows = MemoryRows.load(dataset, "val", INPUTS)
+    memory = MemoryRows.load(dataset, "val", INPUTS)
+    rows = memory.rows
     batches = list(open_reader(dataset, INPUTS, seed=1).val_batches(rank=0, world_size=1))
-    assert len(rows) == 10
+    assert len(memory) == 10
     assert [tuple(column.shape) for column in rows.inputs] == [(10, NUM_HLF), (10, 801, 19), (10,)]
     assert torch.equal(rows.inputs[0], torch.cat([batch.inputs[0] for batch in batches]))
     assert torch.equal(rows.labels, torch.cat([batch.labels for batch in batches]))
@@ -72,6 +73,6 @@ def test_more_row_groups_than_rows_are_refused(dataset: FeatureDataset) -> None:
 
 
 def test_they_lie_on_the_device(dataset: FeatureDataset, tmp_path: Path) -> None:
-    rows = MemoryRows.load(dataset, "train", INPUTS, device="meta")
+    rows = MemoryRows.load(dataset, "train", INPUTS, device="meta").rows
     assert rows.batch(np.array([3, 1])).inputs[0].shape == (2, NUM_HLF)
     assert {column.device.type for column in (*rows.inputs, rows.labels, rows.weights)} == {"meta"}

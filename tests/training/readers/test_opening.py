@@ -267,7 +267,7 @@ def cached_bytes(reader: Reader) -> int:
     """Size of the row groups in memory."""
     assert isinstance(reader, CachedReader)
     return sum(
-        sum(tensor.nbytes for tensor in (*memory.inputs, memory.labels, memory.weights))
+        sum(tensor.nbytes for tensor in (*memory.rows.inputs, memory.rows.labels, memory.rows.weights))
         // max(1, len(memory))
         * sum(memory.group_rows[group] for group in reader._there[split])
         for split, memory in reader._memory.items()

@@ -75,7 +75,7 @@ def test_mixtures_follow_the_dirichlet_distribution() -> None:
 def test_all_readers_read_each_event_at_its_owner(dataset: FeatureDataset, kind: Any, cache: Any) -> None:
     memory = MemoryRows.load(dataset, "train", ["hlf"], dtype=torch.float64, seed=3)
     kinds = kinds_of_rows(dataset, "class")
-    np.testing.assert_array_equal(kinds, memory.labels.numpy())
+    np.testing.assert_array_equal(kinds, memory.rows.labels.numpy())
     owners = Owners(kinds, memory.group_rows, world_size=3, alpha=0.1, seed=3)
     plan, seen = owners.plan(batch_size=8, epoch=1), []
     assert int(plan.samples.sum()) == 167
@@ -87,14 +87,14 @@ def test_all_readers_read_each_event_at_its_owner(dataset: FeatureDataset, kind:
         assert (owners.owner[order] == rank).all()
         batches = list(reader.train_batches(share))
         assert len(batches) == plan.num_steps
-        assert torch.equal(torch.cat([batch.inputs[0] for batch in batches]), memory.inputs[0][order])
+        assert torch.equal(torch.cat([batch.inputs[0] for batch in batches]), memory.rows.inputs[0][order])
         seen.append(order)
     assert sorted(np.concatenate(seen).tolist()) == list(range(167))
 
 
 def test_a_worker_continues_in_its_own_rows_over_the_ends_of_epochs(dataset: FeatureDataset) -> None:
     rows = toy_rows(90, groups=3)
-    owners = Owners(rows.labels.numpy(), rows.group_rows, world_size=2, alpha=0.2, seed=1)
+    owners = Owners(rows.rows.labels.numpy(), rows.group_rows, world_size=2, alpha=0.2, seed=1)
     own, total = owners.rows_of(1), 45
     asked = [7, 30, 20, 64]
     found, start = [], 0
@@ -129,7 +129,7 @@ def test_workers_of_every_method_train_on_their_own_events_within_the_global_bud
     train = toy_rows(300, groups=2)
     skew = {"by": "class", "dirichlet": 0.1}
     simulated = run(algorithm=algorithm, workers=3, train=train, skew=skew, cluster=ROUGH, epochs=2)
-    owners = Owners(train.labels.numpy(), train.group_rows, world_size=3, alpha=0.1, seed=1)
+    owners = Owners(train.rows.labels.numpy(), train.group_rows, world_size=3, alpha=0.1, seed=1)
     for rank, rows in seen.items():
         assert (owners.owner[rows] == rank).all()
     assert sum(map(len, seen.values())) == 600

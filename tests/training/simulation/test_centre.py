@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from simulated import sleeping
 
 from training.loop.metering import Meter, MeteredTransport
-from training.simulation.cluster import ClusterSettings
 from training.simulation.transport import SimNetwork
 from training.simulation.virtual_time import VirtualClock
 from training.transports.basics import Vector
@@ -28,10 +28,17 @@ Work = Callable[[Transport, Centre], Coroutine[Any, Any, None]]
 
 
 def on_workers(
-    workers: int, work: Work, *, shards: int = 1, per_host: int = 1, seconds: float = 0.0, **more: object
+    workers: int,
+    work: Work,
+    *,
+    shards: int = 1,
+    segments: dict[str, float] | None = None,
+    per_host: int = 1,
+    seconds: float = 0.0,
+    **more: object,
 ) -> float:
     """Run something on some workers with a centre; the virtual time from its creation to the end."""
-    cluster = ClusterSettings.sleeping(
+    cluster = sleeping(
         seconds,
         latency_seconds=LATENCY,
         bytes_per_second=BANDWIDTH,
@@ -43,7 +50,7 @@ def on_workers(
     clock, begun = VirtualClock(), []
 
     async def run(transport: Transport) -> None:
-        centre = await transport.centre(np.zeros(SIZE), shards=shards, segments={"m": 1.0})
+        centre = await transport.centre(np.zeros(SIZE), shards=shards, segments=segments)
         begun.append(clock.now)
         await work(transport, centre)
 
@@ -63,9 +70,6 @@ def add_one(shard: Shard) -> None:
     shard.vector += 1
 
 
-VECTOR_ONLY = Where(segments=())
-
-
 def test_a_pull_a_commit_and_a_sparse_commit_take_their_time_and_bytes() -> None:
     seen: dict[str, tuple[float, int]] = {}
 
@@ -75,23 +79,23 @@ def test_a_pull_a_commit_and_a_sparse_commit_take_their_time_and_bytes() -> None
             assert (transport.now() - begun[0], centre.counts.bytes) == (0, 0)
             return
         await sleep(transport, 1.0)
-        for name, does in (
-            ("pull", lambda: centre.pull(np.empty(SIZE))),
-            ("commit", lambda: centre.commit(add_one, VECTOR_ONLY)),
-            ("with state", lambda: centre.commit(add_one)),
-            ("sparse", lambda: centre.commit(add_one, Where(indices=np.arange(10, dtype=np.int32), segments=()))),
-            ("probe", lambda: centre.try_commit(add_one, VECTOR_ONLY)),
-        ):
+        for name, does in {
+            "pull": lambda: centre.pull(np.empty(SIZE)),
+            "commit": lambda: centre.commit(add_one),
+            "sparse": lambda: centre.commit(add_one, Where(indices=np.arange(10, dtype=np.int32))),
+            "probe": lambda: centre.try_commit(add_one),
+        }.items():
             now, sent = transport.now(), centre.counts.bytes
             await does()
             seen[name] = transport.now() - now, centre.counts.bytes - sent
 
     #: The barrier of two workers is one round of messages.
     begun = [LATENCY]
+    on_workers(2, work, segments={"m": 1.0})
+    assert seen["commit"] == (pytest.approx(2 * (2 * LATENCY + 2 * CARD)), 3200)
     on_workers(2, work)
     assert seen["pull"] == (pytest.approx(TRIP), 800)
     assert seen["commit"] == (pytest.approx(2 * TRIP), 1600)
-    assert seen["with state"] == (pytest.approx(2 * (2 * LATENCY + 2 * CARD)), 3200)
     assert seen["sparse"] == (pytest.approx(4 * LATENCY + (40 + 80 + 80) / BANDWIDTH), 200)
     assert seen["probe"] == (pytest.approx(2 * LATENCY + 2 * TRIP), 1600)
 
@@ -123,7 +127,7 @@ def test_commits_to_one_shard_follow_each_other_in_the_order_of_asking_and_shard
             started = transport.now()
             if transport.rank:
                 await sleep(transport, 1e-6 * (4 - transport.rank))
-                made = await centre.commit(add_one, Where(shard_of(transport.rank), segments=()))
+                made = await centre.commit(add_one, Where(shard_of(transport.rank)))
                 ended.append((transport.rank, transport.now() - started, int(made.before[0])))
 
         return run
@@ -146,7 +150,7 @@ def test_transfers_of_two_workers_of_one_host_share_its_card(ranks: tuple[int, i
     async def work(transport: Transport, centre: Centre) -> None:
         started = transport.now()
         if transport.rank in ranks:
-            await centre.commit(add_one, Where(ranks.index(transport.rank), segments=()))
+            await centre.commit(add_one, Where(ranks.index(transport.rank)))
             ended.append(transport.now() - started)
 
     on_workers(8, work, shards=4, per_host=2 if factor == 2 else 1)
@@ -163,7 +167,7 @@ def test_shards_of_one_host_share_its_card() -> None:
     async def work(transport: Transport, centre: Centre) -> None:
         started = transport.now()
         if transport.rank in (4, 6):
-            await centre.commit(add_one, Where(transport.rank // 2 - 2, segments=()))
+            await centre.commit(add_one, Where(transport.rank // 2 - 2))
             ended.append(transport.now() - started)
 
     on_workers(8, work, shards=8, per_host=2)
@@ -223,9 +227,9 @@ def test_a_commit_beside_the_computation_hides_and_the_next_one_is_skipped_meanw
         if transport.rank == 0:
             return
         started = transport.now()
-        assert centre.begin_commit(add_one, VECTOR_ONLY)
+        assert centre.begin_commit(add_one)
         assert centre.is_under_way
-        assert not centre.begin_commit(add_one, VECTOR_ONLY)
+        assert not centre.begin_commit(add_one)
         await sleep(transport, 2 * TRIP - 1e-3)
         assert centre.is_under_way
         made = await centre.drain()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from simulated import CLUSTER, METHODS, ROUGH, matched, models, run, samples_per_second, settings, toy_network, toy_rows
+from simulated import CLUSTER, METHODS, ROUGH, models, run, samples_per_second, settings, toy_network, toy_rows
 from torch import nn
 
 from training.loop.records import MemoryFiles, merged
@@ -19,7 +19,7 @@ from training.studies.run_result import numbers_of
 
 def validated(parameters: NDArray[np.float64]) -> tuple[float, float]:
     """Weighted loss and accuracy of a model on the validation rows."""
-    network, rows = toy_network(), toy_rows(60, groups=1, seed=1)
+    network, rows = toy_network(), toy_rows(60, groups=1, seed=1).rows
     nn.utils.vector_to_parameters(torch.from_numpy(parameters), network.parameters())
     logits = network(rows.inputs[0]).detach()
     losses = nn.functional.cross_entropy(logits, rows.labels, reduction="none")
@@ -107,7 +107,7 @@ def test_what_workers_send_each_other_for_a_validation_is_validation_and_no_comm
 @pytest.mark.parametrize(
     ("method", "round_trips"),
     # The models of the three others, or the one shard of the centre, which rank 0 owns.
-    [({"algorithm": "ad-psgd", "partners": matched([[]])}, 3), ({"algorithm": "agn", "local_steps": 1000}, 1)],
+    [({"algorithm": "swarm-sgd", "local_steps": 1000}, 3), ({"algorithm": "agn", "local_steps": 1000}, 1)],
     ids=["pairs", "server"],
 )
 def test_what_one_worker_reads_for_its_validation_was_called_communication(

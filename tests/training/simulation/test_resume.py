@@ -112,7 +112,7 @@ def test_the_clock_of_the_learning_rate_continues(method: str) -> None:
 
 def test_steps_without_a_gradient_are_counted_once() -> None:
     rows = toy_rows(120, groups=6)
-    rows.inputs[0][17] = float("nan")
+    rows.rows.inputs[0][17] = float("nan")
     kept = KeptCheckpoints()
     whole = training(kept, train=rows, algorithm="swarm-sgd")
     assert [sum(record["steps_not_finite"] for record in epoch) for epoch in zip(*whole.records, strict=True)] == [1, 1]
@@ -227,13 +227,3 @@ def test_another_number_of_workers_continues_from_the_average_model(
         return
     still = training(KeptCheckpoints(), checkpoint, workers=workers, epochs=1, **chosen)
     np.testing.assert_allclose(models(still), np.tile(average, (workers, 1)), atol=1e-15)
-
-
-def test_progress_that_is_shown_changes_no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[float] = []
-    runs = []
-    for seconds in (0.0, 1e9):
-        monkeypatch.setattr("training.loop.progress._SECONDS_BETWEEN", seconds)
-        runs.append(training(KeptCheckpoints(), on_progress=lambda progress: seen.append(progress.loss)))
-    assert len(seen) == 2 * STEPS + 2
-    assert_same(runs[0], runs[1], (0, 0))

@@ -78,7 +78,7 @@ def test_a_row_is_the_vector_of_one_worker() -> None:
 
 def test_a_recurrent_network_is_trained() -> None:
     rows = toy_rows(40, groups=2)
-    sequences = rows.inputs[0].reshape(-1, 2, 2).repeat(1, 1, 2)[:, :, :3].contiguous()
+    sequences = rows.rows.inputs[0].reshape(-1, 2, 2).repeat(1, 1, 2)[:, :, :3].contiguous()
     lengths = np.full(40, 2)
     particles = type(rows)(rows.rows._replace(inputs=(sequences,), lengths=lengths), 1, rows.group_rows)
     found = simulate(recurrent(), particles, particles, settings(workers=2, epochs=3), CLUSTER)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated import METHODS, ROUGH, LinearGradients, Pairs, Watcher, models, run
+from simulated import METHODS, ROUGH, LinearGradients, Pairs, Watcher, models, run, sleeping
 
 from training.errors import StalledError
 from training.loop.metering import Meter, MeteredTransport
@@ -19,7 +19,7 @@ from training.simulation.virtual_time import VirtualClock, VirtualLock
 
 LATENCY, BANDWIDTH, STEP = 1e-4, 1e6, 1e-2
 #: Vectors of the tests have 5 numbers of 8 bytes.
-LINK = ClusterSettings.sleeping(STEP, latency_seconds=LATENCY, bytes_per_second=BANDWIDTH)
+LINK = sleeping(STEP, latency_seconds=LATENCY, bytes_per_second=BANDWIDTH)
 MESSAGE = LATENCY + 40 / BANDWIDTH
 #: Time of a locked average: two round trips, and the vector there and back.
 LOCKED = 2 * (LATENCY + MESSAGE)
@@ -201,7 +201,7 @@ def test_an_epoch_takes_the_time_of_its_steps_and_of_its_end() -> None:
 
 
 def test_computing_times_have_the_chosen_mean_spread_and_pauses() -> None:
-    cluster = ClusterSettings.sleeping(1.0, jitter=0.5, slow_ranks={1: 3.0}, pause_probability=0.25, pause_seconds=2.0)
+    cluster = sleeping(1.0, jitter=0.5, slow_ranks={1: 3.0}, pause_probability=0.25, pause_seconds=2.0)
     drawn = []
     for rank in range(2):
         times = ComputeTimes(cluster, seed=1, rank=rank, world_size=2)
@@ -239,7 +239,7 @@ def test_kinds_of_work_add_up_to_the_time_of_every_worker(method: str) -> None:
 
 @pytest.mark.parametrize("algorithm", ["ar-sgd", "d-psgd"])
 def test_the_workers_that_wait_for_a_slow_one_say_so(algorithm: str) -> None:
-    cluster = ClusterSettings.sleeping(1e-3, slow_ranks={1: 10.0}, latency_seconds=1e-5)
+    cluster = sleeping(1e-3, slow_ranks={1: 10.0}, latency_seconds=1e-5)
     simulated = run(algorithm=algorithm, topology="complete", cluster=cluster, epochs=1)
     for rank, (record,) in enumerate(simulated.records):
         # Eight steps, in each of which the others are nine milliseconds early.

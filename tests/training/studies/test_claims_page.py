@@ -7,7 +7,7 @@ from typing import Any
 from made_study import made_result, made_run, made_study
 
 from training.studies.claims_page import render
-from training.studies.results import StudyResult, TimeCheck
+from training.studies.study_result import StudyResult, TimeCheck
 
 SEEDS = (1, 2, 3)
 

@@ -11,12 +11,12 @@ from drawn import outside
 from made_study import EPOCHS, NUM_EVENTS, STUDY, made_result, made_run, made_study
 
 from models.evaluation.style import PlotLabels
-from training.studies.claims import effect, judge
 from training.studies.figures import draw, draw_all
-from training.studies.page import render
-from training.studies.results import StudyResult, TimeCheck
+from training.studies.judging import effect, judge
 from training.studies.run_result import Counts, RunResult
 from training.studies.study import StudyFigure
+from training.studies.study_page import render
+from training.studies.study_result import StudyResult, TimeCheck
 from training.studies.tables import best_table, edges_of_sweep, study_table, what_was_left_out
 
 LABELS = PlotLabels("", "technical sample", 13)
@@ -243,3 +243,15 @@ def test_the_page_sets_claims_beside_what_came_out(times_only: int | None) -> No
     assert unchecked in render(made_result(study, runs), folder="figures")
     assert "Source: Somebody 2020, table 1. Made by `python -m pipeline compare --study made`" in page
     assert ("test events, which count as N = 1,000 of equal weight" in page) == (times_only is None)
+
+
+def test_a_comparison_of_fewer_seeds_did_not_say_so() -> None:
+    study = made_study(claims=[{"claim": "It is better.", "better": "ad-psgd", "than": "ar-sgd"}])
+    lost = RunResult("ad-psgd", {}, 2, "commit 1", Counts.of_none(1000), {}, {"diverged": 1.0})
+    runs = [made_run(method, seed) for seed in (1, 2, 3) for method in ("ar-sgd", "sgd", "ad-psgd")]
+    page = render(
+        made_result(study, [run for run in runs if (run.method, run.seed) != ("ad-psgd", 2)] + [lost]), folder="f"
+    )
+    claim, table = page.split("## Every comparison")
+    assert claim.count(", 2 of 3 seeds") == 1
+    assert [line.split(" | ")[0] for line in table.splitlines() if ", 2 of 3 seeds" in line] == ["| AD-PSGD"]

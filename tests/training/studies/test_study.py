@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from pipeline.commands.compare import FORMS, list_studies, read_study, shipped
 from pipeline.configuration.yaml_text import read_mapping
 from pipeline.errors import ConfigError
+from training.loop.schedule import learning_rate
 from training.studies.study import FOLDER, form_of
 
 CHECKOUT = Path(__file__).parents[3]
@@ -35,6 +36,13 @@ def test_every_study_has_what_a_referee_asks_for(name: str, form: str) -> None:
         # Each method at its own best rate, or every rate of its own; a large network has no time for that in minutes.
         assert len(study.vary["train.learning_rate"]) >= (3 if form == "full" or study.minutes < 10 else 1)
         assert study.best_of in ([], ["train.learning_rate"])
+
+
+def test_the_rate_of_resnet_falls_with_the_first_steps_of_epochs_81_and_121() -> None:
+    study = read_study("thesis-cifar", "full").settings
+    settings = study.train_settings("ad-psgd", {"train.learning_rate": 0.1}, 1)
+    rates = [learning_rate(settings, done) for done in (80, 80.01, 120, 120.01)]
+    assert rates == pytest.approx([0.1, 0.01, 0.01, 0.001])
 
 
 def test_the_list_of_tables_and_figures_has_every_study_and_the_site_every_page() -> None:

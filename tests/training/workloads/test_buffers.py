@@ -19,7 +19,7 @@ from training.readers.batch import Batch
 from training.settings import TrainSettings
 from training.simulation.simulate import Simulated
 from training.simulation.stacked import StackedModels, StackedWork
-from training.studies.trained import simulate_workload
+from training.studies.run_in_simulator import simulate_workload
 from training.transports.basics import run_now
 from training.transports.transport import SingleTransport
 from training.workloads.augmentation import Augmentation
@@ -63,7 +63,7 @@ def test_workers_have_buffers_of_their_own_and_validate_with_the_mean() -> None:
     # The validation loss is that of the mean parameters with the mean buffers, in evaluation mode.
     model = FlatModel(network())
     model.load(found.best)
-    rows = TinyImages().rows("val", TrainSettings())
+    rows = TinyImages().rows("val", TrainSettings()).rows
     loss = nn.functional.cross_entropy(model.module.eval()(*rows.inputs), rows.labels)
     assert found.records[0][0]["val_loss"] == pytest.approx(loss.item(), rel=1e-5)
 

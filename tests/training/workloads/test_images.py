@@ -18,7 +18,7 @@ from training.errors import ImageFileError, ShardError
 from training.launching.rank import RunSpec
 from training.readers.sharding import Piece, Share, share_of
 from training.settings import TrainSettings
-from training.studies.trained import train_in_simulator
+from training.studies.run_in_simulator import train_in_simulator
 from training.workloads.hep_settings import HepSettings
 from training.workloads.images_settings import Cifar10Settings, MnistSettings
 from training.workloads.registry import WorkloadSettings
@@ -36,12 +36,12 @@ NETWORKS: dict[str, tuple[MnistSettings | Cifar10Settings, int]] = {
 def test_networks_have_the_published_sizes_and_take_the_rows(name: str) -> None:
     settings, num_parameters = NETWORKS[name]
     workload = settings.open()
-    network, rows = workload.network().eval(), workload.rows("val", TrainSettings())
+    network, rows = workload.network().eval(), workload.rows("val", TrainSettings()).rows
     assert sum(each.numel() for each in network.parameters()) == num_parameters
     assert network(*rows.batch(np.arange(3)).inputs).shape == (3, 10)
     # Of scaled pixels, as the network sees them.
     first = next(iter(network.children()))
-    scaled = (first[0] if name == "resnet20" else first)(*workload.rows("train", TrainSettings()).inputs)
+    scaled = (first[0] if name == "resnet20" else first)(*workload.rows("train", TrainSettings()).rows.inputs)
     if name in ("lenet5", "resnet20"):
         assert scaled.mean().item() == pytest.approx(0, abs=1e-4)
         assert scaled.std().item() == pytest.approx(1, abs=1e-3)
@@ -58,8 +58,8 @@ def test_the_digits_are_divided_once_for_all_runs() -> None:
     rows = [workload.rows(split, TrainSettings(seed=seed)) for split in ("train", "val", "test") for seed in (1, 2)]
     assert [len(each) for each in rows[::2]] == [1150, 288, 359]
     for one, other in zip(rows[::2], rows[1::2], strict=True):
-        assert torch.equal(one.inputs[0], other.inputs[0])
-    whole = torch.cat([each.inputs[0] for each in rows[::2]]).flatten(1)
+        assert torch.equal(one.rows.inputs[0], other.rows.inputs[0])
+    whole = torch.cat([each.rows.inputs[0] for each in rows[::2]]).flatten(1)
     small = whole.view(-1, 28, 28)[:, 2:-2:3, 2:-2:3].flatten(1).numpy()
     from sklearn.datasets import load_digits
 
@@ -137,7 +137,7 @@ def test_classes_can_be_unequal_among_the_workers() -> None:
     workload = MnistSettings().open()
     owners = workload.owners(settings, world_size=4)
     assert owners is not None
-    rows, labels = owners.rows_of(0), workload.rows("train", settings).labels
+    rows, labels = owners.rows_of(0), workload.rows("train", settings).rows.labels
     reader = workload.reader(settings, torch.device("cpu"), own=rows)
     read = list(reader.train_batches(share_of(owners.plan(batch_size=32, epoch=0), owners.counts[0], rank=0, epoch=0)))
     found = torch.cat([batch.labels for batch in read]).bincount(minlength=10)

@@ -100,15 +100,10 @@ class StudyResult(NamedTuple):
         return self.cluster is not None
 
     @property
-    def miss(self) -> float:
-        """Largest relative error of a predicted time per batch; infinite if none was checked."""
-        return max((abs(each.predicted / each.measured - 1) for each in self.checks), default=np.inf)
-
-    @property
     def is_busy(self) -> bool:
         """Whether other work kept at least half of the cores busy when the times were measured."""
         machine = self.made["machine"]
-        return bool(machine.get("load", 0.0) >= machine["cores"] / 2)
+        return bool(machine["load"] >= machine["cores"] / 2)
 
     @property
     def warning(self) -> str:
@@ -117,8 +112,9 @@ class StudyResult(NamedTuple):
         Simulated times whose check fails, or which were not checked; times that were measured on a busy machine.
         """
         found = []
-        if self.is_simulated and self.miss > LARGE_MISS:
-            found.append(f"check of times misses by {100 * self.miss:.0f} %" if self.checks else "times not checked")
+        miss = max((abs(each.predicted / each.measured - 1) for each in self.checks), default=np.inf)
+        if self.is_simulated and miss > LARGE_MISS:
+            found.append(f"check of times misses by {100 * miss:.0f} %" if self.checks else "times not checked")
         if self.is_busy and (self.checks or not self.is_simulated):
             found.append("measured on a busy machine")
         return ", ".join(found)

@@ -14,8 +14,8 @@ from simulated import CLUSTER, run, settings, toy_rows
 
 from training.errors import StudyError
 from training.settings import TrainSettings
-from training.studies.results import PACKED, Cell, StudyResult, TimeCheck, load, pack, read
 from training.studies.run_result import Counts, curves_of, numbers_of, read_result, write_result
+from training.studies.study_result import PACKED, Cell, StudyResult, TimeCheck, load, pack, read
 
 RATE = "train.learning_rate"
 

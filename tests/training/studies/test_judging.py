@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from made_study import NUM_EVENTS, made_result, made_run, made_study
 
-from training.studies.claims import ClaimVerdict, effect, in_words, judge
-from training.studies.results import Cell, StudyResult, TimeCheck
+from training.studies.judging import ClaimVerdict, effect, in_words, judge, without_ratio
 from training.studies.run_result import Counts
+from training.studies.study_result import Cell, StudyResult, TimeCheck
 
 SEEDS = range(1, 6)
 
@@ -89,6 +89,19 @@ def test_a_claim_needs_what_its_least_certain_comparison_needs() -> None:
     )
     assert {each.verdict for each in (one, other, both)} == {ClaimVerdict.UNDECIDED}
     assert both.needed == other.needed != one.needed
+    share = judged({"better": "ad-psgd", "than": ["ar-sgd", "sgd"], "share_of_cells": 0.5}, result)
+    least, most = (judgement.needed for judgement in both.judged.values())
+    assert (share.needed, both.needed) == (least, most), "half of them asked for the seeds of the less certain one"
+
+
+def test_a_claim_that_one_comparison_refutes_asked_for_the_seeds_of_all() -> None:
+    counts = {"ad-psgd": (800, 801, 799), "ar-sgd": (840, 860, 815), "sgd": (790, 808, 800)}
+    runs = [made_run(method, seed, correct=found[seed]) for method, found in counts.items() for seed in range(3)]
+    result = made_result(made_study(), runs)
+    found = judged({"better": "ad-psgd", "than": ["ar-sgd", "sgd"]}, result)
+    assert found.verdict is ClaimVerdict.UNDECIDED
+    refuting, other = (judgement.needed for judgement in found.judged.values())
+    assert found.needed == refuting != other
 
 
 EXACT = [TimeCheck(method, 2, 1e-3, 1e-3) for method in ("ar-sgd", "ad-psgd")]
@@ -274,6 +287,12 @@ def test_a_time_of_0_was_compared_as_a_factor_of_a_billion() -> None:
     study = made_study(compared=["communication_per_epoch"])
     found, _ = judge(made_result(study, alone))
     assert [each.this for each in found] == [Cell("ad-psgd")]
+    (sentence,) = without_ratio(made_result(study, alone))
+    assert sentence == (
+        "Left out in communication per epoch [s], since a ratio to 0 says nothing: comparisons with SGD (0 in 5 of 5 "
+        "seeds)."
+    )
+    assert without_ratio(made_result(made_study(), alone)) == []
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import torch
 from simulated import toy_network, toy_rows
 
 from training.settings import TrainSettings
-from training.simulation.calibrate import calibrate, fit_link, in_the_cloud, predicted
 from training.simulation.cluster import ClusterSettings, ComputeTimes
 from training.simulation.costs import Link
+from training.simulation.fitting import calibrate, fit_link, in_the_cloud, predicted
 from training.simulation.probe import Measurement
 from training.simulation.simulate import simulate
 

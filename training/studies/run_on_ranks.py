@@ -12,13 +12,13 @@ from training.launching.launcher import launch_all
 from training.loop.progress import Progress
 from training.loop.records import read_records
 from training.readers.sharding import even_parts, plan_epoch
+from training.studies.predictions import predictions_of
 from training.studies.run_result import Counts, write_result
-from training.studies.trained import predictions_of
 
 # The plan of a study is no code of its runs, which are stale when their code changes.
 if TYPE_CHECKING:
     from training.studies.plan import PlannedRun
-    from training.studies.simulated import Tell
+    from training.studies.run_in_simulator import Tell
 
 
 def measure_all(

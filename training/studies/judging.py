@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
 
 from training.studies.measures import measure_of
-from training.studies.results import Cell, StudyResult
 from training.studies.statistics import LEVEL, Difference, Judgement, Word, points, verdicts
 from training.studies.study import Claim
+from training.studies.study_result import Cell, StudyResult
 
 
 class Comparison(NamedTuple):
@@ -59,9 +59,14 @@ class JudgedClaim(NamedTuple):
             for each, judgement in self.judged.items()
             if by_seeds[each] is ClaimVerdict.UNDECIDED
         ]
-        comparison, most, distance, number = max(lacking, key=lambda each: each[1].excess(*each[2:]))
-        seeds = most.needed(distance, number)
-        return f"{seeds}, and {check}" if distance <= self.unknown[comparison] else seeds
+        # Those that take the fewest seeds, until they settle it: a share needs only some of them.
+        for comparison, most, distance, number in sorted(lacking, key=lambda each: each[1].excess(*each[2:])):
+            seeds = most.needed(distance, number)
+            needed = f"{seeds}, and {check}" if distance <= self.unknown[comparison] else seeds
+            by_seeds[comparison] = _tends_to(self.claim, most)
+            if together([*by_seeds.values()], share=self.claim.share_of_cells) is not ClaimVerdict.UNDECIDED:
+                break
+        return needed
 
 
 def counted(found: Sequence[ClaimVerdict]) -> str:
@@ -98,8 +103,9 @@ def judge(result: StudyResult) -> tuple[dict[Comparison, Judgement], list[Judged
 
     All comparisons in one measure count together in the correction of Holm.
     """
-    claimed = [_possible(result, _of_claim(result, claim)) for claim in result.study.claims]
-    wanted = [*_possible(result, _with_reference(result)), *(each for comparisons in claimed for each in comparisons)]
+    claimed = [[each for each in _of_claim(result, claim) if not _zeros(result, each)] for claim in result.study.claims]
+    wanted = [each for each in _with_reference(result) if not _zeros(result, each)]
+    wanted += [each for comparisons in claimed for each in comparisons]
     found: dict[Comparison, Judgement] = {}
     for measure in dict.fromkeys(each.measure for each in wanted):
         family = list(dict.fromkeys(each for each in wanted if each.measure == measure))
@@ -125,7 +131,7 @@ def difference(result: StudyResult, comparison: Comparison) -> Difference:
     if measure.is_ratio:
         margin = math.log1p(margin)
     numbers = [result.numbers(cell, comparison.measure) for cell in comparison[:2]]
-    seeds = sorted(numbers[0].keys() & numbers[1].keys())
+    seeds = common_seeds(result, comparison)
     if not seeds:
         return Difference.of_numbers([math.nan, math.nan], margin)
     if comparison.measure == "test_accuracy":
@@ -146,6 +152,27 @@ def difference(result: StudyResult, comparison: Comparison) -> Difference:
             # Of numbers that are 0 or 1: that all seeds agree is known no better than one more of them.
             found = found._replace(of_seed=np.maximum(found.of_seed, 1 / len(seeds)))
     return found._replace(value=found.value - comparison.shift)
+
+
+def common_seeds(result: StudyResult, comparison: Comparison) -> list[int]:
+    """The seeds of which both cells have a number."""
+    this, other = (result.numbers(cell, comparison.measure) for cell in comparison[:2])
+    return sorted(this.keys() & other.keys())
+
+
+def without_ratio(result: StudyResult) -> list[str]:
+    """Sentences about the comparisons that `judge` leaves out: one worker takes no time to communicate."""
+    claimed = (each for claim in result.study.claims for each in _of_claim(result, claim))
+    zeros = {each: _zeros(result, each) for each in (*_with_reference(result), *claimed)}
+    found = []
+    for measure in dict.fromkeys(each.measure for each, cells in zeros.items() if cells):
+        of_it = [cells for each, cells in zeros.items() if each.measure == measure]
+        cells = {cell: number for each in of_it for cell, number in each.items()}
+        of = ", ".join(f"{result.title(cell)} (0 in {n} of {len(result.of(cell))} seeds)" for cell, n in cells.items())
+        found.append(
+            f"Left out in {measure_of(measure).words}, since a ratio to 0 says nothing: comparisons with {of}."
+        )
+    return found
 
 
 def effect(comparison: Comparison, judgement: Judgement) -> tuple[str, str]:
@@ -174,13 +201,12 @@ def in_words(comparison: Comparison, judgement: Judgement) -> str:
     return str(judgement)
 
 
-def _possible(result: StudyResult, comparisons: Iterable[Comparison]) -> list[Comparison]:
-    """Those whose numbers have a ratio: one worker takes no time to communicate, and 0 has no logarithm."""
-
-    def is_zero(cell: Cell, name: str) -> bool:
-        return measure_of(name).is_ratio and any(number <= 0 for number in result.numbers(cell, name).values())
-
-    return [each for each in comparisons if not any(is_zero(cell, each.measure) for cell in each[:2])]
+def _zeros(result: StudyResult, comparison: Comparison) -> dict[Cell, int]:
+    """Number of seeds in which a cell has no logarithm, for the cells of a ratio that have such seeds."""
+    if not measure_of(comparison.measure).is_ratio:
+        return {}
+    numbers = {cell: result.numbers(cell, comparison.measure).values() for cell in comparison[:2]}
+    return {cell: zeros for cell, found in numbers.items() if (zeros := sum(number <= 0 for number in found))}
 
 
 def _unknown(result: StudyResult, comparison: Comparison) -> float:
@@ -238,8 +264,7 @@ def _one(claim: Claim, judgement: Judgement, unknown: float) -> ClaimVerdict:
         judgement: The verdict on the difference over the seeds.
         unknown: What the difference may be wrong by for all seeds together, see `_unknown`.
     """
-    measure, value = measure_of(claim.measure), float(judgement.difference.value)
-    margin = judgement.difference.margin
+    value, margin = float(judgement.difference.value), judgement.difference.margin
     differs = judgement.p_different < LEVEL and abs(value) > unknown
     same = judgement.p_equivalent < LEVEL and abs(value) + unknown <= margin
     if claim.kind in ("equivalent", "flat"):
@@ -247,10 +272,27 @@ def _one(claim: Claim, judgement: Judgement, unknown: float) -> ClaimVerdict:
             return ClaimVerdict.CONFIRMED
         is_beyond = judgement.p_beyond < LEVEL and abs(value) - unknown > margin
         return ClaimVerdict.REFUTED if is_beyond else ClaimVerdict.UNDECIDED
-    expected = value > 0 if claim.kind == "grows" or not measure.lower_is_better else value < 0
     if differs:
-        return ClaimVerdict.CONFIRMED if expected else ClaimVerdict.REFUTED
+        return _by_sign(claim, value)
     return ClaimVerdict.REFUTED if same and claim.at_least is None else ClaimVerdict.UNDECIDED
+
+
+def _by_sign(claim: Claim, value: float) -> ClaimVerdict:
+    """The verdict on a comparison that is sure to differ in this direction."""
+    is_higher_expected = claim.kind == "grows" or not measure_of(claim.measure).lower_is_better
+    return ClaimVerdict.CONFIRMED if (value > 0) == is_higher_expected else ClaimVerdict.REFUTED
+
+
+def _tends_to(claim: Claim, difference: Difference) -> ClaimVerdict:
+    """What `_one` says with enough seeds and events, if the true difference is the measured one."""
+    value, margin = float(difference.value), difference.margin
+    if not math.isfinite(value):
+        return ClaimVerdict.UNDECIDED
+    if claim.kind in ("equivalent", "flat"):
+        return ClaimVerdict.CONFIRMED if abs(value) <= margin else ClaimVerdict.REFUTED
+    if claim.at_least is None and _distance(claim, difference) > abs(value):
+        return ClaimVerdict.REFUTED
+    return _by_sign(claim, value)
 
 
 def _distance(claim: Claim, difference: Difference) -> float:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from training.studies.claims import counted, judge
-from training.studies.results import StudyResult
+from training.studies.judging import counted, judge
 from training.studies.statistics import LEVEL, MARGIN
+from training.studies.study_result import StudyResult
 from training.studies.tables import (
     CLAIM_HEADINGS,
     best_table,

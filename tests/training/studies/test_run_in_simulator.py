@@ -19,8 +19,8 @@ from training.simulation.cluster import ClusterSettings
 from training.simulation.simulate import simulate
 from training.studies.measures import measure_of
 from training.studies.plan import PlannedRun, Subject, planned_runs
+from training.studies.run_in_simulator import run_simulated, simulate_all, simulate_times
 from training.studies.run_result import numbers_of
-from training.studies.simulated import run_simulated, simulate_all, simulate_times
 from training.workloads.hep_settings import HepSettings
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
+from training.loop.records import Record, settled
 from training.simulation.cluster import ClusterSettings
 from training.simulation.costs import Link, Network, all_reduce_seconds, average_seconds, commit_seconds
 from training.simulation.probe import ALL_REDUCE, COMMIT, Measurement
-
-Record = dict[str, Any]
 
 #: Ratio of standard deviation to median absolute deviation of a normal distribution.
 _DEVIATIONS: Final = 1.4826
@@ -115,11 +114,6 @@ def in_the_cloud(cluster: ClusterSettings) -> ClusterSettings:
     """The same machines on the network of the thesis."""
     cloud = ClusterSettings()
     return cluster.model_copy(update=cloud.model_dump(include={"latency_seconds", "bytes_per_second"}))
-
-
-def settled(records: Sequence[Record]) -> Sequence[Record]:
-    """The epochs of a worker that count for timing: all except the first, if there are more."""
-    return records[1:] or records
 
 
 def _by_batch(runs: Iterable[Sequence[Sequence[Record]]]) -> list[_Epochs]:

@@ -10,19 +10,22 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor, nn
 
 from training.errors import DivergedError, StudyError
+from training.flat_model import FlatModel
+from training.loop.making import make_model
 from training.readers.batch import Rows
 from training.readers.memory_rows import MemoryRows
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
 from training.simulation.simulate import Simulated, simulate
+from training.studies.predictions import Trained, predictions_of
 from training.studies.run_result import Counts, write_result
-from training.studies.trained import fresh_model, train_in_simulator
+from training.transports.transport import SingleTransport
 from training.workloads.workload import Workload
 
 # The plan of a study is no code of its runs, which are stale when their code changes.
@@ -100,6 +103,40 @@ def run_simulated(run: PlannedRun, code: str) -> None:
             ranks, counts = [], Counts.of_none(sum(workload.group_rows("test")))
     run.folder.mkdir(parents=True, exist_ok=True)
     write_result(run.folder, ranks, counts, run.train, code=code, messages_lost=lost, guess_loss=guess_loss)
+
+
+def train_in_simulator(workload: Workload, settings: TrainSettings, cluster: ClusterSettings) -> Trained:
+    """Train virtual workers in this process.
+
+    Raises:
+        TrainingError: As in `training.simulation.simulate.simulate`.
+    """
+    model = fresh_model(workload, settings)
+    found = simulate_workload(workload, settings, cluster)
+    if found.best is None:
+        raise AssertionError("the simulated run kept no model")
+    model.load(found.best)
+    trained = predictions_of(found.records, workload, model.module, settings)
+    return trained._replace(messages_lost=found.messages_lost)
+
+
+def simulate_workload(workload: Workload, settings: TrainSettings, cluster: ClusterSettings, **how: Any) -> Simulated:
+    """Train a workload in the simulator, from the same initial weights as on MPI.
+
+    Args:
+        workload: Rows, network and augmentation.
+        settings: The training.
+        cluster: Times of computation and communication.
+        how: Further arguments of `simulate`.
+    """
+    train, val = (workload.rows(split, settings) for split in ("train", "val"))
+    module, owners = fresh_model(workload, settings).module, workload.owners(settings, world_size=settings.workers)
+    return simulate(module, train, val, settings, cluster, augmentation=workload.augmentation, owners=owners, **how)
+
+
+def fresh_model(workload: Workload, settings: TrainSettings) -> FlatModel:
+    """The network with the initial weights of its seed."""
+    return make_model(workload, settings, SingleTransport(), torch.device("cpu"))
 
 
 def num_parameters(workload: Workload) -> int:
