@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import platform
 import shutil
@@ -221,7 +222,7 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
     found = load(folder / _RESULT, digest)
     if found is not None:
         run_folder.say("compare: all runs are done; redrawing")
-        return found._replace(study=settings)
+        return dataclasses.replace(found, study=settings)
     if is_simulated:
         _simulate(run_folder, study.name, runs, code, cores)
     else:

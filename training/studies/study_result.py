@@ -7,6 +7,8 @@ import json
 import lzma
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
@@ -53,7 +55,8 @@ class TimeCheck(NamedTuple):
     predicted: float
 
 
-class StudyResult(NamedTuple):
+@dataclass(frozen=True)
+class StudyResult:
     """All results of a study."""
 
     name: str
@@ -121,9 +124,9 @@ class StudyResult(NamedTuple):
 
     def cells(self, methods: Sequence[str] = ()) -> list[Cell]:
         """The cells of some methods, of all by default, in the order of the study."""
-        found = dict.fromkeys(self._cell(run) for run in self.runs)
         chosen = methods or list(self.study.methods)
-        return sorted((cell for cell in found if cell.method in chosen), key=lambda cell: chosen.index(cell.method))
+        found = [cell for cell in self._by_cell if cell.method in chosen]
+        return sorted(found, key=lambda cell: chosen.index(cell.method))
 
     def shown(self, panel: Panel) -> list[Cell]:
         """The cells of a panel."""
@@ -131,15 +134,19 @@ class StudyResult(NamedTuple):
         found = self.cells(panel.methods)
         return [cell for cell in found if all(wanted.get(key, text) == text for key, text in cell.values)]
 
+    @cached_property
+    def _by_cell(self) -> dict[Cell, dict[Cell, list[RunResult]]]:
+        """The runs of each cell for each combination of the keys of `best_of`, by seed."""
+        found: dict[Cell, dict[Cell, list[RunResult]]] = {}
+        for run in sorted(self.runs, key=lambda run: run.seed):
+            tried = {key: value for key, value in run.values.items() if key in self.study.best_of}
+            fixed = {key: value for key, value in run.values.items() if key not in tried}
+            found.setdefault(Cell.of(run.method, fixed), {}).setdefault(Cell.of(run.method, tried), []).append(run)
+        return found
+
     def by_best(self, cell: Cell) -> dict[Cell, list[RunResult]]:
         """The runs of a cell for each combination of the keys of `best_of`, by seed."""
-        found: dict[Cell, list[RunResult]] = {}
-        for run in sorted(self.runs, key=lambda run: run.seed):
-            # Most runs are of another method, which is seen without the texts of their values.
-            if run.method == cell.method and self._cell(run) == cell:
-                chosen = {key: value for key, value in run.values.items() if key in self.study.best_of}
-                found.setdefault(Cell.of(run.method, chosen), []).append(run)
-        return found
+        return self._by_cell.get(cell, {})
 
     def best(self, cell: Cell) -> Cell:
         """The combination of the keys of `best_of` with the lowest validation loss, averaged over the seeds."""
@@ -196,9 +203,6 @@ class StudyResult(NamedTuple):
         values = {key: json.loads(text) for key, text in cell.values}
         return self.study.train_settings(cell.method, values, 1).workers
 
-    def _cell(self, run: RunResult) -> Cell:
-        return Cell.of(run.method, {k: value for k, value in run.values.items() if k not in self.study.best_of})
-
     def _other(self, cell: Cell, relative_to: str) -> list[RunResult]:
         if not relative_to:
             return []
@@ -210,7 +214,7 @@ class StudyResult(NamedTuple):
         """Plain values."""
         return {
             "version": VERSION,
-            **self._asdict(),
+            **{name: getattr(self, name) for name in self._names()},
             "study": self.study.model_dump(mode="json"),
             "checks": [each._asdict() for each in self.checks],
             "runs": [run.to_json() for run in self.runs],
@@ -225,11 +229,15 @@ class StudyResult(NamedTuple):
         """
         if content["version"] != VERSION:
             raise ValueError(f"version {content['version']} instead of {VERSION}")
-        fields = {name: content[name] for name in cls._fields}
-        fields["study"] = StudySettings.model_validate(content["study"])
-        fields["checks"] = [TimeCheck(**each) for each in content["checks"]]
-        fields["runs"] = [RunResult.from_json(run) for run in content["runs"]]
-        return cls(**fields)
+        values = {name: content[name] for name in cls._names()}
+        values["study"] = StudySettings.model_validate(content["study"])
+        values["checks"] = [TimeCheck(**each) for each in content["checks"]]
+        values["runs"] = [RunResult.from_json(run) for run in content["runs"]]
+        return cls(**values)
+
+    @classmethod
+    def _names(cls) -> list[str]:
+        return [field.name for field in fields(cls)]
 
 
 def load(path: Path, digest: str) -> StudyResult | None:

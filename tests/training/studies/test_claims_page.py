@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from made_study import made_result, made_run, made_study
@@ -20,7 +21,7 @@ def result_of(name: str, *claims: dict[str, Any], **changes: Any) -> StudyResult
         for method, correct, seconds in (("ar-sgd", 800, 0.2), ("sgd", 800, 0.2), ("ad-psgd", 900, 0.1))
     ]
     study = made_study(title=f"Study {name}", claims=claims)
-    return made_result(study, runs)._replace(name=name, **changes)
+    return replace(made_result(study, runs), name=name, **changes)
 
 
 BETTER = {"claim": "It is better.", "topic": "Accuracy", "better": "ad-psgd", "than": "ar-sgd"}
@@ -44,13 +45,13 @@ def test_claims_of_all_studies_about_one_subject_stand_together() -> None:
 
 
 def test_the_workers_of_a_study_were_those_of_its_reference() -> None:
-    page = render({"a.md": result_of("a", BETTER)._replace(study=made_study(reference="sgd"))}, command="x")
+    page = render({"a.md": replace(result_of("a", BETTER), study=made_study(reference="sgd"))}, command="x")
     assert "| [a](a.md) | 4 | " in page
 
 
 def test_studies_that_only_time_come_last() -> None:
     made = result_of("a", FASTER)
-    timed = made._replace(study=made_study(title="Study a", claims=[FASTER], times_only=4))
+    timed = replace(made, study=made_study(title="Study a", claims=[FASTER], times_only=4))
     page = render({"a.md": timed, "b.md": result_of("b", BETTER)}, command="x")
     assert page.index("## Accuracy") < page.index("## Study a")
 

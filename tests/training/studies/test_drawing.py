@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,7 @@ def test_figures_are_files_and_say_a_check_that_fails(tmp_path: Path) -> None:
     assert "## A figure (check of times misses by 50 %)\n\n![A figure](figures/fig_1.png)" in page
     assert "| AR-SGD | 2 | 1e+03 | 500 | -50 % |" in page
     assert "The simulated cluster has one such core for each worker, and the network" in page
-    given = result._replace(study=made_study(cluster={"step_seconds": 0.45}))
+    given = replace(result, study=made_study(cluster={"step_seconds": 0.45}))
     assert "The simulated cluster has machines on which a step takes 450 ms, and the" in render(given, folder="figures")
 
 
@@ -157,7 +158,7 @@ def test_a_table_over_a_key_has_a_column_for_each_value() -> None:
     result = scaling()
     table = {"title": "T", "measures": ["seconds"], "over": WORKERS, "methods": ["ad-psgd", "sgd"]}
     study = made_study(**{**result.study.model_dump(), "tables": [table]})
-    lines = study_table(result._replace(study=study), study.tables[0]).splitlines()
+    lines = study_table(replace(result, study=study), study.tables[0]).splitlines()
     assert lines[0] == "|  | time of the run [s], workers 2 | time of the run [s], workers 4 |"
     assert [line.split(" ± ")[0] for line in lines[2:]] == ["| AD-PSGD | 1.22", "| SGD | 2.44"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ SEEDS = range(1, 6)
 
 def judged(claim: dict[str, Any], result: StudyResult) -> Any:
     study = made_study(**{**result.study.model_dump(exclude={"claims"}), "claims": [{"claim": "It is so.", **claim}]})
-    return judge(result._replace(study=study))[1][0]
+    return judge(replace(result, study=study))[1][0]
 
 
 ACCURACIES = made_result(
@@ -118,7 +119,7 @@ def test_accuracies_counted_each_event_once_whatever_its_weight() -> None:
         for method, masks in zip(("ad-psgd", "ar-sgd"), right, strict=True)
         for seed, mask in zip(SEEDS, masks, strict=True)
     ]
-    result = made_result(made_study(), runs)._replace(test_weights=base64.b64encode(weights.tobytes()).decode())
+    result = replace(made_result(made_study(), runs), test_weights=base64.b64encode(weights.tobytes()).decode())
     found = judged({"better": "ad-psgd", "than": "ar-sgd"}, result)
     (judgement,) = found.judged.values()
     accuracies = [np.mean([mask @ weights / weights.sum() for mask in masks]) for masks in right]
@@ -128,7 +129,7 @@ def test_accuracies_counted_each_event_once_whatever_its_weight() -> None:
     ]
     assert numbers == pytest.approx(accuracies, abs=1e-6)
     # Events of unequal weight say less: the error grows by the root of the mean square over the mean.
-    plain = judged({"better": "ad-psgd", "than": "ar-sgd"}, result._replace(test_weights=""))
+    plain = judged({"better": "ad-psgd", "than": "ar-sgd"}, replace(result, test_weights=""))
     widths = [float(next(iter(each.judged.values())).difference.half_width()) for each in (found, plain)]
     assert widths[0] / widths[1] == pytest.approx(np.sqrt(np.mean(weights**2)) / weights.mean(), rel=0.05)
 
@@ -195,7 +196,7 @@ def test_only_cells_with_the_same_other_values_are_compared() -> None:
 
 
 def test_a_claim_without_runs_is_not_tested() -> None:
-    lacking = ACCURACIES._replace(runs=[run for run in ACCURACIES.runs if run.method != "ad-psgd"])
+    lacking = replace(ACCURACIES, runs=[run for run in ACCURACIES.runs if run.method != "ad-psgd"])
     assert judged({"better": "ad-psgd", "than": "ar-sgd"}, lacking).verdict is ClaimVerdict.NOT_TESTED
 
 
@@ -234,7 +235,7 @@ def test_simulated_times_decided_although_their_check_missed_by_more_than_the_ef
     methods = ("ar-sgd", "ad-psgd")
     checks = [TimeCheck(method, 2, 1.0, time) for method, time in zip(methods, predicted or (), strict=False)]
     claim = {"better": "ad-psgd", "than": "ar-sgd", "measure": "seconds_per_batch"}
-    found = judged(claim, TIMES._replace(checks=checks))
+    found = judged(claim, replace(TIMES, checks=checks))
     assert found.verdict is verdict
     assert ("check of the simulator" in found.needed) == (verdict is ClaimVerdict.UNDECIDED)
 
@@ -257,7 +258,7 @@ def test_times_of_unlike_numbers_of_workers_took_only_the_spread_among_the_check
     """Both methods miss by a factor of 2.5: their ratio is right, that to another number of workers may not be."""
     checks = [TimeCheck(method, 2, 1.0, 0.4) for method in ("ar-sgd", "ad-psgd")]
     claim = {"better": {"method": "ad-psgd", "train.workers": workers}, "measure": "seconds_per_batch"}
-    found = judged({**claim, "than": {"method": "ar-sgd", "train.workers": 2}}, TIMES._replace(checks=checks))
+    found = judged({**claim, "than": {"method": "ar-sgd", "train.workers": 2}}, replace(TIMES, checks=checks))
     assert found.verdict is verdict
 
 
@@ -273,10 +274,10 @@ def test_a_share_of_the_time_was_claimed_although_no_check_confirmed_the_times()
     claim = {"better": "ad-psgd", "than": "ar-sgd", "measure": "utilisation"}
     assert judged(claim, result).verdict is ClaimVerdict.UNDECIDED
     assert "check of the simulator" in judged(claim, result).needed
-    assert judged(claim, result._replace(checks=EXACT)).verdict is ClaimVerdict.CONFIRMED
+    assert judged(claim, replace(result, checks=EXACT)).verdict is ClaimVerdict.CONFIRMED
     # Times wrong by a factor of 2 make a share wrong by half.
     wrong = [EXACT[0], TimeCheck("ad-psgd", 2, 1.0, 0.5)]
-    assert judged(claim, result._replace(checks=wrong)).verdict is ClaimVerdict.UNDECIDED
+    assert judged(claim, replace(result, checks=wrong)).verdict is ClaimVerdict.UNDECIDED
 
 
 def test_a_time_of_0_was_compared_as_a_factor_of_a_billion() -> None:
@@ -307,4 +308,4 @@ def test_a_claim_about_most_cells_was_judged_in_all(share: float, verdict: Claim
 
 def test_measured_times_need_no_check() -> None:
     claim = {"better": "ad-psgd", "than": "ar-sgd", "measure": "seconds_per_batch"}
-    assert judged(claim, TIMES._replace(checks=[], cluster=None)).verdict is ClaimVerdict.CONFIRMED
+    assert judged(claim, replace(TIMES, checks=[], cluster=None)).verdict is ClaimVerdict.CONFIRMED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,15 +85,15 @@ def test_values_that_are_mappings_are_the_same_after_json() -> None:
     ],
 )
 def test_a_check_that_misses_by_more_than_a_quarter_is_said(checks: list[TimeCheck], warning: str) -> None:
-    assert swept()._replace(checks=checks).warning == warning
-    assert swept()._replace(checks=checks, cluster=None).warning == ""
+    assert replace(swept(), checks=checks).warning == warning
+    assert replace(swept(), checks=checks, cluster=None).warning == ""
 
 
 def test_times_of_a_busy_machine_are_said_to_be_that() -> None:
-    made = swept()._replace(checks=[TimeCheck("a", 2, 1.0, 0.5)])
+    made = replace(swept(), checks=[TimeCheck("a", 2, 1.0, 0.5)])
     for busy, words in ((0.9, ""), (1.0, ", measured on a busy machine")):
         machine = {**made.made["machine"], "load": busy}
-        assert made._replace(made={**made.made, "machine": machine}).warning == f"check of times misses by 50 %{words}"
+        assert replace(made, made={**made.made, "machine": machine}).warning == f"check of times misses by 50 %{words}"
 
 
 def test_speed_up_and_temporal_efficiency_compare_with_the_same_seed() -> None:
