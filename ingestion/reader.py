@@ -29,6 +29,7 @@ from ingestion.schema import (
 )
 from ingestion.settings import IngestSettings, field_branches
 from ingestion.storage import limit_waiting, protocol_of
+from ingestion.tally import WRAPPED_AZIMUTHS, Tally
 from ingestion.thresholds import (
     Jagged,
     Mask,
@@ -65,12 +66,12 @@ class RawEvents(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """Events that pass, and the counters of the cutflow; events and rejections add up to the entries read."""
+    """Events that pass, and their tally; events and rejections add up to the entries read."""
 
     table: pa.Table
     counts: dict[str, int]
     weights: dict[str, list[float]]
-    """Sum of weights and of squared weights for each counter; non-finite weights count as 0."""
+    """Non-finite weights count as 0."""
 
 
 def read_events(
@@ -175,7 +176,7 @@ def select_events(
     The entries in `without`, copies of other events, are dropped first.
 
     Returns:
-        The events in the schema `ingestion.schema.events_schema()`, and the counters of `ingestion.spark_job.STEPS`.
+        The events in the schema `ingestion.schema.events_schema()`, and their tally.
     """
     raw, turned = _in_range(raw, info)
     weights = [values for name, values in raw.carried.items() if name.startswith(WEIGHT_PREFIX)]
@@ -196,15 +197,11 @@ def select_events(
         "rejected_no_lepton": ~copied & ~bad & ~has_lepton,
         "events": keep,
         "events_of_negative_weight": keep & (raw.scalars["weight"] < 0),
-        "events_with_wrapped_azimuths": keep & turned,
+        WRAPPED_AZIMUTHS: keep & turned,
     }
     weight = raw.scalars["weight"].astype(np.float64)
     weight[~np.isfinite(weight)] = 0.0
-    return Selection(
-        _events_table(raw, info, settings, keep),
-        {step: int(chosen.sum()) for step, chosen in steps.items()},
-        {step: [float(weight[chosen].sum()), float(np.square(weight[chosen]).sum())] for step, chosen in steps.items()},
-    )
+    return Selection(_events_table(raw, info, settings, keep), *Tally.of(steps, weight))
 
 
 def _in_range(raw: RawEvents, info: FileInfo) -> tuple[RawEvents, Mask]:

@@ -8,7 +8,8 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
@@ -281,6 +282,15 @@ def sizes_below(folder: Path) -> dict[str, int]:
     with answers(folder, "the list of its files"):
         found: dict[str, dict[str, Any]] = system.find(name, detail=True)
     return {path.removeprefix(f"{name}/"): int(info["size"]) for path, info in found.items()}
+
+
+def footers(files: Iterable[Path]) -> list[Any]:
+    """The footers of Parquet files, each a `pyarrow.parquet.FileMetaData`."""
+    import pyarrow.parquet as pq  # noqa: PLC0415 - planning does not load it
+
+    # On object storage, the wait for an answer takes longer than all else.
+    with ThreadPoolExecutor() as threads:
+        return list(threads.map(lambda file: pq.read_metadata(file.open("rb") if is_remote(file) else file), files))
 
 
 def link_or_copy(old: str | Path, new: str | Path) -> None:

@@ -11,11 +11,12 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from ingestion.tally import missing_weights
 from models.evaluation.intervals import Efficiency
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.reporting import summary
 from pipeline.reporting.card import CAPTIONS
-from pipeline.reporting.cutflow import as_json, cutflow, missing_weights, uncertain_mixtures
+from pipeline.reporting.cutflow import as_json, cutflow, uncertain_mixtures
 from pipeline.runs.code_meaning import ROOT
 from pipeline.runs.store import Version
 

@@ -251,3 +251,17 @@ def test_networks_and_rows_of_other_workloads_make_no_training_stale() -> None:
     assert {"training.workloads.hep", "training.workloads.draws", "training.loop.buffers"} <= set(found)
     others = ("training.workloads.images", "training.workloads.image_files", "models.networks.lenet5")
     assert not set(found).intersection(others)
+
+
+def test_ingest_was_stale_after_a_change_of_features_or_of_statistics() -> None:
+    """It imported the cutflow for two sums, and the column table and intervals with it."""
+    config = load_config("demo", [])
+    (stage,) = (each for each in STAGES if each.name == "ingest")
+    found = code_digests(stage.entry_points(config))
+    assert {"ingestion.reader", "ingestion.tally"} <= set(found)
+    assert [name for name in found if not name.startswith("ingestion.")] == ["pipeline.stages.ingest"]
+
+
+def test_a_change_of_the_events_schema_made_the_keys_of_events_unknown() -> None:
+    """With other code, nobody knows whether events are copies; the keys need no more of the schema than three names."""
+    assert list(code_digests(["ingestion.copies"])) == ["ingestion.copies"]
