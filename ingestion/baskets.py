@@ -42,6 +42,7 @@ def piece_edges(branches: Sequence[Any], start: int, stop: int) -> list[int]:
 
 def _running_bytes(branches: Sequence[Any], boundaries: Sequence[int]) -> NDArray[np.float64]:
     """Uncompressed bytes before each of some boundaries, up to a constant."""
+    running = np.zeros(len(boundaries))
     if isinstance(branches[0], RField):
         ntuple = branches[0].ntuple
         form, _ = ntuple.to_akform(filter_name=[field.path for field in branches])
@@ -51,8 +52,8 @@ def _running_bytes(branches: Sequence[Any], boundaries: Sequence[int]) -> NDArra
             sum(width * page.num_elements for column, width in widths.items() for page in columns[column].pages)
             for columns in ntuple.page_link_list
         ]
-        return np.interp(boundaries, basket_boundaries(branches), np.cumsum([0, *of_clusters]))
-    running = np.zeros(len(boundaries))
+        running += np.interp(boundaries, basket_boundaries(branches), np.cumsum([0, *of_clusters]))
+        return running
     for branch in branches:
         edges = np.asarray(branch.entry_offsets)
         sizes = np.asarray(branch.member("fBasketBytes")[: len(edges) - 1])
