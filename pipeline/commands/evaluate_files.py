@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from glob import iglob
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from features.dataset import FeatureDataset
 from features.errors import FeatureError
@@ -36,7 +36,7 @@ from pipeline.runs.provenance import code_version, now
 from pipeline.runs.seen_events import NO_KEYS, count_seen, distinct_keys
 from pipeline.runs.store import write_atomically
 from pipeline.runs.trained_models import FoundModel, refuse_other_features, refuse_seen_events, trained_models
-from pipeline.stages.evaluate import make_task, rates_behind_cutflow
+from pipeline.stages.evaluate import Evaluate, make_task, rates_before, rates_behind_cutflow
 from pipeline.terminal.progress import Bar
 from pipeline.terminal.tables import evaluation_tables
 from training import own_folders
@@ -44,6 +44,12 @@ from training.threads import use_threads
 
 _FOLDER: Final = "evaluations"
 _FEATURES: Final = "features"
+
+
+class _OfAnyModel(Evaluate):
+    """The stage `evaluate` without the networks of this run folder."""
+
+    reads: ClassVar = {name: Evaluate.reads[name] for name in ("ingest", "features")}
 
 
 class _Events(NamedTuple):
@@ -97,7 +103,9 @@ def _evaluate(run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str
         if inputs or dataset is None:
             events = _new_events(run_folder, inputs, unfinished)
         else:
-            events = _Events("test split", dataset.files("test"), has_truth=True)
+            upstream = run_folder.upstream(_OfAnyModel(), command="evaluate-files")
+            rates = rates_before(run_folder.config, upstream)
+            events = _Events("test split", dataset.files("test"), has_truth=True, rates=rates)
         for name in refuse_seen_events(found, events.files, events.keys):
             run_folder.say(
                 f"  nobody knows whether {name} was trained on these events or on copies of them; if so, the result "
