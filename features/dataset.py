@@ -65,7 +65,7 @@ class FeatureDataset(NamedTuple):
             )
         try:
             splits = {name: [RowGroup(**group) for group in groups] for name, groups in content["splits"].items()}
-            found = {"lies_in": "", **content, "folder": folder, "splits": splits}
+            found = {**content, "folder": folder, "splits": splits}
             return cls(*(found[name] for name in cls._fields))
         except (AttributeError, KeyError, TypeError) as cause:
             raise DatasetError(f"{path} is damaged ({cause!r}). Make the features again.") from cause

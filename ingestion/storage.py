@@ -160,8 +160,6 @@ def matching(pattern: str) -> list[str]:
 
 def _exists(filesystem: Any, name: str, pattern: str) -> bool:
     """Like `filesystem.exists`, but raises when a server is down or refuses, where `exists` is False."""
-    if not is_remote(pattern):
-        return bool(filesystem.exists(name))
     try:
         filesystem.info(name)
     except Exception as cause:
