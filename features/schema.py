@@ -50,8 +50,8 @@ def readable(path: Path) -> Any:
 
 def identities(files: Iterable[Path]) -> pa.Array:
     """`uuid:entry` of all rows of some features files."""
-    tables = [pq.read_table(readable(file), columns=list(IDENTITY_COLUMNS)) for file in files]
-    return identities_in(pa.concat_tables(tables))
+    found = [identities_in(pq.read_table(readable(file), columns=list(IDENTITY_COLUMNS))) for file in files]
+    return pa.chunked_array(found, pa.string()).combine_chunks()
 
 
 def identities_in(rows: pa.Table) -> pa.Array:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import cache
+from glob import has_magic
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -48,11 +49,6 @@ def protocol_of(path: str) -> str:
         ('s3', '')
     """
     return path.partition("://")[0].lower() if is_remote(path) else ""
-
-
-def has_wildcards(name: str) -> bool:
-    """Whether a name contains wildcards."""
-    return any(sign in name for sign in "*?[")
 
 
 def file_system(path: str) -> tuple[Any, str]:
@@ -149,7 +145,7 @@ def matching(pattern: str) -> list[str]:
     # An existing name is no pattern, even with wildcards in it.
     if _exists(filesystem, name, pattern):
         return [pattern]
-    if not has_wildcards(name):
+    if not has_magic(name):
         return []
     with answers(pattern, "the list of its files"):
         found = sorted(str(path) for path in filesystem.glob(name) if not filesystem.isdir(path))
@@ -165,7 +161,7 @@ def _exists(filesystem: Any, name: str, pattern: str) -> bool:
     except Exception as cause:
         problem = remote_error(pattern, where="whether it is there", cause=cause)
         # A server may not understand a name with wildcards; the list of the files tells then.
-        if problem and not (isinstance(problem, UnreachableFileError) and has_wildcards(name)):
+        if problem and not (isinstance(problem, UnreachableFileError) and has_magic(name)):
             raise problem from cause
         return False
     return True

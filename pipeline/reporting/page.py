@@ -128,7 +128,7 @@ def content(
         "integrated_luminosity": config["features"]["integrated_luminosity"],
         "gridsearch": versions["gridsearch"].manifest["counters"] if "gridsearch" in versions else None,
         "networks": train["counters"]["networks"],
-        "further": train["counters"].get("further", {}),
+        "further": train["counters"]["further"],
         "num_events": metrics["num_events"],
         "signal": metrics["signal"],
         "runs": metrics["runs"],

@@ -41,7 +41,7 @@ def trained_models(trained: Version, classes: Sequence[str]) -> list[FoundModel]
     """
     found, counters = [], trained.manifest["counters"]
     for network in counters["networks"]:
-        folders = [network, *counters.get("further", {}).get(network, ())]
+        folders = [network, *counters["further"].get(network, ())]
         first, *further = (read_trained(folder, trained.folder / folder) for folder in folders)
         for each in (first, *further):
             refuse_other_classes(each, classes)
