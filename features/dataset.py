@@ -74,7 +74,7 @@ class FeatureDataset(NamedTuple):
         """Write `dataset.json` and `scaler.json`.
 
         Args:
-            columns: Statistics of `hlf` and `particles`, each from `ColumnStatistics.to_json`.
+            columns: Statistics of `hlf` and `particles`, each from `features.scaling.scaler_json`.
         """
         content = {
             "version": DATASET_VERSION,

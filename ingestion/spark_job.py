@@ -296,15 +296,16 @@ def _refuse_empty(
 ) -> None:
     """Refuse samples without events; `readable` are the samples with at least one file that could be read."""
     for sample in (each.name for each in samples):
-        counter = total(part for part in parts if part.sample == sample).counts
-        if counter.get("events"):
+        # Files without entries have no parts.
+        counter = total(part for part in parts if part.sample == sample).counts or {"entries": 0, "events": 0}
+        if counter["events"]:
             continue
-        cause = "none of its events passes" if counter else "its files hold no entries"
-        rows = "".join(f"\n  {key:<20}{value:>10}" for key, value in counter.items())
+        cutflow = "\n".join(f"  {key:<20}{value:>10}" for key, value in counter.items())
+        cause = "none of its events passes" if counter["entries"] else "its files hold no entries"
         skipped = [each.message for each in bad if each.sample == sample]
         if skipped and sample not in readable:
             cause = f"no file of it can be read; the first: {skipped[0]}"
         raise EmptySampleError(
-            f"sample '{sample}': {cause}.{' Its cutflow:' if rows else ''}{rows}\n"
+            f"sample '{sample}': {cause}. Its cutflow:\n{cutflow}\n"
             f"Check its files and the thresholds under ingest: in the config."
         )
