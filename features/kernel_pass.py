@@ -24,7 +24,7 @@ from features.settings import FeatureSettings
 from features.splitting import BALANCE_STREAM, MIXING_STREAM, UInt64s, event_hash, split_index, uniform
 from ingestion.schema import COLLECTIONS, SCALARS, WEIGHT_PREFIX, events_schema
 from ingestion.storage import is_remote, new_file, place
-from ingestion.tally import Tally, total
+from ingestion.tally import StepCounts, total
 
 #: Settings that act after the kernels: a change of them leaves the kernel outputs valid.
 AFTER_KERNELS: Final = frozenset({"split", "balance", "integrated_luminosity", "rows_per_group", "feed_workers"})
@@ -92,7 +92,7 @@ def run_kernels(part: EventsFile, settings: FeatureSettings, folder: Path) -> Ke
 
     Later versions rely on the file.
     """
-    tally = Tally({}, {})
+    tally = StepCounts({}, {})
     events_file, name = place(part.path), Path(part.name).with_suffix(".arrow").name
     with new_file(folder / name, flushed=True) as unfinished:
         with (
@@ -104,7 +104,7 @@ def run_kernels(part: EventsFile, settings: FeatureSettings, folder: Path) -> Ke
                 block = build_features(events, settings)
                 steps = {name: block.outcome == number for number, name in enumerate(OUTCOMES)}
                 steps = {"events": slice(None), **steps, LACKS_OWN_TRACK: block.lacks_own_track}
-                tally = total((tally, Tally.of(steps, events["weight"].to_numpy())))
+                tally = total((tally, StepCounts.of(steps, events["weight"].to_numpy())))
                 writer.write_batch(unmixed_rows(events, block))
         size = unfinished.stat().st_size
     return KernelOutput(part.name, part.sample, part.digest, *tally, folder.name, size)

@@ -29,7 +29,7 @@ from ingestion.schema import (
 )
 from ingestion.settings import IngestSettings, field_branches
 from ingestion.storage import limit_waiting, protocol_of
-from ingestion.tally import WRAPPED_AZIMUTHS, Tally
+from ingestion.tally import WRAPPED_AZIMUTHS, StepCounts
 from ingestion.thresholds import (
     Jagged,
     Mask,
@@ -196,7 +196,7 @@ def select_events(
     }
     weight = raw.scalars["weight"].astype(np.float64)
     weight[~np.isfinite(weight)] = 0.0
-    return Selection(_events_table(raw, info, settings, keep), *Tally.of(steps, weight))
+    return Selection(_events_table(raw, info, settings, keep), *StepCounts.of(steps, weight))
 
 
 def _in_range(raw: RawEvents, info: FileInfo) -> tuple[RawEvents, Mask]:

@@ -25,7 +25,7 @@ from ingestion.retrying import patiently
 from ingestion.schema import events_schema
 from ingestion.settings import IngestSettings, OnBadFile, OnDuplicate, SampleSettings
 from ingestion.storage import file_digest, is_remote, link_or_copy, make_folder, new_file, place, size_and_time
-from ingestion.tally import Tally, total
+from ingestion.tally import StepCounts, total
 
 #: Columns with few different values. For the others, an attempt at a dictionary costs more than it saves.
 _WITH_DICTIONARY: Final = ["file_uuid", "origin_uuid", "sample"]
@@ -225,7 +225,7 @@ def ingest_range(work: EntryRange, settings: IngestSettings, out_dir: Path) -> E
     Raises:
         IngestionError: The range cannot be read.
     """
-    tally = Tally({}, {})
+    tally = StepCounts({}, {})
     stem = f"{work.info.uuid}-{work.start:09d}"
     name = f"{stem}.parquet"
     digest = ""

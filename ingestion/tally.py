@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 WRAPPED_AZIMUTHS: Final = "events_with_wrapped_azimuths"
 
 
-class Tally(NamedTuple):
+class StepCounts(NamedTuple):
     """Numbers and weights of events by step."""
 
     counts: dict[str, int]
@@ -29,14 +29,14 @@ class Tally(NamedTuple):
         )
 
 
-def total(parts: Iterable[Any]) -> Tally:
+def total(parts: Iterable[Any]) -> StepCounts:
     """The sum of some tallies, or of what has `counts` and `weights` like one.
 
     Examples:
-        >>> total([Tally({"events": 1}, {"events": [1.0, 1.0]}), Tally({"events": 2}, {"events": [-1.0, 3.0]})])
-        Tally(counts={'events': 3}, weights={'events': [0.0, 4.0]})
+        >>> total([StepCounts({"events": 1}, {"events": [1.0, 1.0]})] * 2)
+        StepCounts(counts={'events': 2}, weights={'events': [2.0, 2.0]})
     """
-    found = Tally({}, {})
+    found = StepCounts({}, {})
     for each in parts:
         for step, (weight, weight2) in each.weights.items():
             before, before2 = found.weights.get(step, (0.0, 0.0))

@@ -203,7 +203,7 @@ def test_a_few_heavy_events_after_light_ones_are_read_in_small_pieces(tmp_path: 
 
 
 def calls_for_clusters(path: Path, number: int) -> int:
-    """Calls of functions until an RNTuple of so many clusters is cut."""
+    """Calls of functions until an RNTuple of a number of clusters is cut."""
     with uproot.recreate(path) as file:
         tree = file.mkrntuple("t", {"x": jagged(np.arange(1), np.zeros(0, np.float32)).type.content})
         for _ in range(number):
