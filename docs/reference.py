@@ -89,7 +89,7 @@ def features_page() -> str:
                 _code(f.name),
                 f.unit,
                 f.meaning,
-                f.scaling + (f", log above {f.log_above:g}" if f.log_above else ""),
+                ("standard" if f.is_scaled else "none") + (f", log above {f.log_above:g}" if f.log_above else ""),
             ]
             for i, f in enumerate(column.features)
         ]

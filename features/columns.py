@@ -12,16 +12,6 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-
-class Scaling(StrEnum):
-    """How a network scales a feature x in its first layer, to at most SCALED_LIMIT in size (`features.scaling`)."""
-
-    STANDARD = "standard"
-    """(y - mean) / standard deviation, both of the training split without padding; y is x, or, with `Feature.log_above`
-    u, asinh(x / u): linear below u, the logarithm of 2 |x| / u with the sign of x above."""
-    NONE = "none"
-
-
 #: Largest size of a scaled value. Only rare values reach it, such as the flags of the one lepton among 700 particles.
 SCALED_LIMIT: Final = 10.0
 
@@ -60,7 +50,11 @@ class Feature(NamedTuple):
     meaning: str
     binning: Binning | None = None
     """Bins of the histogram on the dataset card; None for no histogram."""
-    scaling: Scaling = Scaling.STANDARD
+    is_scaled: bool = True
+    """Whether networks scale it in their first layer, to at most SCALED_LIMIT in size (`features.scaling`).
+
+    A feature x becomes (y - mean) / standard deviation, both of the training split without padding; y is x, or, with
+    `log_above` u, asinh(x / u): linear below u, the logarithm of 2 |x| / u with the sign of x above."""
     log_above: float = 0.0
     """For a heavy tail: size above which networks see the logarithm, in the feature's unit; 0 for a linear feature."""
     turning: Turning = Turning.NONE
@@ -149,7 +143,12 @@ PARTICLE_COLUMNS: Final = {
     for name, dtype in PARTICLE_CORE.items()
 }
 NUM_PARTICLES: Final = Feature(
-    "num_particles", "1", "number of particles, the lepton included", Binning(30, 0, 802), Scaling.NONE, dtype="int32"
+    "num_particles",
+    "1",
+    "number of particles, the lepton included",
+    Binning(30, 0, 802),
+    is_scaled=False,
+    dtype="int32",
 )
 
 #: All columns of the features Parquet by name, in the order of the file.
@@ -192,7 +191,7 @@ class ModelInput(NamedTuple):
     @property
     def is_scaled(self) -> bool:
         """Whether networks scale it."""
-        return any(feature.scaling is not Scaling.NONE for feature in self.features)
+        return any(feature.is_scaled for feature in self.features)
 
     @property
     def log_above(self) -> tuple[float, ...]:

@@ -2,7 +2,7 @@
 
 Numba checks only the file of the compiled function for changes, not the functions that it calls: after an edit of
 `isolation.py` the kernels of `kernels.py` would continue with the old machine code. So the cache has one folder per
-state of this package's source.
+state of this package's source, and of the options of the compilation.
 
 The decorators also hide numba's missing types from mypy.
 """
@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
 import os
 import stat
+import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import FunctionType
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, Final, TypeVar, cast
 
 import numba
 from numba.core import entrypoints
@@ -28,6 +30,9 @@ from numba.core.caching import UserProvidedCacheLocator
 
 # Kernels take plain arrays. So numba need not import its extensions for awkward and vector, which takes a second.
 entrypoints._already_initialized = True
+
+#: They set options too, and serve other packages.
+_DECORATORS: Final = inspect.getsource(sys.modules[__name__])
 
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
@@ -41,13 +46,13 @@ def compiled(function: Kernel, **options: Any) -> Kernel:
             `nogil` other Python threads run during a call; `fastmath` has LLVM's flags for transformations that are
             not exact.
     """
-    with _own_cache():
+    with _own_cache(options):
         return cast("Kernel", numba.njit(cache=True, **options)(function))
 
 
 def compiled_ufunc(function: Callable[..., float]) -> Any:
     """Compile a formula of scalars to a NumPy ufunc of scalars and arrays, which other kernels can call too."""
-    with _own_cache():
+    with _own_cache({}):
         return numba.vectorize(cache=True)(function)  # type: ignore[no-untyped-call]
 
 
@@ -84,8 +89,9 @@ def _is_ours(folder: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _own_cache() -> Iterator[None]:
-    """Let numba cache the functions that are compiled within in `KernelCache`."""
+def _own_cache(options: Mapping[str, Any]) -> Iterator[None]:
+    """Let numba cache the functions that are compiled within, with these options, in `KernelCache`."""
+    KernelCache.options = repr(sorted(options.items()))
     numba.config.CACHE_LOCATOR_CLASSES = f"{__name__}.{KernelCache.__name__}"  # type: ignore[attr-defined]
     try:
         yield
@@ -94,14 +100,16 @@ def _own_cache() -> Iterator[None]:
 
 
 class KernelCache(UserProvidedCacheLocator):
-    """One folder per state of a package's source, whether the package is a folder or in an archive.
+    """One folder per state of a package's source and options, whether the package is a folder or in an archive.
 
     An archive that Spark ships has another path and time in each application; numba's own caches depend on these.
     """
 
+    options: ClassVar[str] = ""
+
     def __init__(self, py_func: FunctionType, py_file: str) -> None:
         self._lineno = py_func.__code__.co_firstlineno
-        self._cache_path = str(_cache_of(Path(py_file).parent))
+        self._cache_path = str(_cache_of(Path(py_file).parent, self.options))
 
     @classmethod
     def from_function(cls, py_func: FunctionType, py_file: str) -> KernelCache:
@@ -114,9 +122,9 @@ class KernelCache(UserProvidedCacheLocator):
 
 
 @cache
-def _cache_of(package: Path) -> Path:
+def _cache_of(package: Path, options: str) -> Path:
     """The cache for this source: next to it, or elsewhere for an archive or a read-only checkout."""
-    source = hashlib.sha256()
+    source = hashlib.sha256(_DECORATORS.encode() + options.encode())
     for name, content in sorted(_sources(package)):
         source.update(name.encode())
         source.update(content)

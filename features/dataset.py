@@ -65,7 +65,7 @@ class FeatureDataset(NamedTuple):
             )
         try:
             splits = {name: [RowGroup(**group) for group in groups] for name, groups in content["splits"].items()}
-            found = {"lies_in": "", **content, "folder": folder, "splits": splits}
+            found = {**content, "folder": folder, "splits": splits}
             return cls(*(found[name] for name in cls._fields))
         except (AttributeError, KeyError, TypeError) as cause:
             raise DatasetError(f"{path} is damaged ({cause!r}). Make the features again.") from cause
@@ -74,7 +74,7 @@ class FeatureDataset(NamedTuple):
         """Write `dataset.json` and `scaler.json`.
 
         Args:
-            columns: Statistics of `hlf` and `particles`, each from `ColumnStatistics.to_json`.
+            columns: Statistics of `hlf` and `particles`, each from `features.scaling.scaler_json`.
         """
         content = {
             "version": DATASET_VERSION,

@@ -17,13 +17,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from features.columns import NUM_CORE, NUM_HLF
+from features.columns import HLF_NAMES, NUM_CORE, NUM_HLF
 from features.kernels import OUTCOMES, FeatureBlock, build_features
 from features.schema import readable
 from features.settings import FeatureSettings
 from features.splitting import BALANCE_STREAM, MIXING_STREAM, UInt64s, event_hash, split_index, uniform
 from ingestion.schema import COLLECTIONS, SCALARS, WEIGHT_PREFIX, events_schema
 from ingestion.storage import is_remote, new_file, place
+from ingestion.tally import StepCounts, total
 
 #: Settings that act after the kernels: a change of them leaves the kernel outputs valid.
 AFTER_KERNELS: Final = frozenset({"split", "balance", "integrated_luminosity", "rows_per_group", "feed_workers"})
@@ -91,8 +92,7 @@ def run_kernels(part: EventsFile, settings: FeatureSettings, folder: Path) -> Ke
 
     Later versions rely on the file.
     """
-    counts = dict.fromkeys(("events", *OUTCOMES, LACKS_OWN_TRACK), 0)
-    weights = {key: [0.0, 0.0] for key in counts}
+    tally = StepCounts({}, {})
     events_file, name = place(part.path), Path(part.name).with_suffix(".arrow").name
     with new_file(folder / name, flushed=True) as unfinished:
         with (
@@ -102,10 +102,12 @@ def run_kernels(part: EventsFile, settings: FeatureSettings, folder: Path) -> Ke
             for group in range(file.num_row_groups):
                 events = file.read_row_group(group)
                 block = build_features(events, settings)
-                _count(counts, weights, block, events["weight"].to_numpy())
+                steps = {name: block.outcome == number for number, name in enumerate(OUTCOMES)}
+                steps = {"events": slice(None), **steps, LACKS_OWN_TRACK: block.lacks_own_track}
+                tally = total((tally, StepCounts.of(steps, events["weight"].to_numpy())))
                 writer.write_batch(unmixed_rows(events, block))
         size = unfinished.stat().st_size
-    return KernelOutput(part.name, part.sample, part.digest, counts, weights, folder.name, size)
+    return KernelOutput(part.name, part.sample, part.digest, *tally, folder.name, size)
 
 
 def keys_of(path: Path, settings: FeatureSettings, *, factor: float = 1.0) -> EventKeys:
@@ -142,26 +144,14 @@ def read_unmixed(path: Path, *, factor: float = 1.0) -> pa.Table:
 def unmixed_schema(events: pa.Schema = _EVENTS) -> pa.Schema:
     """Arrow schema of unmixed rows: what events have besides the inputs of the kernels, HLF and particles."""
     kept = ((field.name, field.type) for field in events if field.name not in _INPUTS)
-    return pa.schema([*kept, ("hlf", pa.list_(pa.float32(), NUM_HLF)), ("core", pa.large_list(pa.float32()))])
+    hlf = ((name, pa.float32()) for name in HLF_NAMES)
+    return pa.schema([*kept, *hlf, ("core", pa.large_list(pa.float32()))])
 
 
 def unmixed_rows(events: pa.Table, block: FeatureBlock) -> pa.RecordBatch:
     """The selected events of a block in the schema `unmixed_schema()`."""
     schema = unmixed_schema(events.schema)
-    identity = [events[name].take(block.selected).combine_chunks() for name in schema.names[:-2]]
-    hlf = pa.FixedSizeListArray.from_arrays(block.hlf.ravel(), NUM_HLF)
+    identity = [events[name].take(block.selected).combine_chunks() for name in schema.names[: -NUM_HLF - 1]]
+    hlf = map(pa.array, np.ascontiguousarray(block.hlf.T))
     core = pa.LargeListArray.from_arrays(block.particle_offsets * NUM_CORE, block.core.ravel())
-    return pa.RecordBatch.from_arrays([*identity, hlf, core], schema=schema)
-
-
-def _count(
-    counts: dict[str, int], weights: dict[str, list[float]], block: FeatureBlock, w: NDArray[np.float64]
-) -> None:
-    for key, chosen in {
-        "events": slice(None),
-        **{name: block.outcome == index for index, name in enumerate(OUTCOMES)},
-        LACKS_OWN_TRACK: block.lacks_own_track,
-    }.items():
-        counts[key] += len(w[chosen])
-        weights[key][0] += float(w[chosen].sum())
-        weights[key][1] += float(np.square(w[chosen]).sum())
+    return pa.RecordBatch.from_arrays([*identity, *hlf, core], schema=schema)

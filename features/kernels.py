@@ -16,7 +16,6 @@ from features.high_level import SelectedEvents, counted_jets, high_level_feature
 from features.kinematics import energy
 from features.leptons import Cuts, Lepton, select_lepton
 from features.low_level import CORE, ORDERINGS, candidates_of, particle_list
-from features.matrices import features_of, of_columns
 from features.settings import Convention, FeatureSettings
 
 #: Outcomes of an event, in the order of the checks.
@@ -51,11 +50,6 @@ class FeatureBlock(NamedTuple):
     """(num_events,) SELECTED or the reason of the rejection: an index into OUTCOMES."""
     lacks_own_track: NDArray[np.bool_]
     """(num_events,) whether the hardest lepton has no track of its own."""
-
-    @property
-    def particles(self) -> NDArray[np.float32]:
-        """(num_rows, 19) features of the particles, unpadded."""
-        return features_of(of_columns(self.core.T))
 
 
 class EnergyScales(NamedTuple):

@@ -1,6 +1,6 @@
 """Kinematics of massless particles: compiled functions of scalars and arrays.
 
-Each function is a NumPy ufunc in float64 (numba), so that kernels' loops and whole arrays share one formula.
+Each function of one value is a NumPy ufunc in float64 (numba): kernels' loops and whole arrays share one formula.
 Angles in radians, momenta in GeV.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from features.compiling import compiled_ufunc
+from features.compiling import compiled, compiled_ufunc
 
 _TWO_PI: Final = 2.0 * math.pi
 
@@ -54,22 +54,10 @@ def energy(pt: float, eta: float) -> float:
     return pt * math.cosh(eta)
 
 
-@compiled_ufunc
-def px(pt: float, phi: float) -> float:
-    """Momentum along x: pT cos(phi)."""
-    return pt * math.cos(phi)
-
-
-@compiled_ufunc
-def py(pt: float, phi: float) -> float:
-    """Momentum along y: pT sin(phi)."""
-    return pt * math.sin(phi)
-
-
-@compiled_ufunc
-def pz(pt: float, eta: float) -> float:
-    """Momentum along the beam of a massless particle: pT sinh(eta)."""
-    return pt * math.sinh(eta)
+@compiled
+def momentum(pt: float, eta: float, phi: float) -> tuple[float, float, float]:
+    """Momentum along x, y and the beam: pT cos(phi), pT sin(phi), pT sinh(eta)."""
+    return pt * math.cos(phi), pt * math.sin(phi), pt * math.sinh(eta)
 
 
 @compiled_ufunc

@@ -31,7 +31,7 @@ from features.columns import (
 )
 from features.compiling import compiled
 from features.errors import DatasetError
-from features.kinematics import energy, px, py, pz
+from features.kinematics import energy, momentum
 
 _OUT: Final = numbers_of(PARTICLE_FEATURE_NAMES)
 
@@ -144,9 +144,7 @@ def fill_features(particles: Particles, first: int, stop: int, out: NDArray[np.f
         kind = particles.kind[at]
         pt, eta, phi = float(particles.pt[at]), float(particles.eta[at]), float(particles.phi[at])
         out[row, _OUT.energy] = energy(pt, eta)
-        out[row, _OUT.px] = px(pt, phi)
-        out[row, _OUT.py] = py(pt, phi)
-        out[row, _OUT.pz] = pz(pt, eta)
+        out[row, _OUT.px], out[row, _OUT.py], out[row, _OUT.pz] = momentum(pt, eta, phi)
         # Numbers from pT to the isolations, and then flags, follow one another in both tables.
         for column, values in enumerate(particles[2:], _OUT.pt):
             out[row, column] = values[at]

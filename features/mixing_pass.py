@@ -18,12 +18,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from features.columns import HLF_NAMES, INPUT_COLUMNS, NUM_CORE
+from features.columns import INPUT_COLUMNS, NUM_CORE
 from features.compiling import compiled
 from features.dataset import RowGroup
 from features.distributions import EVENTS_FOR_PARTICLES, Histograms, add, fill
 from features.kernel_pass import read_unmixed, unmixed_schema
-from features.matrices import features_of, list_columns, of_columns, particles_in
+from features.matrices import features_of, high_level_in, list_columns, of_columns, particles_in
 from features.mixing import RowGroupPlan
 from features.scaling import ColumnStatistics
 from features.schema import SPLITS, TRAIN, described, features_schema
@@ -156,18 +156,12 @@ def write_group(
     split: int, group: int, rows: pa.Table, classes: list[str], out_dir: Path
 ) -> tuple[GroupWritten, Histograms]:
     """Write rows from `gathered` as one row group, in their order."""
-    hlf = np.asarray(rows["hlf"].combine_chunks().flatten()).reshape(rows.num_rows, -1)
-    columns = dict(zip(HLF_NAMES, np.ascontiguousarray(hlf.T), strict=True))
     own = {*unmixed_schema().names, *features_schema().names}
     schema = described(features_schema([field for field in rows.schema if field.name not in own]), classes)
-    arrays = [
-        pa.array(columns[field.name]) if field.name in columns else rows[field.name].combine_chunks().cast(field.type)
-        for field in schema
-    ]
-    table = pa.Table.from_arrays(arrays, schema=schema)
+    table = rows.select(schema.names).combine_chunks().cast(schema)
     file = RowGroup(group_file(split, group), table.num_rows)
     digest = write_features(table, out_dir / file.file)
-    offsets, particles = particles_in(table)
+    hlf, (offsets, particles) = high_level_in(table), particles_in(table)
     few = features_of(particles, int(offsets[: EVENTS_FOR_PARTICLES + 1][-1]))
     # The scaler must depend on the training split only, so no other split has statistics.
     fitted = None if split == TRAIN else 0

@@ -59,11 +59,8 @@ class ColumnStatistics(NamedTuple):
         constant = std <= 1e-12 * np.maximum(1.0, np.abs(self.mean))
         return np.where(constant, 1.0, std)
 
-    def to_json(self) -> dict[str, Any]:
-        """`rows`, `mean` and `std`."""
-        return {"rows": self.rows, "mean": self.mean.tolist(), "std": self.std.tolist()}
-
 
 def scaler_json(statistics: ColumnStatistics, column: ModelInput) -> dict[str, Any]:
     """What the model's scaling layer needs of a column: `rows`, `mean`, `std`, `log_above`, `limit`."""
-    return {**statistics.to_json(), "log_above": list(column.log_above), "limit": SCALED_LIMIT}
+    seen = {"rows": statistics.rows, "mean": statistics.mean.tolist(), "std": statistics.std.tolist()}
+    return {**seen, "log_above": list(column.log_above), "limit": SCALED_LIMIT}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from features.columns import COLUMNS
@@ -48,11 +48,15 @@ def readable(path: Path) -> Any:
     return path.open("rb") if is_remote(path) else path
 
 
-def footers(files: Sequence[Path]) -> list[pq.FileMetaData]:
-    """The footers of Parquet files."""
-    # On object storage, the wait for an answer takes longer than all else.
-    with ThreadPoolExecutor() as threads:
-        return list(threads.map(lambda file: pq.read_metadata(readable(file)), files))
+def identities(files: Iterable[Path]) -> pa.Array:
+    """`uuid:entry` of all rows of some features files."""
+    found = [identities_in(pq.read_table(readable(file), columns=list(IDENTITY_COLUMNS))) for file in files]
+    return pa.chunked_array(found, pa.string()).combine_chunks()
+
+
+def identities_in(rows: pa.Table) -> pa.Array:
+    """`uuid:entry` of each row of events or features."""
+    return pc.binary_join_element_wise(rows["file_uuid"], rows["entry"].cast(pa.string()), ":").combine_chunks()
 
 
 def described(schema: pa.Schema, classes: Sequence[str]) -> pa.Schema:

@@ -19,28 +19,27 @@ from numpy.typing import NDArray
 from features.columns import NUM_HLF
 from features.errors import DatasetError
 from features.kernels import EnergyScales, build_features
-from features.schema import readable
+from features.schema import identities_in, readable
 from features.settings import FeatureSettings
 
 
 def shifted_features(
-    parts: Iterable[Path], identities: pa.Table, settings: FeatureSettings, shifts: Sequence[EnergyScales]
+    parts: Iterable[Path], wanted: pa.Array, settings: FeatureSettings, shifts: Sequence[EnergyScales]
 ) -> list[NDArray[np.float32]]:
     """High-level features of some selected events after each of some shifts.
 
     Args:
         parts: Files of the events Parquet that hold the events.
-        identities: Columns `file_uuid` and `entry` of the events.
+        wanted: The events, from `features.schema.identities`.
         settings: Selection and definitions.
         shifts: The shifts.
 
     Returns:
-        For each shift, (num_events, NUM_HLF) in the order of `identities`; NaN where the selection rejects the event.
+        For each shift, (num_events, NUM_HLF) in the order of `wanted`; NaN where the selection rejects the event.
 
     Raises:
         DatasetError: An event is in none of the files.
     """
-    wanted = _keys(identities)
     found = [np.full((len(wanted), NUM_HLF), np.nan, dtype=np.float32) for _ in shifts]
     is_seen = np.zeros(len(wanted), dtype=np.bool_)
     alone = settings.model_copy(update={"particles": False})
@@ -48,7 +47,7 @@ def shifted_features(
         with pq.ParquetFile(readable(path)) as file:
             for group in range(file.num_row_groups):
                 events = file.read_row_group(group)
-                places = pc.index_in(_keys(events), value_set=wanted)
+                places = pc.index_in(identities_in(events), value_set=wanted)
                 events = events.filter(places.is_valid()).combine_chunks()
                 own = places.drop_null().to_numpy()
                 is_seen[own] = True
@@ -61,8 +60,3 @@ def shifted_features(
             f"{wanted[int(is_seen.argmin())]}. Make the features again."
         )
     return found
-
-
-def _keys(events: pa.Table) -> pa.Array:
-    """`uuid:entry` of each event."""
-    return pc.binary_join_element_wise(events["file_uuid"], events["entry"].cast(pa.string()), ":").combine_chunks()

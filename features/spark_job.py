@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import reduce
@@ -42,6 +41,7 @@ from features.scaling import ColumnStatistics, scaler_json
 from features.schema import SPLITS
 from features.settings import FeatureSettings
 from ingestion.storage import is_remote, local_copy, make_folder, sizes_below
+from ingestion.tally import by_sample
 
 #: Highest number of events that a task mixes, however small they are: more tasks use more cores.
 _EVENTS_PER_TASK: Final = 8192
@@ -231,14 +231,6 @@ def _scratch(folder: Path) -> Path:
     return Path(SparkFiles.getRootDirectory() if is_remote(folder) else "")
 
 
-def sum_by_sample(outputs: Iterable[KernelOutput]) -> dict[str, dict[str, int]]:
-    """Sums of the counters over the parts of each sample."""
-    totals: dict[str, Counter[str]] = {}
-    for output in outputs:
-        totals.setdefault(output.sample, Counter()).update(output.counts)
-    return {sample: dict(total) for sample, total in totals.items()}
-
-
 def track_hint(sample: str, counter: Mapping[str, int]) -> str:
     """A sentence, if most leptons of a sample have no track of their own; else nothing."""
     without, of = counter[LACKS_OWN_TRACK], counter["events"]
@@ -267,8 +259,8 @@ def unit_hint(scaler: Mapping[str, Any]) -> str:
     )
 
 
-def _refuse_empty(outputs: Iterable[KernelOutput]) -> None:
-    for sample, counter in sum_by_sample(outputs).items():
+def _refuse_empty(outputs: Sequence[KernelOutput]) -> None:
+    for sample, counter in by_sample(outputs)["samples"].items():
         if not counter["selected"]:
             cutflow = "\n".join(f"  {key:<30}{value:>10}" for key, value in counter.items())
             raise FeatureError(

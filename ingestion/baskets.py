@@ -14,8 +14,6 @@ from uproot.models.RNTuple import RField
 _MOST_CHUNKS_PER_BASKET: Final = 4
 #: Uncompressed bytes to read at once: 1000 events of Delphes. The cost of a call is negligible then.
 _READ_BYTES: Final = 40_000_000
-#: Far more bytes than any file has.
-_MANY: Final = 1 << 60
 
 
 def basket_boundaries(branches: Iterable[Any]) -> list[int]:
@@ -31,14 +29,12 @@ def basket_boundaries(branches: Iterable[Any]) -> list[int]:
     return [int(boundary) for boundary in largest.entry_offsets]
 
 
-def piece_edges(branches: Iterable[Any], start: int, stop: int) -> list[int]:
+def piece_edges(branches: Sequence[Any], start: int, stop: int) -> list[int]:
     """Edges that cut `start` to `stop` into pieces of about `_READ_BYTES`, of some uproot branches (or fields).
 
     The bytes are those of the baskets, or clusters, there: a file of light and of heavy events, as `hadd` makes them,
     is cut into short pieces where they are heavy.
     """
-    # Several numbers of one list are one branch.
-    branches = list({id(branch): branch for branch in branches}.values())
     boundaries = basket_boundaries(branches)
     around = boundaries[bisect_right(boundaries, start) - 1 : bisect_left(boundaries, stop) + 1]
     return chunk_edges(around, start, stop, _READ_BYTES, _running_bytes(branches, around))
@@ -46,17 +42,18 @@ def piece_edges(branches: Iterable[Any], start: int, stop: int) -> list[int]:
 
 def _running_bytes(branches: Sequence[Any], boundaries: Sequence[int]) -> NDArray[np.float64]:
     """Uncompressed bytes before each of some boundaries, up to a constant."""
-    if isinstance(branches[0], RField):
-        ntuple, paths = branches[0].ntuple, [field.path for field in branches]
-        num_entries = int(ntuple.num_entries)
-        left = [
-            # Uproot gives the number of entries for a number of bytes.
-            _MANY * (num_entries - first) / ntuple.num_entries_for(_MANY, filter_name=paths, entry_start=first)
-            for first in boundaries
-            if first < num_entries
-        ]
-        return -np.array(left + [0.0] * (len(boundaries) - len(left)))
     running = np.zeros(len(boundaries))
+    if isinstance(branches[0], RField):
+        ntuple = branches[0].ntuple
+        form, _ = ntuple.to_akform(filter_name=[field.path for field in branches])
+        buffers = form.expected_from_buffers(buffer_key="{form_key}")
+        widths = {int(name.split("-")[1]): kind.itemsize for name, kind in buffers.items() if "column-" in name}
+        of_clusters = [
+            sum(width * page.num_elements for column, width in widths.items() for page in columns[column].pages)
+            for columns in ntuple.page_link_list
+        ]
+        running += np.interp(boundaries, basket_boundaries(branches), np.cumsum([0, *of_clusters]))
+        return running
     for branch in branches:
         edges = np.asarray(branch.entry_offsets)
         sizes = np.asarray(branch.member("fBasketBytes")[: len(edges) - 1])

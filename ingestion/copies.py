@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ingestion.schema import PARTICLE_COLLECTIONS
-
 if TYPE_CHECKING:
     from ingestion.thresholds import Jagged
 
@@ -21,7 +19,8 @@ UInt64s = NDArray[np.uint64]
 
 #: Candidates above these pT or ET [GeV] are the content of an event: skims keep them. They are the defaults of the
 #: config, but no settings: keys of all runs can be compared.
-_ABOVE: Final = {"tracks": 0.5, "photons": 1.0, "neutral_hadrons": 1.0, "electrons": 23.0, "muons": 23.0}
+_PARTICLES_ABOVE: Final = {"tracks": 0.5, "photons": 1.0, "neutral_hadrons": 1.0}
+_ABOVE: Final = {**_PARTICLES_ABOVE, "electrons": 23.0, "muons": 23.0}
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 _ODD: Final = np.uint64(0xD6E8FEB86659FD93)
 
@@ -71,7 +70,7 @@ def event_keys(scalars: Mapping[str, NDArray[np.floating]], collections: Mapping
         keys = _mixed(keys + running[offsets[1:]] - running[offsets[:-1]])
         found = np.diff(np.concatenate([[0], np.cumsum(kept)])[offsets]) > 0
         has_any |= found
-        has_particles |= found & (name in PARTICLE_COLLECTIONS)
+        has_particles |= found & (name in _PARTICLES_ABOVE)
     return np.where(has_any, keys, np.uint64(0))
 
 

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from glob import has_magic
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -33,7 +34,7 @@ from ingestion.retrying import patiently
 from ingestion.root_format import check_header
 from ingestion.schema import OPTIONAL_SCALARS, ORIGIN_BRANCHES, PARTICLE_COLLECTIONS, WEIGHT_PREFIX
 from ingestion.settings import IngestSettings, OnBadFile, SampleSettings, field_branches
-from ingestion.storage import file_system, has_wildcards, is_remote, matching, size_and_time
+from ingestion.storage import file_system, is_remote, matching, size_and_time
 from ingestion.waiting import Waiting, arrived_late, is_recent, refuse_waiting
 
 _INSPECTORS: Final = 8
@@ -175,12 +176,12 @@ def _may_come_later(pattern: str) -> bool:
     """Whether a pattern may match nothing for a while: it needs wildcards."""
     # In web addresses a question mark is no wildcard: it begins the query.
     is_web = pattern.startswith(("http://", "https://"))
-    return has_wildcards(pattern.replace("?", "") if is_web else pattern)
+    return has_magic(pattern.replace("?", "") if is_web else pattern)
 
 
 def _awaits_files(pattern: str) -> bool:
     """Whether a pattern is right, as far as can be seen without files: the folder before its wildcards is there."""
-    fixed = Path(*itertools.takewhile(lambda part: not has_wildcards(part), Path(pattern).parts))
+    fixed = Path(*itertools.takewhile(lambda part: not has_magic(part), Path(pattern).parts))
     return _may_come_later(pattern) and (is_remote(pattern) or fixed.is_dir())
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import uproot
 from numpy.typing import NDArray
 
-from ingestion.baskets import basket_boundaries, chunk_edges, piece_edges
+from ingestion.baskets import piece_edges
 from ingestion.branches import BranchPlace, carried_numbers, event_numbers, exactly, list_numbers
 from ingestion.errors import DamagedFileError, WrongBranchTypeError, reading
 from ingestion.files import FileInfo
@@ -29,6 +29,7 @@ from ingestion.schema import (
 )
 from ingestion.settings import IngestSettings, field_branches
 from ingestion.storage import limit_waiting, protocol_of
+from ingestion.tally import WRAPPED_AZIMUTHS, StepCounts
 from ingestion.thresholds import (
     Jagged,
     Mask,
@@ -65,23 +66,19 @@ class RawEvents(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """Events that pass, and the counters of the cutflow; events and rejections add up to the entries read."""
+    """Events that pass, and their tally; events and rejections add up to the entries read."""
 
     table: pa.Table
     counts: dict[str, int]
     weights: dict[str, list[float]]
-    """Sum of weights and of squared weights for each counter; non-finite weights count as 0."""
+    """Non-finite weights count as 0."""
 
 
-def read_events(
-    info: FileInfo, settings: IngestSettings, *, start: int, stop: int, chunk: int | None = None
-) -> Iterator[RawEvents]:
-    """Read the needed branches of entries `start` to `stop` (exclusive), in pieces of about `chunk` entries.
+def read_events(info: FileInfo, settings: IngestSettings, *, start: int, stop: int) -> Iterator[RawEvents]:
+    """Read the needed branches of entries `start` to `stop` (exclusive), in pieces.
 
-    By default their size is bounded, however many particles an event has.
-
-    Except at `start` and `stop`, pieces begin and end at baskets of the largest branch, so that no large basket is
-    decompressed twice.
+    Their size is bounded, however many particles an event has. Except at `start` and `stop`, pieces begin and end at
+    baskets of the largest branch, so that no large basket is decompressed twice.
 
     Raises:
         IngestionError: Some baskets cannot be read, or a branch is not jagged or not numeric where it must be.
@@ -97,14 +94,13 @@ def read_events(
         tree = uproot.open({info.path: settings.tree})
     with tree:
         with reading(info.path, "its baskets' index"):
-            branches = {field: tree[name] for field, name in names.items()}
-            if chunk is None:
-                edges = piece_edges(branches.values(), start, stop)
-            else:
-                edges = chunk_edges(basket_boundaries(branches.values()), start, stop, chunk)
+            # Several numbers of one list are one branch.
+            branches = {name: tree[name] for name in dict.fromkeys(names.values())}
+            edges = piece_edges(list(branches.values()), start, stop)
         for first, last in pairwise(edges):
             with reading(info.path, f"entries {first} to {last - 1}"):
-                arrays = {field: branch.array(entry_start=first, entry_stop=last) for field, branch in branches.items()}
+                read = {name: branch.array(entry_start=first, entry_stop=last) for name, branch in branches.items()}
+            arrays = {field: read[name] for field, name in names.items()}
             # With a damaged index of baskets, uproot silently returns fewer entries.
             if others := {len(array) for array in arrays.values()} - {last - first}:
                 cause = ValueError(f"a branch has {min(others)} of {last - first} entries")
@@ -175,7 +171,7 @@ def select_events(
     The entries in `without`, copies of other events, are dropped first.
 
     Returns:
-        The events in the schema `ingestion.schema.events_schema()`, and the counters of `ingestion.spark_job.STEPS`.
+        The events in the schema `ingestion.schema.events_schema()`, and their tally.
     """
     raw, turned = _in_range(raw, info)
     weights = [values for name, values in raw.carried.items() if name.startswith(WEIGHT_PREFIX)]
@@ -196,15 +192,11 @@ def select_events(
         "rejected_no_lepton": ~copied & ~bad & ~has_lepton,
         "events": keep,
         "events_of_negative_weight": keep & (raw.scalars["weight"] < 0),
-        "events_with_wrapped_azimuths": keep & turned,
+        WRAPPED_AZIMUTHS: keep & turned,
     }
     weight = raw.scalars["weight"].astype(np.float64)
     weight[~np.isfinite(weight)] = 0.0
-    return Selection(
-        _events_table(raw, info, settings, keep),
-        {step: int(chosen.sum()) for step, chosen in steps.items()},
-        {step: [float(weight[chosen].sum()), float(np.square(weight[chosen]).sum())] for step, chosen in steps.items()},
-    )
+    return Selection(_events_table(raw, info, settings, keep), *StepCounts.of(steps, weight))
 
 
 def _in_range(raw: RawEvents, info: FileInfo) -> tuple[RawEvents, Mask]:

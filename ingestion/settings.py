@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Annotated, ClassVar, NamedTuple, Self
 
@@ -72,9 +73,8 @@ class Carried(NamedTuple):
             Carried(branch='LHEScaleWeight', number=0, is_factor=True)
         """
         name = words.removeprefix("weight * ")
-        branch, _, number = name.removesuffix("]").partition("[")
-        if number.isdecimal() and name.endswith("]"):
-            return cls(branch, int(number), is_factor=name != words)
+        if listed := re.fullmatch(r"([^\[]*)\[(\d+)\]", name):
+            return cls(listed[1], int(listed[2]), is_factor=name != words)
         return cls(name, is_factor=name != words)
 
 

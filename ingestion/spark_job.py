@@ -7,7 +7,6 @@ a retried or speculative attempt writes the same bytes to the same place.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
@@ -26,17 +25,7 @@ from ingestion.retrying import patiently
 from ingestion.schema import events_schema
 from ingestion.settings import IngestSettings, OnBadFile, OnDuplicate, SampleSettings
 from ingestion.storage import file_digest, is_remote, link_or_copy, make_folder, new_file, place, size_and_time
-
-#: Counters of the cutflow; entries = events + rejections.
-STEPS: Final = (
-    "entries",
-    "rejected_copy",
-    "rejected_nonfinite",
-    "rejected_no_lepton",
-    "events",
-    "events_of_negative_weight",
-    "events_with_wrapped_azimuths",
-)
+from ingestion.tally import StepCounts, total
 
 #: Columns with few different values. For the others, an attempt at a dictionary costs more than it saves.
 _WITH_DICTIONARY: Final = ["file_uuid", "origin_uuid", "sample"]
@@ -145,7 +134,7 @@ def ingest(
     BadFilesError.raise_any([*failed_again.values()])
     by_place = {(part.file_uuid, part.start): part for part in (*parts, *(part for part, _ in again))}
     parts = [by_place[place] for place in sorted(by_place)]
-    _refuse_empty(sum_by_sample(parts, samples), {info.sample for info in good}, bad)
+    _refuse_empty(samples, parts, {info.sample for info in good}, bad)
     return IngestResult(parts, good, bad, len({work.info.uuid for work in [*ranges, *copied]} - failed.keys()))
 
 
@@ -236,8 +225,7 @@ def ingest_range(work: EntryRange, settings: IngestSettings, out_dir: Path) -> E
     Raises:
         IngestionError: The range cannot be read.
     """
-    counts = dict.fromkeys(STEPS, 0)
-    weights = {step: [0.0, 0.0] for step in STEPS}
+    tally = StepCounts({}, {})
     stem = f"{work.info.uuid}-{work.start:09d}"
     name = f"{stem}.parquet"
     digest = ""
@@ -255,10 +243,8 @@ def ingest_range(work: EntryRange, settings: IngestSettings, out_dir: Path) -> E
                 selection = select_events(raw, work.info, settings, without=work.without)
                 if selection.table.num_rows:
                     writer.write_table(selection.table)
-                for step in STEPS:
-                    counts[step] += selection.counts[step]
-                    weights[step] = [a + b for a, b in zip(weights[step], selection.weights[step], strict=True)]
-        if counts["events"]:
+                tally = total((tally, selection))
+        if tally.counts["events"]:
             digest = file_digest(unfinished) if is_remote(out_dir) else ""
         else:
             unfinished.unlink()
@@ -269,15 +255,7 @@ def ingest_range(work: EntryRange, settings: IngestSettings, out_dir: Path) -> E
     with new_file(keys_folder(out_dir) / f"{stem}.npy") as unfinished, unfinished.open("wb") as file:
         np.save(file, np.concatenate(keys))
     info, lies_in = work.info, str(out_dir.parent) if is_remote(out_dir) else ""
-    return EventsPart(info.sample, info.uuid, work.start, work.stop, name, digest, counts, weights, lies_in)
-
-
-def sum_by_sample(parts: Iterable[EventsPart], samples: Sequence[SampleSettings]) -> dict[str, dict[str, int]]:
-    """Sums of the counters over the parts of each sample; zeros for a sample without parts."""
-    totals = {sample.name: Counter(dict.fromkeys(STEPS, 0)) for sample in samples}
-    for part in parts:
-        totals[part.sample].update(part.counts)
-    return {sample: dict(total) for sample, total in totals.items()}
+    return EventsPart(info.sample, info.uuid, work.start, work.stop, name, digest, *tally, lies_in)
 
 
 def _take_over(infos: Sequence[FileInfo], earlier: EarlierParts, out_dir: Path) -> dict[str, list[EventsPart]]:
@@ -313,13 +291,17 @@ def _bad_file(info: FileInfo, error: IngestionError) -> BadFile:
     return BadFile(*checked, found_while_reading=isinstance(error, DamagedFileError))
 
 
-def _refuse_empty(counters: dict[str, dict[str, int]], readable: set[str], bad: Sequence[BadFile]) -> None:
+def _refuse_empty(
+    samples: Sequence[SampleSettings], parts: Sequence[EventsPart], readable: set[str], bad: Sequence[BadFile]
+) -> None:
     """Refuse samples without events; `readable` are the samples with at least one file that could be read."""
-    for sample, counter in counters.items():
+    for sample in (each.name for each in samples):
+        # Files without entries have no parts.
+        counter = total(part for part in parts if part.sample == sample).counts or {"entries": 0, "events": 0}
         if counter["events"]:
             continue
         cutflow = "\n".join(f"  {key:<20}{value:>10}" for key, value in counter.items())
-        cause = "its files hold no entries" if counter["entries"] == 0 else "none of its events passes"
+        cause = "none of its events passes" if counter["entries"] else "its files hold no entries"
         skipped = [each.message for each in bad if each.sample == sample]
         if skipped and sample not in readable:
             cause = f"no file of it can be read; the first: {skipped[0]}"

@@ -8,9 +8,11 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import cache
+from glob import has_magic
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -47,11 +49,6 @@ def protocol_of(path: str) -> str:
         ('s3', '')
     """
     return path.partition("://")[0].lower() if is_remote(path) else ""
-
-
-def has_wildcards(name: str) -> bool:
-    """Whether a name contains wildcards."""
-    return any(sign in name for sign in "*?[")
 
 
 def file_system(path: str) -> tuple[Any, str]:
@@ -148,7 +145,7 @@ def matching(pattern: str) -> list[str]:
     # An existing name is no pattern, even with wildcards in it.
     if _exists(filesystem, name, pattern):
         return [pattern]
-    if not has_wildcards(name):
+    if not has_magic(name):
         return []
     with answers(pattern, "the list of its files"):
         found = sorted(str(path) for path in filesystem.glob(name) if not filesystem.isdir(path))
@@ -159,14 +156,12 @@ def matching(pattern: str) -> list[str]:
 
 def _exists(filesystem: Any, name: str, pattern: str) -> bool:
     """Like `filesystem.exists`, but raises when a server is down or refuses, where `exists` is False."""
-    if not is_remote(pattern):
-        return bool(filesystem.exists(name))
     try:
         filesystem.info(name)
     except Exception as cause:
         problem = remote_error(pattern, where="whether it is there", cause=cause)
         # A server may not understand a name with wildcards; the list of the files tells then.
-        if problem and not (isinstance(problem, UnreachableFileError) and has_wildcards(name)):
+        if problem and not (isinstance(problem, UnreachableFileError) and has_magic(name)):
             raise problem from cause
         return False
     return True
@@ -281,6 +276,15 @@ def sizes_below(folder: Path) -> dict[str, int]:
     with answers(folder, "the list of its files"):
         found: dict[str, dict[str, Any]] = system.find(name, detail=True)
     return {path.removeprefix(f"{name}/"): int(info["size"]) for path, info in found.items()}
+
+
+def footers(files: Iterable[Path]) -> list[Any]:
+    """The footers of Parquet files, each a `pyarrow.parquet.FileMetaData`."""
+    import pyarrow.parquet as pq  # noqa: PLC0415 - planning does not load it
+
+    # On object storage, the wait for an answer takes longer than all else.
+    with ThreadPoolExecutor() as threads:
+        return list(threads.map(lambda file: pq.read_metadata(file.open("rb") if is_remote(file) else file), files))
 
 
 def link_or_copy(old: str | Path, new: str | Path) -> None:

@@ -25,9 +25,7 @@ class Jagged(NamedTuple):
 
     def listed(self) -> ak.Array:
         """One list of records per event, which uproot writes."""
-        columns = [ak.contents.NumpyArray(values) for values in self.fields.values()]
-        records = ak.contents.RecordArray(columns, list(self.fields))
-        return ak.Array(ak.contents.ListOffsetArray(ak.index.Index64(self.offsets), records))
+        return ak.unflatten(ak.zip(self.fields), np.diff(self.offsets))
 
 
 def kept_offsets(offsets: Offsets, kept: Mask) -> Offsets:

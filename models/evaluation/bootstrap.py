@@ -99,11 +99,17 @@ class Replicas:
         num: int = NUM_REPLICAS,
     ) -> None:
         self.weights = weights
-        samples = joined(labels, samples, weights)
-        keys = sorted(set(zip(labels.tolist(), samples.tolist(), strict=True)))
+        together = joined(labels, samples, weights)
+        keys = sorted(set(zip(labels.tolist(), together.tolist(), strict=True)))
         made = []
         for place, (label, sample) in enumerate(keys):
-            rows = np.flatnonzero((labels == label) & (samples == sample))
+            rows = np.flatnonzero((labels == label) & (together == sample))
+            if not weights[rows].sum() > 0:
+                names = " and ".join(filter(None, np.unique(samples[rows]).tolist()))
+                raise UndefinedMetricError(
+                    f"the test events of class {label}{f' in sample {names}' if names else ''} cannot be evaluated: "
+                    f"their weights add up to 0 or less. Add files, or check Event.Weight in them."
+                )
             rng = np.random.default_rng([seed, place])
             made.append(_stratum(label, sample, rows, weights[rows], num, max(1, _MOST_GROUPS // len(keys)), rng))
         # Negative weights may leave a sample without weight in a replica.
@@ -200,11 +206,6 @@ def _stratum(
     counts[:, 1:] = rng.standard_exponential((num_groups, num))
     of_group = np.bincount(groups, weights, minlength=num_groups)
     totals = of_group @ counts
-    if not totals[0] > 0:
-        raise UndefinedMetricError(
-            f"the test events of class {label}{f' in sample {sample}' if sample else ''} cannot be evaluated: their "
-            f"weights add up to 0 or less. Add files, or check Event.Weight in them."
-        )
     pseudo = rng.standard_gamma(np.array([[0.5], [1.0]] * 2), (4, 1 + num))
     return Stratum(label, sample, 0.0, rows, groups, counts, totals, float(np.square(weights).sum()), pseudo)
 

@@ -102,10 +102,10 @@ def evaluate(
         if train_files:
             train = ScoredEvents.of(
                 predict(candidate.model, train_files, also=["hlf"], at_most=train_events, on_events=count),
-                task.rates_of_samples,
+                task.rates,
             )
         show(f"measuring {candidate.name}")
-        test = ScoredEvents.of(predictions, task.rates_of_samples)
+        test = ScoredEvents.of(predictions, task.rates)
         replicas = replicas or _replicas(test, task)
         found = Predicted(candidate, test, train, measure(test, train, replicas, task))
         _add_importance(found, test_files, task, partial(show, f"shuffling inputs of {candidate.name}"))
@@ -194,7 +194,9 @@ def _add_variations(
     test, numbers = found.test, found.measured.numbers
     thresholds = [point["threshold"] for point in numbers["working_points"]]
     names = [name for name in predictions.column_names if name.startswith(OTHER_WEIGHTS)]
-    mixed = mixing_factors(test.labels, test.samples, predictions["weight"].to_numpy(), task.rates_of_samples)
+    mixed = mixing_factors(
+        test.labels, test.samples, predictions["weight"].to_numpy(), task.rates and task.rates.values
+    )
     weights = {
         name.removeprefix(OTHER_WEIGHTS): with_weights(test, mixed * predictions[name].to_numpy().astype(np.float64))
         for name in names
@@ -233,7 +235,7 @@ def _add_trainings(
     runs = [found.measured.numbers]
     for model in found.candidate.further:
         table = predict(model, files, also=["hlf"], on_events=on_events)
-        events = ScoredEvents.of(table, task.rates_of_samples)
+        events = ScoredEvents.of(table, task.rates)
         # Only the values count: the fewest replicas that give errors at all.
         runs.append(measure(events, None, _replicas(events, task, num=2), task).numbers)
     if len(runs) > 1:

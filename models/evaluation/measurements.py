@@ -51,11 +51,6 @@ class EvaluationTask(NamedTuple):
     """Bins of the kinematic variables."""
 
     @property
-    def rates_of_samples(self) -> dict[str, float] | None:
-        """Rate of each sample before the classifier, by name."""
-        return self.rates and {name: each.value for name, each in self.rates.of_samples.items()}
-
-    @property
     def mixture(self) -> Mixture:
         """The backgrounds that working points reject."""
         return mixture_of(self.classes, self.signal, self.rates if self.by_rate else None)

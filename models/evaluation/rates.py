@@ -19,6 +19,11 @@ class Rates(NamedTuple):
     labels: Mapping[str, int]
     """Class of each sample."""
 
+    @property
+    def values(self) -> dict[str, float]:
+        """Rates by sample, without their errors."""
+        return {name: each.value for name, each in self.of_samples.items()}
+
     def of_class(self, label: int) -> float:
         """Rate of a class: the sum over its samples."""
         return sum(each.value for name, each in self.of_samples.items() if self.labels[name] == label)

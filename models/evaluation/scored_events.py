@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from models.evaluation.metrics import mixing_factors, within_classes
+from models.evaluation.rates import Rates
 from models.prediction import rows_of
 
 
@@ -29,19 +29,19 @@ class ScoredEvents(NamedTuple):
     """(num_events,) names of the samples."""
 
     @classmethod
-    def of(cls, predictions: pa.Table, rates: Mapping[str, float] | None = None) -> ScoredEvents:
+    def of(cls, predictions: pa.Table, rates: Rates | None = None) -> ScoredEvents:
         """The events of a table from `models.prediction.predict` with the column `hlf`.
 
         Args:
             predictions: The table.
-            rates: Rate of each sample before the classifier; None if unknown.
+            rates: Rates before the classifier; None if unknown.
         """
         labels, weights = (predictions[name].to_numpy() for name in ("label", "weight"))
         samples = predictions["sample"].to_numpy().astype(str)
         return cls(
             labels,
             rows_of(predictions, "probability").astype(np.float64),
-            within_classes(labels, weights * mixing_factors(labels, samples, weights, rates)),
+            within_classes(labels, weights * mixing_factors(labels, samples, weights, rates and rates.values)),
             rows_of(predictions, "hlf"),
             samples,
         )

@@ -7,21 +7,20 @@ import shutil
 from collections.abc import Mapping, Sequence
 from glob import iglob
 from pathlib import Path
-from typing import Any, Final, NamedTuple
-
-import pyarrow.parquet as pq
+from typing import Any, ClassVar, Final, NamedTuple
 
 from features.dataset import FeatureDataset
 from features.errors import FeatureError
 from features.kernel_pass import EventsFile, kernel_items
 from features.normalisation import GeneratedSample
-from features.schema import readable
+from features.schema import identities
 from features.spark_job import Unsplit, make_unsplit, track_hint
-from features.spark_job import sum_by_sample as sum_outputs
 from ingestion.copies import UInt64s
 from ingestion.files import found_files
 from ingestion.settings import SampleSettings
-from ingestion.spark_job import ingest, keys_folder, sum_by_sample
+from ingestion.spark_job import ingest, keys_folder
+from ingestion.storage import footers
+from ingestion.tally import by_sample, missing_weights, total
 from models.evaluation.candidate import Candidate
 from models.evaluation.evaluation import evaluate, write_predictions
 from models.evaluation.rates import Rates
@@ -30,14 +29,14 @@ from pipeline.config import Config
 from pipeline.configuration.local_folder import chosen_folder
 from pipeline.errors import ConfigError, MissingInputError, RunFolderError, cannot_write, nearest
 from pipeline.machine.spark_session import counted
-from pipeline.reporting.cutflow import cutflow, generated, missing_weights, sum_weights, uncertain_mixtures
+from pipeline.reporting.cutflow import cutflow, generated, uncertain_mixtures
 from pipeline.run_folder import RunFolder
 from pipeline.runs.models_on_disk import find_models
 from pipeline.runs.provenance import code_version, now
-from pipeline.runs.seen_events import NO_KEYS, count_seen, distinct_keys, identities
+from pipeline.runs.seen_events import NO_KEYS, count_seen, distinct_keys
 from pipeline.runs.store import write_atomically
 from pipeline.runs.trained_models import FoundModel, refuse_other_features, refuse_seen_events, trained_models
-from pipeline.stages.evaluate import make_task, rates_behind_cutflow
+from pipeline.stages.evaluate import Evaluate, make_task, rates_before, rates_behind_cutflow
 from pipeline.terminal.progress import Bar
 from pipeline.terminal.tables import evaluation_tables
 from training import own_folders
@@ -45,6 +44,12 @@ from training.threads import use_threads
 
 _FOLDER: Final = "evaluations"
 _FEATURES: Final = "features"
+
+
+class _OfAnyModel(Evaluate):
+    """The stage `evaluate` without the networks of this run folder."""
+
+    reads: ClassVar = {name: Evaluate.reads[name] for name in ("ingest", "features")}
 
 
 class _Events(NamedTuple):
@@ -98,7 +103,9 @@ def _evaluate(run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str
         if inputs or dataset is None:
             events = _new_events(run_folder, inputs, unfinished)
         else:
-            events = _Events("test split", dataset.files("test"), has_truth=True)
+            upstream = run_folder.upstream(_OfAnyModel(), command="evaluate-files")
+            rates = rates_before(run_folder.config, upstream)
+            events = _Events("test split", dataset.files("test"), has_truth=True, rates=rates)
         for name in refuse_seen_events(found, events.files, events.keys):
             run_folder.say(
                 f"  nobody knows whether {name} was trained on these events or on copies of them; if so, the result "
@@ -179,8 +186,8 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
     with Bar(run_folder.console, "Spark", "") as bar:
         bar(0, 0, "starting")
         spark = run_folder.spark.context(folder=folder, inputs=(info.path for info in checked.infos))
-    total = sum(info.entries for info in checked.infos)
-    with Bar(run_folder.console, "ingest", "events") as bar, counted(spark, bar, total) as done:
+    entries = sum(info.entries for info in checked.infos)
+    with Bar(run_folder.console, "ingest", "events") as bar, counted(spark, bar, entries) as done:
         read = ingest(
             spark, checked.infos, samples, config.ingest, events_dir.absolute(),
             done=done, num_tasks=run_folder.spark.num_tasks, bad=checked.bad,
@@ -192,11 +199,8 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
         for part in read.parts
         if part.name
     ]
-    kept = sum(part.counts["events"] for part in read.parts)
-    ingested = {
-        "samples": sum_by_sample(read.parts, samples),
-        "weights": sum_weights((part.sample, part.weights) for part in read.parts),
-    }
+    kept = total(read.parts).counts["events"]
+    ingested = by_sample(read.parts)
     known = _generated(samples, ingested, has_truth=has_truth)
     with Bar(run_folder.console, "features", "events") as bar, counted(spark, bar, kept) as done:
         made = make_unsplit(
@@ -206,11 +210,11 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
     keys = distinct_keys(keys_folder(events_dir))
     for each in (events_dir, keys_folder(events_dir)):
         shutil.rmtree(each)
-    for sample, counter in sum_outputs(made.outputs).items():
+    for sample, counter in by_sample(made.outputs)["samples"].items():
         if words := track_hint(sample, counter):
             say(f"note:{words}")
-    selected = sum(output.counts["selected"] for output in made.outputs)
-    say(f"{len(checked.infos)} files, {total} entries, {kept} with a lepton, {selected} selected")
+    selected = total(made.outputs).counts["selected"]
+    say(f"{len(checked.infos)} files, {entries} entries, {kept} with a lepton, {selected} selected")
     if not selected:
         raise FeatureError("--inputs: no event of these files passes the selection. Give more, or others.")
     return _Events(", ".join(inputs), made.files, has_truth, _rates(config, run_folder.config, ingested, made), keys)
@@ -243,8 +247,7 @@ def _rates(config: Config, known: Config, ingested: Mapping[str, Any], made: Uns
     if {each.name for each in known.samples} != {each.name for each in config.samples}:
         return None
     selected = {
-        "samples": sum_outputs(made.outputs),
-        "weights": sum_weights((output.sample, output.weights) for output in made.outputs),
+        **by_sample(made.outputs),
         # Efficiencies of a sample are the same for any factor.
         "normalisation": {sample.name: {"factor": 1.0} for sample in config.samples},
     }
@@ -258,7 +261,7 @@ def _write(
     candidates = [*(each.candidate for each in found), *_reference(run_folder, dataset, events)]
     config = run_folder.config
     if not events.has_truth:
-        rows = sum(pq.read_metadata(readable(file)).num_rows for file in events.files)
+        rows = sum(footer.num_rows for footer in footers(events.files))
         for candidate in candidates:
             (folder / candidate.name).mkdir()
             with Bar(run_folder.console, f"predict with {candidate.name}", "events", rows) as bar:

@@ -13,6 +13,7 @@ from features.errors import FeatureError
 from models.errors import ModelError
 from models.evaluation.bootstrap import Estimate
 from models.evaluation.improvement import improvement
+from models.evaluation.rates import Rates
 from models.evaluation.scored_events import ScoredEvents
 from models.prediction import predict
 from pipeline.errors import USER_ERRORS, PromotionError, cannot_write
@@ -30,7 +31,7 @@ from pipeline.runs.trained_models import (
     refuse_other_features,
     refuse_seen_events,
 )
-from pipeline.stages.evaluate import Evaluate
+from pipeline.stages.evaluate import Evaluate, rates_before
 from pipeline.stages.table import STAGE_OF
 from pipeline.terminal.progress import Bar
 from training.threads import use_threads
@@ -77,7 +78,7 @@ def _promote_each(run_folder: RunFolder, upstream: Mapping[str, Version], *, for
     for network in trained.manifest["counters"]["networks"]:
         try:
             with Bar(run_folder.console, f"promote {network}", "events", 2 * dataset.num_rows("test")) as bar:
-                verdict = _promote(run_folder, network, trained, dataset, bar, force=force)
+                verdict = _promote(run_folder, network, upstream, dataset, bar, force=force)
         except USER_ERRORS as error:
             failed.append(f"{network}: {error}")
             run_folder.log.event("promotion failed", network=network, train=trained.name, message=str(error))
@@ -90,8 +91,15 @@ def _promote_each(run_folder: RunFolder, upstream: Mapping[str, Version], *, for
 
 
 def _promote(
-    run_folder: RunFolder, network: str, trained: Version, dataset: FeatureDataset, bar: Bar, *, force: bool
+    run_folder: RunFolder,
+    network: str,
+    upstream: Mapping[str, Version],
+    dataset: FeatureDataset,
+    bar: Bar,
+    *,
+    force: bool,
 ) -> Verdict:
+    trained, rates = upstream["train"], rates_before(run_folder.config, upstream)
     candidate = _read(network, trained.folder / network, dataset)
     _refuse_seen_events(candidate, dataset, force=force)
     registry = Registry(run_folder.config.run_dir, network)
@@ -109,7 +117,7 @@ def _promote(
         is_better, reason = True, "there was none in use"
     else:
         try:
-            found = _compare(candidate, current, dataset, bar)
+            found = _compare(candidate, current, dataset, rates, bar)
         except (ModelError, FeatureError) as error:
             is_better, reason = False, f"it cannot be compared with {current.name}: {error}"
         else:
@@ -130,12 +138,14 @@ def _decide(found: Estimate, current: Version, num_events: int, needed: float) -
     )
 
 
-def _compare(candidate: FoundModel, current: Version, dataset: FeatureDataset, bar: Bar) -> Estimate:
+def _compare(
+    candidate: FoundModel, current: Version, dataset: FeatureDataset, rates: Rates | None, bar: Bar
+) -> Estimate:
     """Improvement of a candidate over the model in use."""
     old = _read("in-use", current.folder, dataset)
     _refuse_seen_events(old, dataset)
     before, after = (
-        ScoredEvents.of(predict(each.candidate.model, dataset.files("test"), also=["hlf"], on_events=bar.add))
+        ScoredEvents.of(predict(each.candidate.model, dataset.files("test"), also=["hlf"], on_events=bar.add), rates)
         for each in (old, candidate)
     )
     return improvement(before, after)

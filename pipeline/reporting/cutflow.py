@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from features.settings import Convention, FeatureSettings, LeptonFlavour
 from models.evaluation.intervals import Efficiency, WeightSums, share
-
-Weights = dict[str, list[float]]
 
 
 class Yield(NamedTuple):
@@ -62,22 +60,6 @@ def scaled(each: Yield, factor: float) -> Yield:
     return Yield(each.events, factor * each.weight, factor**2 * each.weight2)
 
 
-def sum_weights(parts: Iterable[tuple[str, Weights]]) -> dict[str, Weights]:
-    """Weights of all parts of each sample, added up step by step; pairs are (sample, weights of one part).
-
-    Examples:
-        >>> sum_weights([("a", {"events": [1.0, 1.0]}), ("a", {"events": [-1.0, 1.0]})])
-        {'a': {'events': [0.0, 2.0]}}
-    """
-    totals: dict[str, Weights] = {}
-    for sample, weights in parts:
-        total = totals.setdefault(sample, {step: [0.0, 0.0] for step in weights})
-        for step, (weight, weight2) in weights.items():
-            total[step][0] += weight
-            total[step][1] += weight2
-    return totals
-
-
 def generated(ingested: Mapping[str, Any], sample: str) -> tuple[int, float]:
     """Number and sum of weights of the different events of a sample that ingest read, before any selection.
 
@@ -104,16 +86,6 @@ def uncertain_mixtures(config: Mapping[str, Any]) -> list[str]:
                 f"Class {name}: {names} do not all have a cross_section_pb and count by their numbers of events."
             )
     return found
-
-
-def missing_weights(files: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A sentence about the samples without event weights.
-
-    Args:
-        files: Input files, as the manifest of ingest holds them.
-    """
-    names = dict.fromkeys(file["sample"] for file in files if file["entries"] and "weight" in file["missing_optional"])
-    return [f"The files of {', '.join(names)} have no event weights: every event has weight 1."] if names else []
 
 
 def cutflow(

@@ -11,11 +11,12 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from ingestion.tally import missing_weights
 from models.evaluation.intervals import Efficiency
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.reporting import summary
 from pipeline.reporting.card import CAPTIONS
-from pipeline.reporting.cutflow import as_json, cutflow, missing_weights, uncertain_mixtures
+from pipeline.reporting.cutflow import as_json, cutflow, uncertain_mixtures
 from pipeline.runs.code_meaning import ROOT
 from pipeline.runs.store import Version
 
@@ -127,7 +128,7 @@ def content(
         "integrated_luminosity": config["features"]["integrated_luminosity"],
         "gridsearch": versions["gridsearch"].manifest["counters"] if "gridsearch" in versions else None,
         "networks": train["counters"]["networks"],
-        "further": train["counters"].get("further", {}),
+        "further": train["counters"]["further"],
         "num_events": metrics["num_events"],
         "signal": metrics["signal"],
         "runs": metrics["runs"],

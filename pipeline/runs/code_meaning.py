@@ -1,7 +1,7 @@
 """The meaning of code for a result: syntax trees of the modules that an entry point imports.
 
-Comments, docstrings, texts of errors, types of functions, the order of imports, and statements that only print or log
-change no result, so they do not count. Types of fields do: pydantic reads them.
+Comments, docstrings, texts of errors and other words for users, types of functions, the order of imports, and
+statements that only print or log change no result, so they do not count. Types of fields do: pydantic reads them.
 """
 
 from __future__ import annotations
@@ -51,6 +51,16 @@ _TEMPLATES: Final = (".html", ".css", ".js")
 _LOADER: Final = "FileSystemLoader"
 #: Calls that only affect what users read.
 _SPEAKING: Final = frozenset({"print", "say", "note", "warn", "debug", "info", "warning"})
+#: Arguments that only users read, by what is called: places of texts, and keywords.
+_WORDS: Final[dict[str, tuple[int | str, ...]]] = {
+    "bar": (0, 1, 2),
+    "Bar": (1, 2),
+    "Check": (0, 2),
+    "Feature": (2,),
+    "Result": ("summary",),
+}
+#: Functions that only make sentences for users.
+SENTENCES: Final = frozenset({"track_hint", "unit_hint", "advice", "_without_effect", "_about_slowmo"})
 _WITHOUT_MEANING: Final = frozenset({"ctx", "kind", "returns", "type_comment"})
 #: Modules of types; what is made of them stands where it is used.
 _TYPES: Final = frozenset({"collections.abc", "typing"})
@@ -144,6 +154,12 @@ def _canonical(node: object, imports: set[str]) -> str:
         imports.update(alias.name for alias in node.names if alias.name.split(".")[0] in PACKAGES)
     elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
         node.exc.args = [arg for arg in node.exc.args if not _is_text(arg)]
+    elif isinstance(node, ast.Call):
+        words = _WORDS.get(_called(node), ())
+        node.args = [arg for place, arg in enumerate(node.args) if place not in words or not _is_text(arg)]
+        node.keywords = [each for each in node.keywords if each.arg not in words]
+    elif isinstance(node, ast.FunctionDef) and node.name in SENTENCES:
+        node.body = []
     parts = [type(node).__name__]
     for name in node._fields:
         value = getattr(node, name, None)
@@ -153,14 +169,20 @@ def _canonical(node: object, imports: set[str]) -> str:
 
 
 def _only_speaks(node: object) -> bool:
-    """Whether a statement is a docstring, also of an attribute, or a call that only prints or logs."""
+    """Whether a statement is a docstring, also of an attribute, a call that prints or logs, or a part of a summary."""
+    if isinstance(node, ast.Assign | ast.AugAssign):
+        target = node.target if isinstance(node, ast.AugAssign) else node.targets[0]
+        return isinstance(target, ast.Name) and target.id == "summary" and _is_text(node.value)
     if not isinstance(node, ast.Expr):
         return False
-    value = node.value
-    if isinstance(value, ast.Constant):
-        return isinstance(value.value, str)
-    called = value.func if isinstance(value, ast.Call) else None
-    return (called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")) in _SPEAKING
+    if isinstance(node.value, ast.Constant):
+        return isinstance(node.value.value, str)
+    return isinstance(node.value, ast.Call) and _called(node.value) in _SPEAKING
+
+
+def _called(call: ast.Call) -> str:
+    """The name of what is called."""
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
 def _only_types(node: object) -> bool:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from features.dataset import FeatureDataset
 from features.errors import FeatureError
-from features.schema import IDENTITY_COLUMNS, readable
+from features.schema import identities
 from ingestion.copies import UInt64s, read_keys
 from ingestion.storage import sizes_below
 from pipeline.errors import RunFolderError
@@ -36,7 +34,7 @@ def count_seen(dataset: FeatureDataset, events: pa.Array, keys: UInt64s = NO_KEY
 
     Args:
         dataset: The dataset, a version of `features`.
-        events: The events; see `identities`.
+        events: The events; see `features.schema.identities`.
         keys: Keys by which copies are known; see `distinct_keys`.
 
     Returns:
@@ -47,16 +45,6 @@ def count_seen(dataset: FeatureDataset, events: pa.Array, keys: UInt64s = NO_KEY
     events = pc.unique(pa.concat_arrays([events, pa.array(copied or (), pa.string())]))
     found = pc.sum(pc.is_in(events, value_set=seen)).as_py() or 0
     return None if copied is None and not found else found
-
-
-def identities(files: Sequence[Path]) -> pa.Array:
-    """`uuid:entry` of all rows of some features files."""
-    tables = [pq.read_table(readable(file), columns=list(IDENTITY_COLUMNS)) for file in files]
-    if not tables:
-        return pa.array([], pa.string())
-    table = pa.concat_tables(tables)
-    joined = pc.binary_join_element_wise(table["file_uuid"], table["entry"].cast(pa.string()), ":")
-    return joined.combine_chunks() if isinstance(joined, pa.ChunkedArray) else joined
 
 
 def distinct_keys(folder: Path) -> UInt64s:

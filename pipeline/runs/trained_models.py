@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from features.dataset import FeatureDataset
+from features.schema import identities
 from features.settings import FeatureSettings
 from ingestion.copies import UInt64s
 from models.errors import ModelError
 from models.evaluation.candidate import Candidate
 from models.saved_model import load_model
-from pipeline.runs.seen_events import NO_KEYS, count_seen, dataset_of, identities
+from pipeline.runs.seen_events import NO_KEYS, count_seen, dataset_of
 from pipeline.runs.store import Version
 
 
@@ -40,7 +41,7 @@ def trained_models(trained: Version, classes: Sequence[str]) -> list[FoundModel]
     """
     found, counters = [], trained.manifest["counters"]
     for network in counters["networks"]:
-        folders = [network, *counters.get("further", {}).get(network, ())]
+        folders = [network, *counters["further"].get(network, ())]
         first, *further = (read_trained(folder, trained.folder / folder) for folder in folders)
         for each in (first, *further):
             refuse_other_classes(each, classes)

@@ -109,11 +109,8 @@ class Evaluate(Stage):
 
 def _shifted(context: Context, dataset: FeatureDataset) -> dict[str, NDArray[np.float32]]:
     """The shifted high-level features of the test events by name of the shift; empty without systematics."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     from features.kernels import EnergyScales
-    from features.schema import IDENTITY_COLUMNS, readable
+    from features.schema import identities
     from features.shifts import shifted_features
 
     shifts = {}
@@ -125,10 +122,8 @@ def _shifted(context: Context, dataset: FeatureDataset) -> dict[str, NDArray[np.
         return {}
     ingested = context.upstream["ingest"]
     parts = [each.place(ingested.folder) for each in ingested.files if each.path.startswith("events/")]
-    rows = pa.concat_tables(
-        [pq.read_table(readable(path), columns=list(IDENTITY_COLUMNS)) for path in dataset.files("test")]
-    )
-    return dict(zip(shifts, shifted_features(parts, rows, _selection(context), list(shifts.values())), strict=True))
+    wanted = identities(dataset.files("test"))
+    return dict(zip(shifts, shifted_features(parts, wanted, _selection(context), list(shifts.values())), strict=True))
 
 
 def _selection(context: Context) -> FeatureSettings:

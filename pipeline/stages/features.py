@@ -9,13 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ingestion.storage import is_remote
+from ingestion.storage import footers, is_remote
+from ingestion.tally import WRAPPED_AZIMUTHS, by_sample
 from pipeline.config import Config
 from pipeline.configuration.sections import flat_items
 from pipeline.errors import MissingInputError
 from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import counted
-from pipeline.reporting.cutflow import as_json, as_text, cutflow, generated, sum_weights, uncertain_mixtures
+from pipeline.reporting.cutflow import as_json, as_text, cutflow, generated, uncertain_mixtures
 from pipeline.runs.kernel_outputs import remove_unused_outputs
 from pipeline.runs.store import StageStore, Version
 from pipeline.runs.stored_files import KERNELS
@@ -187,14 +188,11 @@ def _kernel_outputs(version: Version) -> list[KernelOutput]:
 
 
 def _counters(result: FeaturesResult) -> dict[str, Any]:
-    from features.spark_job import sum_by_sample
-
-    samples = sum_by_sample(result.outputs)
-    selected = sum(sample["selected"] for sample in samples.values())
+    sums = by_sample(result.outputs)
+    selected = sum(sample["selected"] for sample in sums["samples"].values())
     dataset = result.dataset
     return {
-        "samples": samples,
-        "weights": sum_weights((output.sample, output.weights) for output in result.outputs),
+        **sums,
         "splits": dataset.counts,
         "dropped_by_balancing": selected - sum(dataset.num_rows(split) for split in dataset.splits),
         "row_groups": {split: len(groups) for split, groups in dataset.splits.items()},
@@ -219,7 +217,7 @@ def _write_cutflow(context: Context, counters: dict[str, Any]) -> None:
     by_sample = cutflow(ingested["counters"], counters, config)
     beside = {
         key: {each["name"]: of["samples"][each["name"]][key] for each in config["samples"]}
-        for key, of in ((LACKS_OWN_TRACK, counters), ("events_with_wrapped_azimuths", ingested["counters"]))
+        for key, of in ((LACKS_OWN_TRACK, counters), (WRAPPED_AZIMUTHS, ingested["counters"]))
     }
     lines = [
         f"{key.replace('_', ' ')}: {', '.join(f'{sample} {count}' for sample, count in each.items())}\n"
@@ -241,7 +239,7 @@ def _write_cutflow(context: Context, counters: dict[str, Any]) -> None:
 def _result(result: FeaturesResult, counters: dict[str, Any], total: int) -> Result:
     """Checks and the line for the terminal."""
     from features.kernels import OUTCOMES
-    from features.schema import SPLITS, footers
+    from features.schema import SPLITS
 
     dataset, samples = result.dataset, counters["samples"].values()
     selected = sum(sample["selected"] for sample in samples)

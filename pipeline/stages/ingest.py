@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from rich.console import Console
 
 from ingestion.secrets import redact
-from ingestion.storage import is_remote, make_folder, sizes_below
+from ingestion.storage import footers, is_remote, make_folder, sizes_below
+from ingestion.tally import WRAPPED_AZIMUTHS, by_sample, missing_weights, total
 from pipeline.config import Config
 from pipeline.configuration.sections import flat_items
 from pipeline.errors import RunFolderError
 from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import counted
-from pipeline.reporting.cutflow import missing_weights, sum_weights
 from pipeline.runs.fingerprint import Input
 from pipeline.runs.outputs import OutputFile
 from pipeline.runs.provenance import package_versions
@@ -184,12 +184,8 @@ def _identities(infos: Sequence[FileInfo], bad: Sequence[BadFile]) -> dict[str, 
 
 def _result(context: Context, result: IngestResult) -> Result:
     """Counters, checks and the line for the terminal."""
-    from features.schema import footers
-    from ingestion.spark_job import STEPS, sum_by_sample
-
-    samples = sum_by_sample(result.parts, context.config.samples)
-    sums = {step: sum(counter[step] for counter in samples.values()) for step in STEPS}
-    total = sum(info.entries for info in result.infos)
+    sums = total(result.parts).counts
+    there = sum(info.entries for info in result.infos)
     events_dir = context.data_dir / "events"
     parts = [part for part in result.parts if part.name]
     own = {part.name for part in parts if part.lies_in in {"", str(context.data_dir)}}
@@ -199,8 +195,8 @@ def _result(context: Context, result: IngestResult) -> Result:
     with_entries = sum(info.entries > 0 for info in result.infos)
     if result.num_read < with_entries:
         summary += f"; {result.num_read} files read, {with_entries - result.num_read} reused"
-    if sums["events_with_wrapped_azimuths"]:
-        summary += f"; azimuths of {sums['events_with_wrapped_azimuths']} events wrapped to [-π, π]"
+    if sums[WRAPPED_AZIMUTHS]:
+        summary += f"; azimuths of {sums[WRAPPED_AZIMUTHS]} events wrapped to [-π, π]"
     if sums["rejected_copy"]:
         summary += f"; {sums['rejected_copy']} copies left out"
     if result.bad:
@@ -208,8 +204,7 @@ def _result(context: Context, result: IngestResult) -> Result:
     return Result(
         summary=summary,
         counters={
-            "samples": samples,
-            "weights": sum_weights((part.sample, part.weights) for part in result.parts),
+            **by_sample(result.parts),
             "load_test": any(info.is_load_test for info in result.infos),
             "files_read": result.num_read,
             "bad_files": [each._asdict() for each in result.bad],
@@ -217,7 +212,7 @@ def _result(context: Context, result: IngestResult) -> Result:
             "parts": [part._asdict() for part in result.parts],
         },
         checks=[
-            Check("entries read = entries in the files", sums["entries"] == total, f"{sums['entries']} = {total}"),
+            Check("entries read = entries in the files", sums["entries"] == there, f"{sums['entries']} = {there}"),
             Check("entries = events + rejections", accounted == sums["entries"], f"{sums['entries']} = {accounted}"),
             Check("files in the folder = parts", sizes_below(events_dir).keys() == own, f"{len(own)}"),
             Check("rows in the Parquet = events", rows == sums["events"], f"{rows} = {sums['events']}"),

@@ -127,8 +127,7 @@ def summaries_of(trained: Version) -> dict[str, dict[str, Any]]:
     """The summary of each training of a version, by its folder."""
     counters = trained.manifest["counters"]
     found: dict[str, dict[str, Any]] = dict(counters["networks"])
-    # Versions of earlier releases have one training of each network.
-    for trainings in counters.get("further", {}).values():
+    for trainings in counters["further"].values():
         found |= trainings
     return found
 
@@ -211,8 +210,9 @@ def _write_scalars(settings: TrainSettings, training: Path, console: Console) ->
 def _start_from(context: Context, network: ModelName, model: NetworkSettings) -> Version | None:
     """The model in use, if it has the same layers and feature definitions, and has not seen a test event."""
     from features.dataset import FeatureDataset
+    from features.schema import identities
     from models.saved_model import load_model
-    from pipeline.runs.seen_events import count_seen, dataset_of, identities
+    from pipeline.runs.seen_events import count_seen, dataset_of
 
     current = Registry(context.config.run_dir, network).current()
     if current is None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from extracted_features import particles_of
 from made_events import Row, events_table, jet, lepton, made_event, tower, track
 from reference_features import ReferenceSettings, reference_event
 
@@ -168,10 +169,12 @@ def assert_as_reference(table: pa.Table, choices: dict[str, Any]) -> FeatureBloc
     lengths = [len(rows) for _, rows in found_all]
     assert block.particle_offsets.tolist() == [0, *np.cumsum(lengths).tolist()]
     assert block.hlf.shape == (len(found_all), NUM_HLF)
-    assert block.particles.shape == (sum(lengths), NUM_PARTICLE_FEATURES)
+    assert particles_of(block).shape == (sum(lengths), NUM_PARTICLE_FEATURES)
 
     assert_close(block.hlf, [high_level for high_level, _ in found_all], HLF_NAMES, "events")
-    assert_close(block.particles, [row for _, rows in found_all for row in rows], PARTICLE_FEATURE_NAMES, "particles")
+    assert_close(
+        particles_of(block), [row for _, rows in found_all for row in rows], PARTICLE_FEATURE_NAMES, "particles"
+    )
     return block
 
 
@@ -199,7 +202,7 @@ def test_the_block_has_the_types_it_promises(random_table: pa.Table) -> None:
     assert block.selected.dtype == np.int64
     assert block.hlf.dtype == np.float32
     assert block.particle_offsets.dtype == np.int64
-    assert block.particles.dtype == np.float32
+    assert particles_of(block).dtype == np.float32
 
 
 def test_a_slice_of_a_table_is_read_from_its_own_start(random_table: pa.Table) -> None:

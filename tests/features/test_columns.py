@@ -8,7 +8,7 @@ from made_events import events_table, lepton, made_event, tower, track
 from published_reference import published_event
 from reference_features import ReferenceSettings, reference_event
 
-from features.columns import HIGH_LEVEL, HLF_NAMES, INPUT_COLUMNS, MAX_PARTICLES, PARTICLE, Scaling, numbers_of
+from features.columns import HIGH_LEVEL, HLF_NAMES, INPUT_COLUMNS, MAX_PARTICLES, PARTICLE, numbers_of
 from features.distributions import HISTOGRAMMED
 from features.kernels import build_features
 from features.settings import FeatureSettings
@@ -57,7 +57,7 @@ def test_names_differ_and_every_row_is_filled_in(features: tuple) -> None:
     assert len({feature.name for feature in features}) == len(features)
     for feature in features:
         assert feature.unit in {"GeV", "rad", "mm", "e", "1"}
-        assert feature.scaling is Scaling.STANDARD
+        assert feature.is_scaled
         assert feature.log_above >= 0
         assert (feature.log_above > 0) == (feature.unit in {"GeV", "mm"} or "iso_" in feature.name)
 

@@ -57,6 +57,32 @@ def test_it_lies_beside_the_source_and_is_used_until_any_file_of_the_package_cha
     assert result(package, "x + 2") == (5, 1)
 
 
+def test_a_function_with_other_options_ran_as_it_was_compiled_before(tmp_path: Path) -> None:
+    file = tmp_path / "divided.py"
+    file.write_text("def divided(x, y):\n    return x / y\n")
+    for options in ({"error_model": "numpy"}, {}):
+        found: dict[str, Any] = {"__name__": "divided"}
+        exec(compile(file.read_text(), str(file), "exec"), found)  # noqa: S102 - our own code
+        kernel = compiling.compiled(found["divided"], **options)
+        if options:
+            assert kernel(1.0, 0.0) == float("inf")
+        else:
+            with pytest.raises(ZeroDivisionError):
+                kernel(1.0, 0.0)
+
+
+def test_kernels_of_another_package_ran_as_an_earlier_decorator_compiled_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = compiling._cache_of(tmp_path, "")
+    compiling._cache_of.cache_clear()
+    assert compiling._cache_of(tmp_path, "") == before
+    compiling._cache_of.cache_clear()
+    monkeypatch.setattr(compiling, "_DECORATORS", compiling._DECORATORS.replace("cache=True", "cache=True, nogil=True"))
+    assert compiling._cache_of(tmp_path, "") != before
+    compiling._cache_of.cache_clear()
+
+
 def test_capsules_that_pybind11_leaves_in_builtins_stop_no_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from extracted_features import particles_of
 
 from features.columns import HLF_NAMES, PARTICLE_FEATURE_NAMES
 from features.kernels import LACKS_A_KIND, FeatureBlock, build_features
@@ -24,7 +25,7 @@ CHARGE = PARTICLE_FEATURE_NAMES.index("charge")
 
 
 def rows_of(block: FeatureBlock, index: int) -> np.ndarray:
-    return block.particles[block.particle_offsets[index] : block.particle_offsets[index + 1]]
+    return particles_of(block)[block.particle_offsets[index] : block.particle_offsets[index + 1]]
 
 
 def compare(files: list[FileInfo]) -> dict[str, int]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from extracted_features import particles_of
 from published_reference import published_event
 from reference_features import ReferenceSettings, reference_event
 
@@ -40,7 +41,7 @@ def table_of(files: list[FileInfo], settings: FeatureSettings) -> list[dict[str,
         block = build_features(events, settings)
         for index in range(EVENTS_PER_SAMPLE):
             first, last = block.particle_offsets[index : index + 2]
-            particles = block.particles[first:last].astype(np.float64)
+            particles = particles_of(block)[first:last].astype(np.float64)
             rows.append(
                 {
                     "sample": info.sample,

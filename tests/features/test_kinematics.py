@@ -7,7 +7,7 @@ import math
 import numpy as np
 import vector
 
-from features.kinematics import delta_phi, delta_r2, energy, px, py, pz, transverse_mass
+from features.kinematics import delta_phi, delta_r2, energy, momentum, transverse_mass
 
 RNG = np.random.default_rng(7)
 PT = RNG.exponential(20.0, 500)
@@ -18,9 +18,10 @@ PARTICLES = vector.array({"pt": PT, "eta": ETA, "phi": PHI, "mass": np.zeros(500
 
 def test_four_momentum_is_that_of_a_massless_vector() -> None:
     np.testing.assert_allclose(energy(PT, ETA), PARTICLES.E, rtol=1e-9)
-    np.testing.assert_allclose(px(PT, PHI), PARTICLES.px, rtol=1e-12)
-    np.testing.assert_allclose(py(PT, PHI), PARTICLES.py, rtol=1e-12)
-    np.testing.assert_allclose(pz(PT, ETA), PARTICLES.pz, rtol=1e-12)
+    px, py, pz = zip(*map(momentum, PT, ETA, PHI), strict=True)
+    np.testing.assert_allclose(px, PARTICLES.px, rtol=1e-12)
+    np.testing.assert_allclose(py, PARTICLES.py, rtol=1e-12)
+    np.testing.assert_allclose(pz, PARTICLES.pz, rtol=1e-12)
 
 
 def test_distances_are_those_of_vector() -> None:

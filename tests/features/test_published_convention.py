@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import pytest
+from extracted_features import particles_of
 from made_events import Row, events_table, jet, lepton, made_event, tower, track
 from published_reference import published_event
 from reference_features import ReferenceSettings, reference_event
@@ -42,7 +43,7 @@ def from_kernels(event: Row, settings: FeatureSettings) -> Extracted | None:
     block = build_features(events_table([event]), settings)
     if not block.selected.size:
         return None
-    rows = [dict(zip(PARTICLE_FEATURE_NAMES, row, strict=True)) for row in block.particles.tolist()]
+    rows = [dict(zip(PARTICLE_FEATURE_NAMES, row, strict=True)) for row in particles_of(block).tolist()]
     return Extracted(dict(zip(HLF_NAMES, block.hlf[0].tolist(), strict=True)), rows)
 
 

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 import pytest
+from extracted_features import particles_of
 from made_events import Row, events_table, jet, lepton, made_event, tower, track
 from numpy.typing import NDArray
 from published_reference import Published, published_event
@@ -136,14 +137,14 @@ def assert_as_published(table: pa.Table) -> tuple[FeatureBlock, list[Published]]
     lengths = [len(found.rows) for found in selected]
     assert block.particle_offsets.tolist() == [0, *np.cumsum(lengths).tolist()]
     assert block.hlf.shape == (len(selected), NUM_HLF)
-    assert block.particles.shape == (sum(lengths), NUM_PARTICLE_FEATURES)
+    assert particles_of(block).shape == (sum(lengths), NUM_PARTICLE_FEATURES)
     assert block.hlf.dtype == np.float32
-    assert block.particles.dtype == np.float32
+    assert particles_of(block).dtype == np.float32
 
     bounds = zip(block.particle_offsets[:-1], block.particle_offsets[1:], strict=True)
     for index, hlf, (start, stop), found in zip(block.selected, block.hlf, bounds, selected, strict=True):
         assert_close(hlf[None], [found.hlf], HLF_NAMES, f"event {index}")
-        assert_close(block.particles[start:stop], found.rows, PARTICLE_FEATURE_NAMES, f"particles of event {index}")
+        assert_close(particles_of(block)[start:stop], found.rows, PARTICLE_FEATURE_NAMES, f"particles of event {index}")
     return block, expected
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from extracted_features import particles_of
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -58,7 +59,11 @@ def test_no_rows_are_neutral() -> None:
     some = ColumnStatistics.of(np.arange(6.0).reshape(3, 2))
     none = ColumnStatistics.of(np.zeros((0, 2)))
     for merged in (some.merge(none), none.merge(some)):
-        assert merged.to_json() == some.to_json()
+        assert (merged.rows, merged.mean.tolist(), merged.std.tolist()) == (
+            some.rows,
+            some.mean.tolist(),
+            some.std.tolist(),
+        )
     assert none.merge(none).rows == 0
 
 
@@ -77,7 +82,7 @@ def test_displaced_tracks_are_visible_to_networks_and_no_value_is_too_large(bund
     rows = []
     for info in bundled_files[::2]:
         (raw,) = read_events(info, IngestSettings(), start=0, stop=60)
-        rows.append(build_features(select_events(raw, info, IngestSettings()).table, FeatureSettings()).particles)
+        rows.append(particles_of(build_features(select_events(raw, info, IngestSettings()).table, FeatureSettings())))
     particles = np.concatenate(rows)
     layer = Standardize(*Scaler.of(scaler_json(ColumnStatistics.of(particles, column.log_above), column)))
     vertex = column.names.index("vertex_x")

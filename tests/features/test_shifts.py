@@ -31,8 +31,8 @@ def part(tmp_path: Path) -> Path:
     return path
 
 
-def identities(*entries: int) -> pa.Table:
-    return pa.table({"file_uuid": [UUID] * len(entries), "entry": list(entries)})
+def identities(*entries: int) -> pa.Array:
+    return pa.array([f"{UUID}:{entry}" for entry in entries])
 
 
 def test_jets_cross_their_threshold_and_met_carries_mt_along(part: Path) -> None:

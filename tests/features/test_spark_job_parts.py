@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from extracted_features import particles_of
 from made_events import Row, events_table, lepton, made_event, tower, track
 from spark_in_process import Here
 
@@ -152,7 +153,7 @@ def test_written_particles_are_the_kernels_rows_then_exact_zeros(tmp_path: Path)
         made_inputs = model_inputs(table, ["hlf", "particles", "num_particles", "entry", "weight"]).values()
         for hlf, padded, count, entry, weight in zip(*made_inputs, strict=True):
             first, last = block.particle_offsets[entry : entry + 2]
-            np.testing.assert_array_equal(padded[:count], block.particles[first:last])
+            np.testing.assert_array_equal(padded[:count], particles_of(block)[first:last])
             assert not padded[count:].any()
             np.testing.assert_array_equal(hlf, block.hlf[entry])
             assert weight == made[entry]["weight"]

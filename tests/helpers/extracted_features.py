@@ -11,7 +11,8 @@ from made_events import Row, events_table, lepton
 from reference_features import ReferenceSettings, reference_event
 
 from features.columns import HLF_NAMES, PARTICLE_FEATURE_NAMES
-from features.kernels import build_features
+from features.kernels import FeatureBlock, build_features
+from features.matrices import features_of, of_columns
 from features.settings import FeatureSettings
 
 
@@ -21,6 +22,11 @@ class Extracted(NamedTuple):
     selected: list[int]
     hlf: list[dict[str, float]]
     particles: list[list[dict[str, float]]]
+
+
+def particles_of(block: FeatureBlock) -> np.ndarray:
+    """(num_rows, 19) features of the particles, unpadded."""
+    return features_of(of_columns(block.core.T))
 
 
 Extract = Callable[..., Extracted]
@@ -38,7 +44,7 @@ def extract_with_kernels(*events: Row, **choices: Any) -> Extracted:
     return Extracted(
         block.selected.tolist(),
         named(block.hlf, HLF_NAMES),
-        [named(block.particles[start:stop], PARTICLE_FEATURE_NAMES) for start, stop in bounds],
+        [named(particles_of(block)[start:stop], PARTICLE_FEATURE_NAMES) for start, stop in bounds],
     )
 
 

@@ -38,7 +38,7 @@ def made_versions(
         "ingest": _ingested(samples, after),
         "features": _selected(samples),
         "gridsearch": _searched(after),
-        "train": {"networks": {f"hlf{after}": _trained(after)}},
+        "train": {"networks": {f"hlf{after}": _trained(after)}, "further": {}},
         "evaluate": _evaluated(classes, (f"hlf{after}", f"boosted-trees{after}"), rates=rates),
         "export": {"networks": {f"hlf{after}": _exported()}},
     }

@@ -34,7 +34,7 @@ def publish(run_dir: Path, stage: str, folder: Path | None = None, *, content: s
         "stage": stage,
         "created": "2026-01-01T00:00:00+00:00",
         "seconds": 1.0,
-        "counters": {"networks": {"hlf": {}}} if stage == "train" else {},
+        "counters": {"networks": {"hlf": {}}, "further": {}} if stage == "train" else {},
         "packages": {},
         "fingerprint": Fingerprint(inputs, {}, {}).to_json(),
         "upstream": {name: version.name for name, version in found.items()},

@@ -31,19 +31,20 @@ class TrainedNights:
         self.run_folder = RunFolder(load_config(str(small_config(folder, SAMPLES))), Console(quiet=True))
         self.run_dir = self.run_folder.config.run_dir
         self.made: dict[str, str] = {}
+        self.config = self.run_folder.config.model_dump(mode="json")
         self.publish("ingest", {})
         store = StageStore(self.run_dir, "features")
         version = store.next_folder("ff" * 8)
         self.dataset = write_dataset(
             version, rows={"train": [40], "val": [8], "test": [300]}, separation=0.2, most_particles=2
         )
-        publish(self.run_dir, "features", version)
+        publish(self.run_dir, "features", version, config=self.config)
 
     def publish(self, stage: str, counters: dict[str, Any]) -> None:
         store = StageStore(self.run_dir, stage)
         folder = store.next_folder("00" * 8)
         store.begin(folder)
-        self.made[stage] = publish(self.run_dir, stage, folder, counters=counters).name
+        self.made[stage] = publish(self.run_dir, stage, folder, counters=counters, config=self.config).name
 
     def train(self, steps: int, *, seed: int = 1, networks: Sequence[str] = ("hlf",)) -> None:
         """A training of a number of steps of Adam on all training events."""
@@ -55,7 +56,7 @@ class TrainedNights:
         spec = made_spec("hlf")
         model = fitted(self.dataset, steps, seed)
         save_model(model, spec, folder / "hlf" / "model")
-        counters = {"networks": {name: {} for name in networks}}
+        counters = {"networks": {name: {} for name in networks}, "further": {}}
         self.made["train"] = publish(self.run_dir, "train", folder, counters=counters).name
 
     def promote(self, *, force: bool = False) -> tuple[bool, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from delphes_files import jagged, write_delphes
 from hypothesis import given
 from hypothesis import strategies as st
 from made_events import jet, lepton, made_event, track
+from short_pieces import read_in_pieces
 
 from ingestion import baskets
 from ingestion.baskets import basket_boundaries, chunk_edges, piece_edges
@@ -146,8 +147,8 @@ def test_files_are_cut_into_parts_where_baskets_end(path_of_many: Path, entries_
     assert len(info.edges) > 2
 
 
-def events_of(info: FileInfo, settings: IngestSettings, *, start: int, stop: int, chunk: int) -> pa.Table:
-    pieces = read_events(info, settings, start=start, stop=stop, chunk=chunk)
+def events_of(info: FileInfo, settings: IngestSettings, *, start: int, stop: int) -> pa.Table:
+    pieces = read_events(info, settings, start=start, stop=stop)
     return pa.concat_tables([select_events(raw, info, settings).table for raw in pieces]).combine_chunks()
 
 
@@ -155,14 +156,15 @@ def events_of(info: FileInfo, settings: IngestSettings, *, start: int, stop: int
 @pytest.mark.parametrize(("start", "stop"), [(0, 70), (0, 7), (9, 44), (25, 26)])
 @pytest.mark.slow
 def test_reading_in_pieces_gives_the_same_events_as_reading_at_once(
-    path_of_many: Path, start: int, stop: int, chunk: int
+    path_of_many: Path, monkeypatch: pytest.MonkeyPatch, start: int, stop: int, chunk: int
 ) -> None:
     settings = IngestSettings()
     info = examined(path_of_many, settings)
-    whole = events_of(info, settings, start=0, stop=70, chunk=10_000)
+    whole = events_of(info, settings, start=0, stop=70)
     assert whole["met"].to_pylist() == [100.0 + entry for entry in range(70) if entry % 5]
     entries = [entry for entry in range(start, stop) if entry % 5]
-    pieces = events_of(info, settings, start=start, stop=stop, chunk=chunk)
+    read_in_pieces(monkeypatch, chunk)
+    pieces = events_of(info, settings, start=start, stop=stop)
     assert pieces["entry"].to_pylist() == entries
     rows = [row for row, entry in enumerate(whole["entry"].to_pylist()) if entry in entries]
     assert pieces.equals(whole.take(pa.array(rows, pa.int64())))
@@ -201,11 +203,38 @@ def test_a_few_heavy_events_after_light_ones_are_read_in_small_pieces(tmp_path: 
         assert piece_edges([tree["x"]], 650, 940) == [650, 700, 900, 940]
 
 
+def calls_for_clusters(path: Path, number: int) -> int:
+    """Calls of functions until an RNTuple of a number of clusters is cut."""
+    with uproot.recreate(path) as file:
+        tree = file.mkrntuple("t", {"x": jagged(np.arange(1), np.zeros(0, np.float32)).type.content})
+        for _ in range(number):
+            tree.extend({"x": jagged(np.arange(3), np.zeros(2, np.float32))})
+    calls = 0
+
+    def count(_frame: Any, event: str, _arg: Any) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    with uproot.open({path: "t"}) as tree:
+        branches = [tree["x"]]
+        sys.setprofile(count)
+        try:
+            assert piece_edges(branches, 0, 2 * number) == [0, 2 * number]
+        finally:
+            sys.setprofile(None)
+    return calls
+
+
+def test_many_small_clusters_took_the_square_of_their_number(tmp_path: Path) -> None:
+    few, many = (calls_for_clusters(tmp_path / f"{number}.root", number) for number in (50, 200))
+    assert many < 5 * few
+
+
 @pytest.mark.slow
 def test_parts_of_a_file_hold_the_same_events_as_one_part(
     path_of_many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ingestion.spark_job.read_events", partial(read_events, chunk=3))
+    read_in_pieces(monkeypatch, 3)
     counted: list[dict[str, int]] = []
     tables = []
     for entries_per_task in (4, 1000):

@@ -199,3 +199,22 @@ def test_a_carried_branch_with_a_name_of_the_copies_replaced_that_of_the_copies(
         "njets": [77] * 6, "weight_up": further["met"].tolist(),
     }  # fmt: skip
     np.testing.assert_array_equal(after.scalars["met"], before.scalars["met"])
+
+
+def test_several_numbers_of_one_list_read_their_branch_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of a hundred weights of a generator decompressed all of them."""
+    lists = {"WeightLHEF.Weight": [[1.0, 2.0, 3.0]] * 6}
+    path = written(tmp_path / "a.root", further=lists)
+    settings = IngestSettings(weights={f"w{number}": f"WeightLHEF.Weight[{number}]" for number in range(3)})
+    (info,) = inventory([SourceFile("a", 1, str(path))], settings).infos
+    read: list[str] = []
+    array = uproot.TBranch.array
+
+    def noted(branch: Any, **options: Any) -> Any:
+        read.append(branch.name)
+        return array(branch, **options)
+
+    monkeypatch.setattr(uproot.TBranch, "array", noted)
+    (raw,) = read_events(info, settings, start=0, stop=6)
+    assert [raw.carried[f"weight_w{number}"][0] for number in range(3)] == [1.0, 2.0, 3.0]
+    assert read.count("WeightLHEF.Weight") == 1

@@ -14,7 +14,8 @@ from spark_in_process import Here
 from ingestion.errors import ConflictingFilesError
 from ingestion.files import SourceFile, inventory
 from ingestion.settings import IngestSettings, OnDuplicate, SampleSettings
-from ingestion.spark_job import EarlierParts, IngestResult, ingest, sum_by_sample
+from ingestion.spark_job import EarlierParts, IngestResult, ingest
+from ingestion.tally import by_sample
 
 SAMPLES = [SampleSettings(name=name, label=label, files=["-"]) for label, name in enumerate(("a", "b"))]
 
@@ -67,7 +68,7 @@ def test_dropped_copies_leave_every_event_and_every_weight_once(
     whole: Path, other: Path, merged: Path, tmp_path: Path
 ) -> None:
     found = run(tmp_path / "out" / "events", ("a", whole), ("b", other), ("b", merged))
-    counts = sum_by_sample(found.parts, SAMPLES)["b"]
+    counts = by_sample(found.parts)["samples"]["b"]
     assert (counts["entries"], counts["rejected_copy"], counts["events"]) == (32, 17, 7 + 4)
     weights = [sum(part.weights[step][0] for part in found.parts) for step in ("entries", "rejected_copy")]
     different = {*range(12), *range(50, 60), *range(70, 75)}

@@ -9,7 +9,6 @@ import sys
 import time
 import zlib
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import uproot
 from delphes_files import write_delphes
 from fsspec.implementations.local import LocalFileSystem
 from made_events import lepton, made_event
+from short_pieces import read_in_pieces
 from spark_in_process import Here
 
 from ingestion.changes import content_digest
@@ -31,7 +31,6 @@ from ingestion.errors import (
     read_error,
 )
 from ingestion.files import FileInfo, Inventory, SourceFile, inventory
-from ingestion.reader import read_events
 from ingestion.retrying import ATTEMPTS, patiently
 from ingestion.settings import IngestSettings, OnBadFile, SampleSettings
 from ingestion.spark_job import IngestResult, ingest, ingest_range, split_entries
@@ -310,7 +309,7 @@ class Reading:
 @pytest.fixture
 def good(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reading:
     # Several pieces, so that a failure may come after rows have been written.
-    monkeypatch.setattr("ingestion.spark_job.read_events", partial(read_events, chunk=2))
+    read_in_pieces(monkeypatch, 2)
     return Reading(path, tmp_path)
 
 

@@ -26,12 +26,12 @@ from features.matrices import high_level_in, model_inputs
 from features.normalisation import GeneratedSample
 from features.schema import SPLITS
 from features.settings import FeatureSettings
-from features.spark_job import FeaturesResult, make_features, sum_by_sample
+from features.spark_job import FeaturesResult, make_features
 from ingestion.errors import DamagedFileError, EmptySampleError
 from ingestion.files import FileInfo, expand, inventory
 from ingestion.settings import IngestSettings, SampleSettings
 from ingestion.spark_job import IngestResult, ingest
-from ingestion.spark_job import sum_by_sample as sum_ingested
+from ingestion.tally import by_sample
 from pipeline.machine.spark_session import SparkProvider
 
 pytestmark = pytest.mark.spark
@@ -104,7 +104,7 @@ def made(
 def test_counters_of_the_bundled_sample_add_up_to_the_known_numbers(
     made: Made, bundled_samples: list[SampleSettings]
 ) -> None:
-    all_ingested, all_chosen = sum_ingested(made.ingested.parts, bundled_samples), sum_by_sample(made.features.outputs)
+    all_ingested, all_chosen = (by_sample(parts)["samples"] for parts in (made.ingested.parts, made.features.outputs))
     for sample, (entries, selected) in BUNDLED.items():
         ingested, chosen = all_ingested[sample], all_chosen[sample]
         assert ingested["entries"] == entries
@@ -247,7 +247,7 @@ def test_a_file_with_zero_entries_beside_a_good_one_is_fine(provider: SparkProvi
     write_delphes(tmp_path / "good.root", distinct([GOOD, SOFT]))
     sample = SampleSettings(name="qcd", label=0, files=[str(tmp_path / "*.root")])
     result = run_ingest(provider, [sample], tmp_path / "out")
-    counts = sum_ingested(result.parts, [sample])["qcd"]
+    counts = by_sample(result.parts)["samples"]["qcd"]
     assert (counts["entries"], counts["events"]) == (2, 1)
 
 

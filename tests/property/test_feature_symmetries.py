@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from extracted_features import particles_of
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from made_events import Row, events_table, jet, lepton, made_event, tower, track
@@ -73,7 +74,7 @@ def features(event: Row) -> FeatureBlock:
 
 def assert_same_but(changed: FeatureBlock, original: FeatureBlock, columns: list[str], hlf: list[int]) -> None:
     kept = [index for name, index in COLUMN.items() if name not in columns]
-    np.testing.assert_allclose(changed.particles[:, kept], original.particles[:, kept], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(particles_of(changed)[:, kept], particles_of(original)[:, kept], rtol=1e-5, atol=1e-5)
     others = [index for index in range(len(HLF_NAMES)) if index not in hlf]
     np.testing.assert_allclose(changed.hlf[:, others], original.hlf[:, others], rtol=1e-5, atol=1e-4)
 
@@ -86,7 +87,7 @@ def test_turning_the_event_in_phi_changes_nothing_but_azimuths(seed: int, angle:
     original = features(event)
     assert_same_but(turned, original, ["phi", "px", "py"], PHI_HLF)
     shift = delta_phi(
-        turned.particles[:, COLUMN["phi"]].astype(float), original.particles[:, COLUMN["phi"]].astype(float)
+        particles_of(turned)[:, COLUMN["phi"]].astype(float), particles_of(original)[:, COLUMN["phi"]].astype(float)
     )
     np.testing.assert_allclose(delta_phi(shift, angle), 0, atol=1e-5)
 
@@ -98,7 +99,7 @@ def test_mirroring_the_event_in_eta_changes_only_the_signs_along_the_beam(seed: 
     mirrored, original = features(transformed(event, mirror=True)), features(event)
     assert_same_but(mirrored, original, ["eta", "pz"], [HLF["lepton_eta"]])
     for name in ("eta", "pz"):
-        np.testing.assert_array_equal(mirrored.particles[:, COLUMN[name]], -original.particles[:, COLUMN[name]])
+        np.testing.assert_array_equal(particles_of(mirrored)[:, COLUMN[name]], -particles_of(original)[:, COLUMN[name]])
 
 
 @given(seeds, st.randoms(use_true_random=False))
@@ -109,13 +110,13 @@ def test_shuffling_the_candidates_changes_nothing(seed: int, shuffler: object) -
         shuffled[name] = [*event[name]]
         shuffler.shuffle(shuffled[name])  # type: ignore[attr-defined]
     one, other = features(event), features(shuffled)
-    np.testing.assert_allclose(one.particles, other.particles, rtol=1e-6)
+    np.testing.assert_allclose(particles_of(one), particles_of(other), rtol=1e-6)
     np.testing.assert_allclose(one.hlf, other.hlf, rtol=1e-6)
 
 
 @given(seeds)
 def test_rows_are_ordered_by_distance_and_have_exactly_one_kind(seed: int) -> None:
-    rows = features(random_event(seed)).particles.astype(float)
+    rows = particles_of(features(random_event(seed))).astype(float)
     eta, phi = rows[:, COLUMN["eta"]], rows[:, COLUMN["phi"]]
     distances = delta_r2(eta[1:], phi[1:], eta[0], phi[0])
     assert (np.diff(distances) >= -1e-6).all()

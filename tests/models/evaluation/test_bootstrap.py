@@ -231,3 +231,9 @@ def test_negative_weights_leave_out_the_replicas_without_weight() -> None:
     replicas = replicas_of(labels, weights)
     assert all((each.totals > 0).all() for each in replicas.strata)
     assert 50 < len(replicas.strata[0].totals) < 251
+
+
+def test_of_a_class_without_weight_only_the_sample_that_the_others_were_joined_to_was_named() -> None:
+    samples = np.array(["low", "high", "other"])
+    with pytest.raises(UndefinedMetricError, match="class 0 in sample high and low cannot be evaluated"):
+        Replicas(np.array([0, 0, 1]), samples, np.array([1.0, -2.0, 1.0]), seed=1, num=2)

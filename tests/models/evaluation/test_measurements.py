@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -14,15 +15,18 @@ from scipy.stats import ks_2samp
 from features.columns import HLF_NAMES, NUM_HLF
 from models.errors import UndefinedMetricError
 from models.evaluation.bootstrap import Estimate, Replicas
+from models.evaluation.candidate import Candidate
 from models.evaluation.curves import KINEMATIC_EDGES
 from models.evaluation.discriminant import discriminant
+from models.evaluation.evaluation import Predicted, _add_variations
 from models.evaluation.intervals import WeightSums
 from models.evaluation.intervals import share as sum_share
-from models.evaluation.measurements import EvaluationTask, _accuracy, measure, mixture_of, refuse_missing
+from models.evaluation.measurements import EvaluationTask, Measured, _accuracy, measure, mixture_of, refuse_missing
 from models.evaluation.rates import Rates
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import NO_LABELS
 from models.evaluation.variations import variations, with_weights
+from models.prediction import Predictor
 
 CLASSES = ["QCD", "ttbar", "W+jets"]
 
@@ -272,7 +276,7 @@ def test_slices_of_a_class_had_other_shares_in_some_numbers_than_in_others() -> 
     given = Rates(
         {name: Estimate(each, 0.0) for name, each in rates.items()}, {"hard": 0, "QCD": 0, "ttbar": 1, "W+jets": 2}
     )
-    events = ScoredEvents.of(table, rates)
+    events = ScoredEvents.of(table, given)
     ours = events.labels == 0
     assert events.weights[hard].sum() == pytest.approx(events.weights[ours].sum() / 1000)
     numbers = measured(events, rates=given)
@@ -289,6 +293,14 @@ def test_slices_of_a_class_had_other_shares_in_some_numbers_than_in_others() -> 
     sums = np.bincount(place[ours], events.weights[ours], len(bins["classes"]["QCD"]))
     values = [0.0 if each is None else each["value"] for each in bins["classes"]["QCD"]]
     assert np.average(values, weights=sums) == pytest.approx(left["value"])
+    # Other weights of the generator leave the proportions of the samples alone.
+    predictions = table.append_column("weight_same", table["weight"])
+    found = Predicted(
+        Candidate("a", cast("Predictor", SimpleNamespace(inputs=()))), events, None, Measured(numbers, {}, np.zeros(1))
+    )
+    _add_variations(found, predictions, {}, [], task)
+    assert numbers["weights"]["same"]["accuracy"]["shift"] == pytest.approx(0, abs=1e-12)
+    assert numbers["weights"]["same"]["accuracy"]["value"] == pytest.approx(numbers["accuracy"]["value"])
 
 
 def table_of(events: ScoredEvents) -> pa.Table:

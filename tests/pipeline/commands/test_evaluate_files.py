@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from delphes_files import write_delphes
@@ -11,10 +12,14 @@ from made_events import distinct, lepton, made_event, track
 from minimal_configs import MINIMAL
 from rich.console import Console
 from stages_here import without_spark
+from trained_nights import TrainedNights
 
 from features.errors import FeatureError
 from features.normalisation import physics_factors
-from pipeline.commands.evaluate_files import _generated, _new_events, _samples
+from models.evaluation.bootstrap import Estimate
+from models.evaluation.measurements import EvaluationTask
+from models.evaluation.rates import Rates
+from pipeline.commands.evaluate_files import _generated, _new_events, _samples, evaluate_files
 from pipeline.config import Config
 from pipeline.errors import ConfigError
 from pipeline.run_folder import RunFolder
@@ -31,6 +36,26 @@ def test_leptons_that_lack_their_tracks_are_noted(tmp_path: Path, monkeypatch: p
     config = Config.model_validate({**MINIMAL, "run_dir": str(tmp_path), "features": {"particles": False}})
     _new_events(RunFolder(config, Console(file=shown, width=1000)), [str(path)], tmp_path)
     assert "note: In 2 of 3 events of 'new-1' no track is within features.own_track_dr" in shown.getvalue()
+
+
+def test_slices_of_a_class_counted_by_their_numbers_of_events_of_the_test_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stage `evaluate` weights them by the rates of their samples."""
+    nights = TrainedNights(tmp_path)
+    nights.train(1)
+    rates = Rates({"qcd": Estimate(1.0, 0.0)}, {"qcd": 0})
+    monkeypatch.setattr("pipeline.commands.evaluate_files.rates_before", lambda *_: rates, raising=False)
+    tasks: list[EvaluationTask] = []
+
+    def noted(_candidates: Any, _test: Any, _train: Any, task: EvaluationTask, *_: Any, **_options: Any) -> Any:
+        tasks.append(task)
+
+    monkeypatch.setattr("pipeline.commands.evaluate_files._suits", lambda *_: True)
+    monkeypatch.setattr("pipeline.commands.evaluate_files.evaluate", noted)
+    monkeypatch.setattr("pipeline.commands.evaluate_files.evaluation_tables", lambda _: [])
+    evaluate_files(nights.run_folder, [], [], None)
+    assert [task.rates for task in tasks] == [rates]
 
 
 def test_a_folder_with_an_equals_sign_was_taken_for_a_class() -> None:

@@ -8,11 +8,18 @@ from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from published_by_hand import publish
 from rich.console import Console
 from trained_nights import TrainedNights
 
+from models.evaluation.bootstrap import Estimate
+from models.evaluation.improvement import improvement
+from models.evaluation.rates import Rates
+from models.evaluation.scored_events import ScoredEvents
 from pipeline.commands.promote import promote
 from pipeline.commands.rollback import rollback
 from pipeline.errors import MissingInputError, PromotionError
@@ -107,6 +114,37 @@ def test_the_criterion_is_that_of_the_config(nights: TrainedNights) -> None:
     (verdict,) = promote(RunFolder(strict, Console(quiet=True)))
     assert not verdict.promoted
     assert "by 50 standard errors" in verdict.reason
+
+
+def test_slices_of_a_class_counted_by_their_numbers_of_test_events(
+    nights: TrainedNights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rates of the samples say how much each counts, as in `evaluate`."""
+    (path,) = nights.dataset.files("test")
+    table = pq.read_table(path)
+    samples = np.array(["qcd", "ttbar", "wjets"])[table["label"].to_numpy()]
+    samples[(samples == "qcd") & (np.arange(len(samples)) % 2 == 0)] = "hard"
+    place = table.schema.get_field_index("sample")
+    pq.write_table(table.set_column(place, table.schema.field(place), pa.array(samples)), path)
+    rates = {"hard": (0, 1.0), "qcd": (0, 999.0), "ttbar": (1, 5.0), "wjets": (2, 7.0)}
+    labels = {name: label for name, (label, _) in rates.items()}
+    known = Rates({name: Estimate(rate, 0.0) for name, (_, rate) in rates.items()}, labels)
+    monkeypatch.setattr("pipeline.stages.evaluate.rates_before", lambda *_: known)
+    monkeypatch.setattr("pipeline.commands.promote.rates_before", lambda *_: known, raising=False)
+    compared: list[ScoredEvents] = []
+
+    def noted(before: ScoredEvents, after: ScoredEvents) -> Estimate:
+        compared.extend([before, after])
+        return improvement(before, after)
+
+    monkeypatch.setattr("pipeline.commands.promote.improvement", noted)
+    for steps in (5, 20):
+        nights.train(steps)
+        nights.promote()
+    for events in compared:
+        ours = events.labels == 0
+        assert events.weights[events.samples == "hard"].sum() == pytest.approx(events.weights[ours].sum() / 1000)
+    assert len(compared) == 2
 
 
 def other_features(nights: TrainedNights) -> None:

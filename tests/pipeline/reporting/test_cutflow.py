@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from features.kernels import OUTCOMES
-from pipeline.reporting.cutflow import Yield, as_json, as_text, cutflow, efficiency, missing_weights, uncertain_mixtures
+from ingestion.tally import missing_weights
+from pipeline.reporting.cutflow import Yield, as_json, as_text, cutflow, efficiency, uncertain_mixtures
 
 CONFIG: dict[str, Any] = {
     "samples": [

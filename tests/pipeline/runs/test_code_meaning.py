@@ -12,7 +12,7 @@ import pytest
 from pipeline.config import load_config
 from pipeline.runner import STAGES
 from pipeline.runs import code_meaning
-from pipeline.runs.code_meaning import EXEMPT, REGISTRIES, code_digests
+from pipeline.runs.code_meaning import EXEMPT, REGISTRIES, ROOT, SENTENCES, code_digests
 from pipeline.stages.base import Stage
 
 MODULE = '''"""A module."""
@@ -123,6 +123,62 @@ def test_types_of_functions_and_the_order_of_imports_ran_trainings_again(
     assert old in TYPED
     (package / "a.py").write_text(TYPED.replace(old, new))
     assert (digests() != before) is counts
+
+
+SPEAKING = """
+NAMES = [Feature("ht", "GeV", "sum of pT", Binning(30, 0, 1200), log_above=100)]
+
+
+def track_hint(counts):
+    return "Raise it." if counts["lone"] > 5 else ""
+
+
+def run(context, rows):
+    with context.bar("mixing", "events") as bar:
+        kept = rows[rows > bar]
+    summary = f"{len(kept)} kept"
+    if len(kept) < len(rows):
+        summary += f"; {len(rows) - len(kept)} dropped"
+    return Result(summary=summary, counters={"kept": len(kept)}, checks=[Check("all kept", len(kept) > 3, "some")])
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "counts"),
+    [
+        ('"sum of pT"', '"scalar sum of the pT of the jets"', False),
+        ('"mixing", "events"', '"mixing all", "rows"', False),
+        ('f"{len(kept)} kept"', 'f"{len(kept)} of {len(rows)} are kept"', False),
+        ("dropped", "left out", False),
+        ("summary=summary", "summary=summary.strip()", False),
+        ('"all kept"', '"nothing is lost"', False),
+        ('"some"', '"a few"', False),
+        ('"Raise it."', '"Raise it, or leave it."', False),
+        ("> 5", "> 6", False),
+        ('"ht"', '"st"', True),
+        ('"GeV"', '"MeV"', True),
+        ("1200", "1300", True),
+        ("log_above=100", "log_above=50", True),
+        ("rows > bar", "rows >= bar", True),
+        ("> 3", "> 4", True),
+        ('{"kept": len(kept)}', '{"kept": len(rows)}', True),
+    ],
+)
+def test_words_for_people_ran_stages_again(package: Path, old: str, new: str, *, counts: bool) -> None:
+    """The meaning of a feature, summaries, labels of bars, names of checks and hints."""
+    (package / "a.py").write_text(SPEAKING)
+    before = digests()
+    assert old in SPEAKING
+    (package / "a.py").write_text(SPEAKING.replace(old, new))
+    assert (digests() != before) is counts
+
+
+def test_the_functions_that_only_make_sentences_exist() -> None:
+    trees = [ast.parse(file.read_text()) for name in code_meaning.PACKAGES for file in (ROOT / name).rglob("*.py")]
+    functions = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    found = {node.name: ast.unparse(node.returns) for node in functions if node.name in SENTENCES and node.returns}
+    assert found.keys() == SENTENCES
+    assert set(found.values()) == {"str", "list[str]"}
 
 
 def test_what_an_imported_module_means_counts(package: Path) -> None:
@@ -252,3 +308,17 @@ def test_networks_and_rows_of_other_workloads_make_no_training_stale() -> None:
     assert {"training.workloads.hep", "training.workloads.draws", "training.loop.buffers"} <= set(found)
     others = ("training.workloads.images", "training.workloads.image_files", "models.networks.lenet5")
     assert not set(found).intersection(others)
+
+
+def test_ingest_was_stale_after_a_change_of_features_or_of_statistics() -> None:
+    """It imported the cutflow for two sums, and the column table and intervals with it."""
+    config = load_config("demo", [])
+    (stage,) = (each for each in STAGES if each.name == "ingest")
+    found = code_digests(stage.entry_points(config))
+    assert {"ingestion.reader", "ingestion.tally"} <= set(found)
+    assert [name for name in found if not name.startswith("ingestion.")] == ["pipeline.stages.ingest"]
+
+
+def test_a_change_of_the_events_schema_made_the_keys_of_events_unknown() -> None:
+    """With other code, nobody knows whether events are copies; the keys need no more of the schema than three names."""
+    assert list(code_digests(["ingestion.copies"])) == ["ingestion.copies"]

@@ -85,9 +85,6 @@ def test_a_training_with_several_seeds_gives_the_first_with_the_others_behind_it
     expected = [made_network("hlf", seed=seed, dtype=torch.float32).probabilities(EVENTS) for seed in (0, 7)]
     np.testing.assert_array_equal(found, expected)
     assert len(inclusive.candidate.further) == 0
-    # Versions of earlier releases have one training of each network.
-    (alone,) = trained_models(Version(version.name, version, {"counters": {"networks": {"hlf": {}}}}), CLASSES)
-    assert len(alone.candidate.further) == 0
 
 
 def test_a_folder_of_several_networks_gives_all_in_order(version: Path) -> None:

@@ -20,6 +20,7 @@ from stages_here import run_here, without_spark
 
 from features.dataset import FeatureDataset
 from features.kernels import EnergyScales
+from features.schema import identities, identities_in
 from features.settings import FeatureSettings
 from features.shifts import shifted_features
 from ingestion.errors import RefusedFileError
@@ -31,7 +32,7 @@ from pipeline.config import load_config
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.errors import ConfigError, StorageInUseError
 from pipeline.run_folder import RunFolder
-from pipeline.runs.seen_events import count_seen, identities
+from pipeline.runs.seen_events import count_seen
 from pipeline.runs.store import StageStore, Version
 from training.readers.opening import open_reader
 from training.readers.sharding import plan_epoch, share_of
@@ -173,7 +174,7 @@ def test_what_evaluation_reads_is_the_same(site: Site) -> None:
         rows = identities(dataset.files("test"))
         predictions = predict(made_network("hlf"), dataset.files("test"), also=["hlf"])
         parts = [file.place(events.folder) for file in events.files if file.path.startswith("events/")]
-        shifted = shifted_features(parts, predictions, FeatureSettings(), [EnergyScales(met=1.02)])
+        shifted = shifted_features(parts, identities_in(predictions), FeatureSettings(), [EnergyScales(met=1.02)])
         assert count_seen(dataset, rows) == 0
         found.append((rows, predictions, np.nan_to_num(shifted[0]).tolist(), kinds_of_rows(dataset, "file").tolist()))
     assert is_remote(dataset.data)

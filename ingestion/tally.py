@@ -1,0 +1,67 @@
+"""Numbers of events and sums of their weights by step of the cutflow; those of all parts of a sample add up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Counter of the events of which ingest wraps an azimuth to [-pi, pi].
+WRAPPED_AZIMUTHS: Final = "events_with_wrapped_azimuths"
+
+
+class StepCounts(NamedTuple):
+    """Numbers and weights of events by step."""
+
+    counts: dict[str, int]
+    weights: dict[str, list[float]]
+    """[sum of weights, sum of squared weights]."""
+
+    @classmethod
+    def of(cls, steps: Mapping[str, Any], weights: NDArray[np.float64]) -> Self:
+        """The tally of some events; each step is the mask or slice of those that count in it."""
+        chosen = {step: weights[rows] for step, rows in steps.items()}
+        return cls(
+            {step: len(each) for step, each in chosen.items()},
+            {step: [float(each.sum()), float(np.square(each).sum())] for step, each in chosen.items()},
+        )
+
+
+def total(parts: Iterable[Any]) -> StepCounts:
+    """The sum of some tallies, or of what has `counts` and `weights` like one.
+
+    Examples:
+        >>> total([StepCounts({"events": 1}, {"events": [1.0, 1.0]})] * 2)
+        StepCounts(counts={'events': 2}, weights={'events': [2.0, 2.0]})
+    """
+    found = StepCounts({}, {})
+    for each in parts:
+        for step, (weight, weight2) in each.weights.items():
+            before, before2 = found.weights.get(step, (0.0, 0.0))
+            found.counts[step] = found.counts.get(step, 0) + each.counts[step]
+            found.weights[step] = [before + weight, before2 + weight2]
+    return found
+
+
+def by_sample(parts: Sequence[Any]) -> dict[str, dict[str, Any]]:
+    """The sums over the parts of each `sample`, by its name: `samples` are the counts, `weights` the weights."""
+    totals = {
+        name: total(part for part in parts if part.sample == name)
+        for name in dict.fromkeys(each.sample for each in parts)
+    }
+    return {
+        "samples": {name: each.counts for name, each in totals.items()},
+        "weights": {name: each.weights for name, each in totals.items()},
+    }
+
+
+def missing_weights(files: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A sentence about the samples without event weights.
+
+    Args:
+        files: Input files, as the manifest of ingest holds them.
+    """
+    names = dict.fromkeys(file["sample"] for file in files if file["entries"] and "weight" in file["missing_optional"])
+    return [f"The files of {', '.join(names)} have no event weights: every event has weight 1."] if names else []
