@@ -76,28 +76,33 @@ class OutputFile(NamedTuple):
 
 
 def written_files(
-    folder: Path, but: Collection[str], *, before: Path, files_before: Iterable[OutputFile]
+    folder: Path, but: Collection[str], *, earlier: Iterable[tuple[Path, Iterable[OutputFile]]]
 ) -> list[OutputFile]:
     """All files of a version, by path. They and their names are flushed to disk.
 
     Args:
         folder: The version's folder.
         but: Names of files to leave out, such as the manifest.
-        before: Folder of the version whose files may have been taken over.
-        files_before: Its files. One that was taken over keeps its digest: a new one would hide damage.
+        earlier: Folder and files of each earlier version, the newest first; read as far as needed. A file that was
+            taken over keeps its digest: a new one would hide damage.
     """
-    known = {each.path: each for each in files_before if not each.lies_in}
-    found = []
     inside = sorted(folder.rglob("*"))
-    for path in (path for path in inside if path.is_file() and path.name not in but):
+    paths = {each.relative_to(folder).as_posix(): each for each in inside if each.is_file() and each.name not in but}
+    known: dict[str, OutputFile] = {}
+    left = set(paths)
+    for before, files in earlier:
+        those = [each for each in files if each.path in left and not each.lies_in]
+        known |= {each.path: each for each in those if _is_taken_over(paths[each.path], before / each.path)}
+        # A link that this version does not explain is of an older one, which a continued run has taken it over from.
+        left = {name for name in left - known.keys() if paths[name].stat().st_nlink > 1}
+        if not left:
+            break
+    for path in paths.values():
         with path.open("rb") as file:
             os.fsync(file.fileno())
-        name = path.relative_to(folder).as_posix()
-        is_known = name in known and _is_taken_over(path, before / name)
-        found.append(known[name] if is_known else _described(path, name))
     for path in (folder, *(path for path in inside if path.is_dir())):
         flush_folder(path)
-    return found
+    return [known.get(name) or _described(path, name) for name, path in paths.items()]
 
 
 def flush_folder(folder: Path) -> None:
