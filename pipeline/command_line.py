@@ -87,9 +87,9 @@ class Asked(NamedTuple):
 def version(asked: bool) -> None:
     """Print the version and exit, if asked."""
     if asked:
-        from pipeline.runs.provenance import code_version, installed_version
+        from pipeline.runs.provenance import DISTRIBUTION, code_version, installed_version
 
-        say(f"hep-pipeline {installed_version('hep-pipeline') or '(not installed)'}, {code_version()}")
+        say(f"{DISTRIBUTION} {installed_version(DISTRIBUTION) or '(not installed)'}, {code_version()}")
         raise typer.Exit
 
 
