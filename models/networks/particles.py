@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +12,8 @@ from typing_extensions import override
 from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES
 from models.networks.classifier import Classifier, Parts
 from models.networks.lepton_frame import frame_layer
-from models.networks.network_settings import Frame, ReadFrom
+from models.networks.network_settings import ReadFrom, RecurrentSettings
+from models.networks.particles_settings import ParticlesSettings
 from models.networks.scaling_layer import Scaler, Standardize
 
 
@@ -25,24 +25,18 @@ class ParticleEncoder(nn.Module):
     result. An event without particles counts as one particle with the mean of every feature.
 
     Args:
+        settings: Settings of its network. What the GRU reads last counts most in its state.
         scaler: Scaler of the 19 features.
-        width: Width of the state.
-        read_from: End of the list at which the GRU starts. What it reads last counts most in its state.
-        frame: Directions in which it sees the particles.
     """
 
-    def __init__(self, scaler: Scaler, width: int, read_from: ReadFrom, *, frame: Frame = Frame.DETECTOR) -> None:
+    def __init__(self, settings: RecurrentSettings, scaler: Scaler) -> None:
         super().__init__()
-        self.frame = frame_layer(frame, "particles")
-        self.read_from = read_from
-        self.scaling = Standardize(*scaler)
-        self.gru = nn.GRU(NUM_PARTICLE_FEATURES, width, batch_first=True)
-        remember_long(self.gru, MAX_PARTICLES)
-
-    @property
-    def reads_from_end(self) -> bool:
+        self.frame = frame_layer(settings.frame, "particles")
+        self.reads_from_end = settings.read_from is ReadFrom.END
         """Whether the GRU reads the last valid particle first."""
-        return self.read_from is ReadFrom.END
+        self.scaling = Standardize(scaler)
+        self.gru = nn.GRU(NUM_PARTICLE_FEATURES, settings.gru_width, batch_first=True)
+        remember_long(self.gru, MAX_PARTICLES)
 
     def forward(self, particles: Tensor, num_particles: Tensor) -> Tensor:
         """States (B, width) of raw particles (B, L, 19), of which `num_particles` (B,) are valid."""
@@ -83,25 +77,15 @@ class ParticlesClassifier(Classifier):
 
     Examples:
         >>> scalers = {"particles": Scaler([0.0] * 19, [1.0] * 19)}
-        >>> model = ParticlesClassifier(50, ReadFrom.END, scalers, num_classes=3)
+        >>> model = ParticlesClassifier(ParticlesSettings(), scalers, num_classes=3)
         >>> model(torch.zeros(2, 5, 19), torch.tensor([5, 1])).shape
         torch.Size([2, 3])
     """
 
-    inputs: ClassVar[tuple[str, ...]] = ("particles", "num_particles")
-
-    def __init__(
-        self,
-        gru_width: int,
-        read_from: ReadFrom,
-        scalers: Mapping[str, Scaler],
-        num_classes: int,
-        *,
-        frame: Frame = Frame.DETECTOR,
-    ) -> None:
-        super().__init__()
-        self.encoder = ParticleEncoder(scalers["particles"], gru_width, read_from, frame=frame)
-        self.output = nn.Linear(gru_width, num_classes)
+    def __init__(self, settings: ParticlesSettings, scalers: Mapping[str, Scaler], num_classes: int) -> None:
+        super().__init__(settings, scalers, num_classes)
+        self.encoder = ParticleEncoder(settings, scalers["particles"])
+        self.output = nn.Linear(settings.gru_width, num_classes)
 
     def forward(self, particles: Tensor, num_particles: Tensor) -> Tensor:
         """Logits of raw particles."""

@@ -246,7 +246,7 @@ def code_of(subject: Subject, train: TrainSettings, is_simulated: bool) -> str:
     modules = [f"training.studies.{'simulated' if is_simulated else 'measured'}", *modules_of_method(train)]
     modules += [] if is_simulated else ["training.launching.rank_process"]
     settings = subject.settings
-    modules += [type(settings).__module__, settings.network.__module__ if isinstance(settings, HepSettings) else ""]
+    modules += [type(settings).__module__, settings.network.module if isinstance(settings, HepSettings) else ""]
     return _digest_of_code(tuple(filter(None, modules)))
 
 

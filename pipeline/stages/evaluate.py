@@ -39,10 +39,7 @@ class Evaluate(Stage):
 
     def entry_points(self, config: Config) -> tuple[str, ...]:
         """Also the networks."""
-        return (
-            f"pipeline.stages.{self.name}",
-            *(config.model.of(network).__module__ for network in config.model.names),
-        )
+        return (f"pipeline.stages.{self.name}", *config.model.modules)
 
     def config_items(self, config: Config) -> dict[str, Any]:
         """The section `evaluate`, cross-sections, and the text of the plots."""

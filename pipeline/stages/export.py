@@ -44,10 +44,7 @@ class Export(Stage):
 
     def entry_points(self, config: Config) -> tuple[str, ...]:
         """Also the networks."""
-        return (
-            f"pipeline.stages.{self.name}",
-            *(config.model.of(network).__module__ for network in config.model.names),
-        )
+        return (f"pipeline.stages.{self.name}", *config.model.modules)
 
     def content_read(self, version: Version) -> str:
         """Of a training the models that are exported: the first of each network."""
