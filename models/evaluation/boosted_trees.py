@@ -38,9 +38,6 @@ class BoostedTrees:
     #: Columns of the features Parquet that `probabilities` takes.
     inputs: ClassVar[tuple[str, ...]] = ("hlf",)
 
-    classes: list[str]
-    num_negative: int
-    """Number of events with a negative weight. They count as 0 in the training: a leaf could have no finite value."""
     trees: HistGradientBoostingClassifier
 
     @classmethod
@@ -67,6 +64,7 @@ class BoostedTrees:
             UndefinedMetricError: A class has no events of positive weight.
             InputError: The features have another shape.
         """
+        # With a negative weight a leaf could have no finite value.
         positive = np.maximum(np.asarray(weights, dtype=np.float64), 0.0)
         counts = _count_events(labels, positive, classes)
         stops_early = bool(counts.min() >= FEWEST_TO_STOP_EARLY)
@@ -78,7 +76,7 @@ class BoostedTrees:
         )
         # Leaf penalties are absolute: weights of 1 on average make them independent of the weights' unit.
         trees.fit(_checked(hlf), labels, sample_weight=positive / positive.mean())
-        return cls(list(classes), int((weights < 0).sum()), trees)
+        return cls(trees)
 
     def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
         """Class probabilities (B, num_classes) of B events with column `hlf` (B, NUM_HLF); B is at least 1.

@@ -24,6 +24,7 @@ from pipeline.machine.facts import read_machine
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
 from pipeline.runs.code_meaning import code_digests
+from pipeline.runs.outputs import content_digest
 from pipeline.runs.provenance import code_version, now, package_versions
 from pipeline.runs.store import write_atomically
 from pipeline.stages.train import Train, modules_of_method
@@ -40,7 +41,7 @@ from training.studies.figures import draw_all
 from training.studies.measured import measure_all, num_steps
 from training.studies.measures import measure_of
 from training.studies.page import render
-from training.studies.plan import PlannedRun, Subject, dataset_digest, digest_of, digest_of_study, planned_runs
+from training.studies.plan import PlannedRun, Subject, digest_of, digest_of_study, planned_runs
 from training.studies.results import PACKED, StudyResult, TimeCheck, load, pack
 from training.studies.simulated import simulate_all
 from training.studies.study import FOLDER, StudySettings, form_of
@@ -288,7 +289,7 @@ def _subject(run_folder: RunFolder, study: Study) -> tuple[Subject, dict[str, An
     settings = HepSettings(folder=features.folder.absolute(), network=config.model.of(chosen))
     about = {"version": features.name, "classes": dataset.classes, "sample_note": config.report.sample_note}
     counts = {split: [*found, sum(found)] for split, found in dataset.counts.items()}
-    digest = dataset_digest(features.folder)
+    digest = content_digest(features.files, {}, ["dataset.json", "scaler.json", *(f"{split}/*" for split in SPLITS)])
     return Subject(settings, digest), about | {"counts": counts, "digest": digest}
 
 

@@ -80,7 +80,7 @@ class Interrupted(Networks):
 
 
 class Continued(Networks):
-    """Goes on with what was interrupted: a network that is trained stays as it is."""
+    """Continues what was interrupted: a network that is trained stays as it is."""
 
     can_continue = Interrupted.can_continue
 
