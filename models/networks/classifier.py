@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,23 +16,15 @@ from models.inputs import input_tensors
 from models.networks.network_settings import NetworkSettings
 from models.networks.scaling_layer import Scaler, Standardize
 
-
-class ListEncoder(Protocol):
-    """Frame, scaling and a GRU over particle lists; its state after the valid particles is the result."""
-
-    frame: nn.Module
-    scaling: Standardize
-    gru: nn.GRU
-
-    @property
-    def reads_from_end(self) -> bool:
-        """Whether the GRU reads the last valid particle first."""
+if TYPE_CHECKING:
+    # A type alone: other networks do not depend on its code.
+    from models.networks.particle_encoder import ParticleEncoder
 
 
 class Parts(NamedTuple):
     """A network of a common form: a list encoder or none, then linear layers with biases and ReLU between them."""
 
-    encoder: ListEncoder | None
+    encoder: ParticleEncoder | None
     scaling: Standardize | None
     """Scaling of the features that the layers take, beside the state of the encoder."""
     layers: Sequence[nn.Module]

@@ -12,7 +12,7 @@ from features.columns import NUM_HLF
 from models.networks.classifier import Classifier, Parts, dense
 from models.networks.inclusive_settings import InclusiveSettings
 from models.networks.lepton_frame import frame_layer
-from models.networks.particles import ParticleEncoder
+from models.networks.particle_encoder import ParticleEncoder
 from models.networks.scaling_layer import Scaler, Standardize
 
 

@@ -104,7 +104,7 @@ def _study_of(path: Path, form: str, changes: dict[str, Any] | None = None) -> S
         return Study(path.stem, form, StudySettings.model_validate(content))
     except ValidationError as cause:
         place = f"{path}{' with the section compare of the config' if changes else ''}"
-        raise ConfigError(explain(cause, StudySettings, place=place, of_file=None, overrides=[])) from None
+        raise ConfigError(explain(cause, StudySettings, place=place)) from None
 
 
 def list_studies() -> Grid:

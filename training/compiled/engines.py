@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 from torch import nn
 from typing_extensions import override
 
-from models.networks.classifier import Classifier, ListEncoder
+from models.networks.classifier import Classifier
 from models.networks.lepton_frame import LeptonFrame, TurnedColumns
 from models.networks.scaling_layer import Standardize
 from training.compiled.kernel import Array, ColumnScaling, Integers, unscaled
 from training.compiled.perceptron import Perceptron, RowArrays, perceptron_gradients
 from training.compiled.recurrent import ParticleEvents, Recurrent, recurrent_gradient, steps_of
 from training.readers.batch import Batch, Rows
+
+if TYPE_CHECKING:
+    from models.networks.particle_encoder import ParticleEncoder
 
 
 class Batches(NamedTuple):
@@ -79,7 +82,11 @@ class RecurrentEngine(Engine):
     """
 
     def __init__(
-        self, encoder: ListEncoder, further: Standardize | None, frame: nn.Module | None, layers: Sequence[nn.Module]
+        self,
+        encoder: ParticleEncoder,
+        further: Standardize | None,
+        frame: nn.Module | None,
+        layers: Sequence[nn.Module],
     ) -> None:
         head = PerceptronEngine(layers).network
         scaling = column_scaling(encoder.scaling)
