@@ -61,7 +61,7 @@ class Version(NamedTuple):
 
     def ran_same_code(self, entry_point: str) -> bool:
         """Whether the meaning of all imports of an entry point is the same as when this version was made."""
-        before = dict(self.made_from["code"])
+        before = self.made_from["code"]
         return all(before.get(name) == digest for name, digest in code_digests([entry_point]).items())
 
     @property

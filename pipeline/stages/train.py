@@ -128,8 +128,7 @@ def summaries_of(trained: Version) -> dict[str, dict[str, Any]]:
     """The summary of each training of a version, by its folder."""
     counters = trained.manifest["counters"]
     found: dict[str, dict[str, Any]] = dict(counters["networks"])
-    # Versions of earlier releases have one training of each network.
-    for trainings in counters.get("further", {}).values():
+    for trainings in counters["further"].values():
         found |= trainings
     return found
 
