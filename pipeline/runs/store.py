@@ -84,12 +84,9 @@ class StageStore:
         self.stage = stage
         self.stored = StoredFiles(storage / stage) if storage else None
         self.folder = run_dir / group / stage
-        self._holders = [run_dir / each for each in (group, Path(group, stage)) if each]
-
-    @property
-    def pointer(self) -> Path:
+        self.pointer = self.folder / POINTER
         """The file that names the version in use."""
-        return self.folder / POINTER
+        self._holders = [run_dir / each for each in (group, Path(group, stage)) if each]
 
     def current(self) -> Version | None:
         """The version that the pointer names; None before the first, or if earlier code made it.
