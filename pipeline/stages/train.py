@@ -108,7 +108,9 @@ class Train(Stage):
         if folder in context.taken_over_parts and context.current is not None:
             context.say(f"{folder}: nothing changed, taken over")
             _write_scalars(settings, context.out_dir / folder, context.console)
-            return summaries_of(context.current)[folder]
+            before = context.current.manifest["counters"]
+            found: dict[str, Any] = {**before["networks"], **before["further"].get(network, {})}[folder]
+            return found
         if any((context.out_dir / folder).glob("checkpoints/*/complete.json")):
             context.say(f"{folder}: training continues from the checkpoint of an interrupted run")
         return _train(context, network, folder, settings)
@@ -121,15 +123,6 @@ def modules_of_method(settings: TrainSettings) -> list[str]:
         found.append(type(settings.slowmo).__module__)
     if settings.staleness_bound is not None:
         found.append("training.algorithms.stale_synchronous")
-    return found
-
-
-def summaries_of(trained: Version) -> dict[str, dict[str, Any]]:
-    """The summary of each training of a version, by its folder."""
-    counters = trained.manifest["counters"]
-    found: dict[str, dict[str, Any]] = dict(counters["networks"])
-    for trainings in counters["further"].values():
-        found |= trainings
     return found
 
 
