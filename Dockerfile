@@ -2,7 +2,7 @@
 FROM python:3.11-slim-bookworm
 
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends make git openjdk-17-jre-headless openssh-client \
+    && apt-get install --yes --no-install-recommends make openjdk-17-jre-headless openssh-client \
     && rm -rf /var/lib/apt/lists/*
 
 # MPI refuses root. The environment belongs to this user from the beginning: a later chown would store all of it twice.

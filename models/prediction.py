@@ -127,4 +127,5 @@ def rows_of(batch: pa.RecordBatch | pa.Table, name: str) -> NDArray[Any]:
     lengths = column.value_lengths().unique()
     if len(lengths) > 1:
         raise InputError(f"column {name} has lists of different lengths. Make the features again.")
-    return as_numpy(column.flatten()).reshape(batch.num_rows, -1)
+    width = lengths[0].as_py() if len(lengths) else 0
+    return as_numpy(column.flatten()).reshape(batch.num_rows, width)

@@ -17,6 +17,7 @@ import uproot
 from numpy.typing import NDArray
 
 from models.errors import InputError, ModelError
+from models.prediction import rows_of
 
 TREE_NAME: Final = "predictions"
 #: Events per conversion and write: one basket of each branch.
@@ -140,14 +141,10 @@ def _columns(batch: pa.RecordBatch, branches: Sequence[str]) -> Mapping[str, Any
 
 def _scores(predictions: pa.Table | pa.RecordBatch, num_classes: int) -> NDArray[np.float32]:
     """(num_events, num_classes) probabilities."""
-    if predictions.num_rows == 0:
-        return np.empty((0, num_classes), dtype=np.float32)
-    lists = predictions.column("probability")
-    if isinstance(lists, pa.ChunkedArray):
-        lists = pa.concat_arrays(lists.chunks)
-    if lists.value_lengths().unique().to_pylist() != [num_classes]:
+    scores = rows_of(predictions, "probability")
+    if len(scores) and scores.shape[1] != num_classes:
         raise InputError(f"an event needs {num_classes} probabilities, one per class. Predict again.")
-    return np.asarray(lists.flatten().to_numpy()).reshape(predictions.num_rows, num_classes)
+    return scores.reshape(-1, num_classes)
 
 
 def _uuid_halves(texts: pa.StringArray) -> NDArray[np.uint64]:

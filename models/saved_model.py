@@ -13,7 +13,7 @@ from torch import nn
 
 from features.columns import INPUT_COLUMNS
 from models.errors import InputError, SavedModelError
-from models.networks.classifier import Classifier
+from models.networks.classifier import Classifier, fresh
 from models.networks.network_settings import NetworkSettings
 from models.networks.registry import settings_from_json
 from models.networks.scaling_layer import Scaler
@@ -75,7 +75,7 @@ def build(spec: ModelSpec) -> Classifier:
     for name in spec.settings.inputs:
         if INPUT_COLUMNS[name].is_scaled:
             _check_scaler(name, spec.scalers)
-    return spec.settings.build(spec.scalers, len(spec.classes))
+    return fresh(spec.settings, spec.scalers, len(spec.classes))
 
 
 def save_model(model: nn.Module, spec: ModelSpec, folder: Path) -> None:

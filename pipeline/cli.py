@@ -22,18 +22,8 @@ from pipeline.command_line import (
 from pipeline.terminal.exit_codes import Exit, err, out, with_exit_code
 
 
-def stage_command(name: str, words: str, *, moved: Mapping[str, str] | None = None) -> None:
-    """Make the command of a stage without own options."""
-
-    def work(asked: Asked, force: ForceOption = False, exit_code: ExitCodeOption = False) -> None:
-        _run(asked, name, force=force, exit_code=exit_code)
-
-    work.__name__, work.__doc__ = name, words
-    command(work, moved=moved)
-
-
-def optional_stage_command(name: str, words: str) -> None:
-    """Make the command of a stage that only some configs want."""
+def stage_command(name: str, words: str, *, is_optional: bool = False, moved: Mapping[str, str] | None = None) -> None:
+    """Make the command of a stage without own options; only some configs want an optional one."""
 
     def work(
         asked: Asked,
@@ -51,7 +41,7 @@ def optional_stage_command(name: str, words: str) -> None:
             _run(asked, name, force=force, exit_code=exit_code)
 
     work.__name__, work.__doc__ = name, words
-    command(work)
+    command(work, moved=moved, without=() if is_optional else ("if_wanted",))
 
 
 def _run(asked: Asked, *names: str, force: bool, exit_code: bool) -> None:
@@ -93,12 +83,14 @@ def run(
         run(asked.run_folder(), until=until, force=force)
 
 
-optional_stage_command(
-    "simulate", "Make events: generator, pile-up and a fast detector to ROOT files (Spark; extra `simulate`)."
+stage_command(
+    "simulate",
+    "Make events: generator, pile-up and a fast detector to ROOT files (Spark; extra `simulate`).",
+    is_optional=True,
 )
 stage_command("ingest", "ROOT files to events Parquet (Spark and uproot).")
 stage_command("features", "Events to high- and low-level features, split and mixed (Spark).")
-optional_stage_command("gridsearch", "Try perceptrons on high-level features by cross-validation (Spark).")
+stage_command("gridsearch", "Try perceptrons on high-level features by cross-validation (Spark).", is_optional=True)
 
 
 @partial(command, moved={"--compare": "compare"})
@@ -187,7 +179,7 @@ def compare(
         make(chosen)
 
 
-@partial(command, waits=False)
+@partial(command, without=["wait"])
 def validate_simulation(
     asked: Asked,
     reference: Annotated[
@@ -253,7 +245,7 @@ def clean(
     say(f"{len(found)} versions {'would be removed' if dry_run else 'removed'}, {total / 1e6:,.1f} MB")
 
 
-@partial(command, waits=False)
+@partial(command, without=["wait"])
 def load_test(
     asked: Asked,
     folder: Annotated[Path, typer.Argument(help="New folder for the files and their config.")],
@@ -266,7 +258,7 @@ def load_test(
     say(load_test(asked.run_folder(), folder, events, seed=seed))
 
 
-@partial(command, waits=False)
+@partial(command, without=["wait"])
 def config(asked: Asked, as_json: JsonOption = False) -> None:
     """Show every value of the config, and where it comes from: the default, the file or `--set`."""
     from pipeline.commands.config import as_json as in_json
@@ -278,7 +270,7 @@ def config(asked: Asked, as_json: JsonOption = False) -> None:
         say(*lines(asked.loaded()))
 
 
-@partial(command, waits=False)
+@partial(command, without=["wait"])
 def validate(asked: Asked) -> None:
     """Check the config and its input files: paths, trees, branches."""
     from pipeline.commands.validate import validate
@@ -307,7 +299,7 @@ def plan(
         say(*lines(plan(asked.run_folder())))
 
 
-@partial(command, waits=False)
+@partial(command, without=["wait"])
 def status(
     asked: Asked,
     as_json: JsonOption = False,
@@ -330,7 +322,7 @@ def status(
         out.print(table_of(asked.run_folder()))
 
 
-@partial(command, waits=False)
+@partial(command, without=["wait"])
 def doctor(asked: Asked, as_json: JsonOption = False) -> None:
     """Say what is wrong with this machine, and how to fix it."""
     from pipeline.commands.doctor import doctor

@@ -6,7 +6,7 @@ import inspect
 import json
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
@@ -87,9 +87,9 @@ class Asked(NamedTuple):
 def version(asked: bool) -> None:
     """Print the version and exit, if asked."""
     if asked:
-        from pipeline.runs.provenance import code_version, installed_version
+        from pipeline.runs.provenance import DISTRIBUTION, code_version, installed_version
 
-        say(f"hep-pipeline {installed_version('hep-pipeline') or '(not installed)'}, {code_version()}")
+        say(f"{DISTRIBUTION} {installed_version(DISTRIBUTION) or '(not installed)'}, {code_version()}")
         raise typer.Exit
 
 
@@ -101,14 +101,14 @@ def app_options(
 
 
 def command(
-    work: Callable[..., None], *, moved: Mapping[str, str] | None = None, waits: bool = True
+    work: Callable[..., None], *, moved: Mapping[str, str] | None = None, without: Collection[str] = ()
 ) -> Callable[..., None]:
     """Make a command of a function: its name is the command's, its docstring the help. Returns the function unchanged.
 
     Args:
         work: The function. Its first argument is `Asked`, the options that all commands share; the others are its own.
         moved: Former options, and what to type now. Help hides them; using one is an error.
-        waits: Whether the command may have to wait for another one.
+        without: Its own and common options that the command lacks, such as `wait` where it never waits for another one.
     """
     moved = moved or {}
 
@@ -125,8 +125,8 @@ def command(
     _, *options = inspect.signature(work, eval_str=True).parameters.values()
     options += [_moved_option(f"{work.__name__} {old}", new) for old, new in moved.items()]
     *shared, _ = inspect.signature(run, eval_str=True).parameters.values()
-    shared = [each for each in shared if waits or each.name != "wait"]
-    options = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*options, *shared)]
+    options = [each for each in (*options, *shared) if each.name not in without]
+    options = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in options]
     run.__name__, run.__doc__ = work.__name__, work.__doc__
     # Typer reads both.
     run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]

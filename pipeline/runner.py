@@ -271,7 +271,6 @@ class Runner:
                 store.commit(
                     folder,
                     manifest,
-                    earlier=context.current,
                     digests=result.digests,
                     taken_over=result.taken_over,
                 )

@@ -16,10 +16,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier
 
-from features.columns import INPUT_COLUMNS
 from features.matrices import columns_of, model_inputs
 from features.schema import readable
-from models.errors import InputError, ModelError, UndefinedMetricError
+from models.errors import UndefinedMetricError
 from models.evaluation.candidate import Candidate
 
 #: Least number of events of each class for early stopping, which uses a tenth of the events.
@@ -38,9 +37,6 @@ class BoostedTrees:
     #: Columns of the features Parquet that `probabilities` takes.
     inputs: ClassVar[tuple[str, ...]] = ("hlf",)
 
-    classes: list[str]
-    num_negative: int
-    """Number of events with a negative weight. They count as 0 in the training: a leaf could have no finite value."""
     trees: HistGradientBoostingClassifier
 
     @classmethod
@@ -63,10 +59,9 @@ class BoostedTrees:
             seed: Seed for the choice of events for bin edges and early stopping; at least 0.
 
         Raises:
-            ModelError: A label belongs to no class, or there are fewer than 2 classes.
             UndefinedMetricError: A class has no events of positive weight.
-            InputError: The features have another shape.
         """
+        # With a negative weight a leaf could have no finite value.
         positive = np.maximum(np.asarray(weights, dtype=np.float64), 0.0)
         counts = _count_events(labels, positive, classes)
         stops_early = bool(counts.min() >= FEWEST_TO_STOP_EARLY)
@@ -77,16 +72,12 @@ class BoostedTrees:
             random_state=seed,
         )
         # Leaf penalties are absolute: weights of 1 on average make them independent of the weights' unit.
-        trees.fit(_checked(hlf), labels, sample_weight=positive / positive.mean())
-        return cls(list(classes), int((weights < 0).sum()), trees)
+        trees.fit(hlf, labels, sample_weight=positive / positive.mean())
+        return cls(trees)
 
     def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        """Class probabilities (B, num_classes) of B events with column `hlf` (B, NUM_HLF); B is at least 1.
-
-        Raises:
-            InputError: The column has another shape.
-        """
-        return np.asarray(self.trees.predict_proba(_checked(columns["hlf"])), dtype=np.float32)
+        """Class probabilities (B, num_classes) of B events with column `hlf` (B, NUM_HLF); B is at least 1."""
+        return np.asarray(self.trees.predict_proba(columns["hlf"]), dtype=np.float32)
 
 
 def boosted_trees(
@@ -104,22 +95,8 @@ def boosted_trees(
 
 def _count_events(labels: NDArray[np.int64], weights: NDArray[np.float64], classes: Sequence[str]) -> NDArray[np.int64]:
     """Number of events of positive weight of each class."""
-    if len(classes) < 2 or not np.isin(labels, np.arange(len(classes))).all():
-        raise ModelError(
-            f"trees need at least 2 classes, and labels below the number of classes; the classes are {list(classes)}, "
-            f"the labels {np.unique(labels).tolist()}. Make the features again."
-        )
     counts = np.bincount(labels[weights > 0], minlength=len(classes))
     if not counts.all():
         missing = [name for name, count in zip(classes, counts, strict=True) if not count]
         raise UndefinedMetricError(f"trees cannot learn {missing}: no events of positive weight. Add files.")
     return counts
-
-
-def _checked(hlf: NDArray[Any]) -> NDArray[Any]:
-    shape = INPUT_COLUMNS["hlf"].shape
-    if hlf.shape[1:] != shape:
-        raise InputError(
-            f"column hlf has events of shape {hlf.shape[1:]}; trees take {shape}. Make the features again."
-        )
-    return hlf

@@ -6,24 +6,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import UndefinedMetricError
-from models.evaluation.intervals import ONE_SIGMA, Efficiency, WeightSums, share
+from models.evaluation.intervals import Efficiency, WeightSums, share
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
 
-def efficiency(passing: NDArray[np.bool_], weights: Floats, *, outside: float = ONE_SIGMA) -> Efficiency:
+def efficiency(passing: NDArray[np.bool_], weights: Floats) -> Efficiency:
     """Weighted share of events that pass, with the interval of `share`.
 
     Args:
         passing: (num_events,) whether each event passes.
         weights: (num_events,) event weights; with negative ones the value may lie outside 0 to 1.
-        outside: Probability outside the interval.
 
     Raises:
         UndefinedMetricError: The weights do not add up to more than 0.
     """
-    return share(WeightSums.of(weights[passing]), WeightSums.of(weights[~passing]), outside=outside)
+    return share(WeightSums.of(weights[passing]), WeightSums.of(weights[~passing]))
 
 
 def thresholds(scores: Floats, weights: Floats, wanted: Floats) -> Floats:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -120,7 +120,8 @@ def permutation_importance(
 
     def probabilities(exchange: Exchange, others: NDArray[np.int64]) -> Floats:
         found = []
-        for rows in _batches(num_events):
+        for first in range(0, num_events, _AT_ONCE):
+            rows = np.arange(first, min(first + _AT_ONCE, num_events))
             own, given = ({name: each[chosen] for name, each in columns.items()} for chosen in (rows, others[rows]))
             found.append(model.probabilities(exchange(own, given)).astype(np.float64))
             if on_events:
@@ -136,7 +137,3 @@ def permutation_importance(
         of_events, of_shuffles = mean[1:].std(ddof=1), drops[:, 0].std(ddof=1) / math.sqrt(repeats)
         importances[name] = Estimate(float(mean[0]), float(math.hypot(of_events, of_shuffles)))
     return importances
-
-
-def _batches(num_events: int) -> Iterator[NDArray[np.int64]]:
-    return (np.arange(first, min(first + _AT_ONCE, num_events)) for first in range(0, num_events, _AT_ONCE))

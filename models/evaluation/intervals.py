@@ -49,7 +49,7 @@ class WeightSums(NamedTuple):
         return self.weight**2 / self.weight2, self.weight2 / self.weight
 
 
-def share(passing: WeightSums, failing: WeightSums, *, outside: float = ONE_SIGMA) -> Efficiency:
+def share(passing: WeightSums, failing: WeightSums) -> Efficiency:
     """Weighted share that passes, with its interval.
 
     The weights of those that pass and of those that fail count separately, so that the interval is right where weights
@@ -61,7 +61,6 @@ def share(passing: WeightSums, failing: WeightSums, *, outside: float = ONE_SIGM
     Args:
         passing: Sums of the events that pass.
         failing: Sums of the others.
-        outside: Probability outside the interval.
 
     Raises:
         UndefinedMetricError: The weights do not add up to more than 0.
@@ -85,5 +84,5 @@ def share(passing: WeightSums, failing: WeightSums, *, outside: float = ONE_SIGM
         return float(of_passing * place / (of_passing * place + of_failing * (1 - place)))
 
     added = ((0.0, 1.0), (1.0, 0.0)) if min(num_passing, num_failing) < FEW else ((0.5, 0.5), (0.5, 0.5))
-    low, high = end(outside / 2, *added[0]), end(1 - outside / 2, *added[1])
+    low, high = end(ONE_SIGMA / 2, *added[0]), end(1 - ONE_SIGMA / 2, *added[1])
     return Efficiency(passing.weight / total.weight, low, high)

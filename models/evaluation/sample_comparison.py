@@ -143,17 +143,6 @@ def _perceptron(classes: Sequence[WeightedEvents], seed: int) -> Any:
     return network
 
 
-def distance(first: tuple[Floats, Floats], second: tuple[Floats, Floats]) -> float:
-    """Largest difference of two weighted cumulative distributions (Kolmogorov and Smirnov), from 0 to 1.
-
-    Examples:
-        >>> values, ones = np.arange(4.0), np.ones(4)
-        >>> distance((values, ones), (values, ones))
-        0.0
-    """
-    return cumulative_distance(*first, *second)
-
-
 @styled
 def plot_comparison(
     quantities: Mapping[str, tuple[tuple[Floats, Floats], tuple[Floats, Floats]]],
@@ -188,7 +177,7 @@ def plot_comparison(
                 ecolor=colour,
                 elinewidth=1,
             )
-        axes.set_xlabel(f"{quantity}   (D = {distance(first, second):.3f})", fontsize="small")
+        axes.set_xlabel(f"{quantity}   (D = {cumulative_distance(*first, *second):.3f})", fontsize="small")
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
         axes.tick_params(labelsize="small")
     legend_below(figure, panels[0])

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from features.columns import PARTICLE_FEATURE_NAMES
-from models.networks.classifier import Classifier, ListEncoder
+from models.networks.classifier import Classifier
 from models.networks.lepton_frame import runs_of
+from models.networks.particle_encoder import ParticleEncoder
 from models.networks.scaling_layer import Standardize
 
 #: Exactly one of these features of a particle is 1; all of them are 0 in a row of padding.
@@ -76,7 +77,7 @@ class HoldingEncoder(nn.Module):
     kinds: Tensor
     start: Tensor
 
-    def __init__(self, encoder: ListEncoder) -> None:
+    def __init__(self, encoder: ParticleEncoder) -> None:
         super().__init__()
         old = encoder.gru
         width, num_features = old.hidden_size, old.input_size

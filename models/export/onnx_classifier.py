@@ -46,18 +46,14 @@ class OnnxClassifier:
         return self.settings.inputs
 
     @classmethod
-    def load(cls, path: Path, *, threads: int = 1) -> OnnxClassifier:
+    def load(cls, path: Path) -> OnnxClassifier:
         """Read a file that `models.export.onnx_export.export_onnx` wrote.
-
-        Args:
-            path: The file.
-            threads: Number of threads for one call; with 1, a call runs in the caller's thread.
 
         Raises:
             SavedModelError: The file is missing, no ONNX file, damaged, of another version, or its network takes other
                 features than this code computes.
         """
-        session = open_session(path, threads=threads)
+        session = open_session(path)
         found = session.get_modelmeta().custom_metadata_map
         version = found.get("format_version")
         if version is None:
@@ -125,7 +121,7 @@ class OneEventClassifier:
     """
 
     def __init__(self, path: Path) -> None:
-        self._session = open_session(path, threads=1)
+        self._session = open_session(path)
         self._shapes = {each.name: tuple(each.shape) for each in self._session.get_inputs()}
         self.inputs = tuple(self._shapes)
 
@@ -150,14 +146,14 @@ def _with_rows(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     return np.pad(lists[:, :rows], ((0, 0), (0, missing), (0, 0))).reshape(len(values), *shape[1:])
 
 
-def open_session(path: Path, *, threads: int) -> Any:
-    """An onnxruntime session of a file, on the CPU.
+def open_session(path: Path) -> Any:
+    """An onnxruntime session of a file, on the CPU; a call runs in the caller's thread.
 
     Raises:
         SavedModelError: The file is missing, no ONNX file, or damaged.
     """
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
+    options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.log_severity_level = _FATAL
     # Memory patterns are off: onnxruntime would make and keep one for every new number of particles.

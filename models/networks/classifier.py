@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from itertools import pairwise
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,25 +13,18 @@ from numpy.typing import NDArray
 from torch import nn
 
 from models.inputs import input_tensors
-from models.networks.scaling_layer import Standardize
+from models.networks.network_settings import NetworkSettings
+from models.networks.scaling_layer import Scaler, Standardize
 
-
-class ListEncoder(Protocol):
-    """Frame, scaling and a GRU over particle lists; its state after the valid particles is the result."""
-
-    frame: nn.Module
-    scaling: Standardize
-    gru: nn.GRU
-
-    @property
-    def reads_from_end(self) -> bool:
-        """Whether the GRU reads the last valid particle first."""
+if TYPE_CHECKING:
+    # A type alone: other networks do not depend on its code.
+    from models.networks.particle_encoder import ParticleEncoder
 
 
 class Parts(NamedTuple):
     """A network of a common form: a list encoder or none, then linear layers with biases and ReLU between them."""
 
-    encoder: ListEncoder | None
+    encoder: ParticleEncoder | None
     scaling: Standardize | None
     """Scaling of the features that the layers take, beside the state of the encoder."""
     layers: Sequence[nn.Module]
@@ -48,10 +42,17 @@ class Classifier(nn.Module):
     * `particles`, (B, L, 19): see `features.columns.PARTICLE`; L is at least 1, and readers cut it to
       the longest event of the batch.
     * `num_particles`, (B,) int64: number of valid rows of `particles`, from the first; the other rows are padding.
+
+    Args:
+        settings: Settings of the network.
+        scalers: A scaler for each scaled input.
+        num_classes: Width of the output.
     """
 
-    #: Columns of the features Parquet that `forward` takes, in this order.
-    inputs: ClassVar[tuple[str, ...]]
+    def __init__(self, settings: NetworkSettings, scalers: Mapping[str, Scaler], num_classes: int) -> None:  # noqa: ARG002
+        super().__init__()
+        self.inputs = settings.inputs
+        """Columns of the features Parquet that `forward` takes, in this order."""
 
     def parts(self) -> Parts | None:
         """The parts of a network of this common form, which compiled code can train; None for others.
@@ -67,6 +68,12 @@ class Classifier(nn.Module):
         inputs = [tensor.to(weights.device) for tensor in input_tensors(columns, self.inputs, dtype=weights.dtype)]
         with torch.inference_mode():
             return np.asarray(torch.softmax(self(*inputs), dim=1).cpu().numpy(), dtype=np.float32)
+
+
+def fresh(settings: NetworkSettings, scalers: Mapping[str, Scaler], num_classes: int) -> Classifier:
+    """The network of some settings with fresh weights from torch's random state; arguments as for `Classifier`."""
+    network: Classifier = getattr(import_module(settings.module), settings.classifier)(settings, scalers, num_classes)
+    return network
 
 
 def dense(*widths: int) -> list[nn.Module]:

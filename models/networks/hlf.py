@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Mapping
 
 from torch import Tensor, nn
 from typing_extensions import override
 
 from features.columns import NUM_HLF
 from models.networks.classifier import Classifier, Parts, dense
+from models.networks.hlf_settings import HlfSettings
 from models.networks.scaling_layer import Scaler, Standardize
 
 
@@ -18,17 +18,15 @@ class HlfClassifier(Classifier):
 
     Examples:
         >>> import torch
-        >>> model = HlfClassifier([50], {"hlf": Scaler([0.0] * NUM_HLF, [1.0] * NUM_HLF)}, num_classes=3)
+        >>> model = HlfClassifier(HlfSettings(), {"hlf": Scaler([0.0] * NUM_HLF, [1.0] * NUM_HLF)}, num_classes=3)
         >>> model(torch.zeros(2, NUM_HLF)).shape
         torch.Size([2, 3])
     """
 
-    inputs: ClassVar[tuple[str, ...]] = ("hlf",)
-
-    def __init__(self, hidden: Sequence[int], scalers: Mapping[str, Scaler], num_classes: int) -> None:
-        super().__init__()
-        self.scaling = Standardize(*scalers["hlf"])
-        self.layers = nn.Sequential(*dense(NUM_HLF, *hidden), nn.Linear(hidden[-1], num_classes))
+    def __init__(self, settings: HlfSettings, scalers: Mapping[str, Scaler], num_classes: int) -> None:
+        super().__init__(settings, scalers, num_classes)
+        self.scaling = Standardize(scalers["hlf"])
+        self.layers = nn.Sequential(*dense(NUM_HLF, *settings.hidden), nn.Linear(settings.hidden[-1], num_classes))
 
     def forward(self, hlf: Tensor) -> Tensor:
         """Logits of raw high-level features."""

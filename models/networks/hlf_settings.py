@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from pydantic import Field, PositiveInt
 from typing_extensions import override
 
 from models.networks.network_settings import NetworkSettings
 
-if TYPE_CHECKING:
-    from models.networks.classifier import Classifier
-    from models.networks.scaling_layer import Scaler
-
 
 class HlfSettings(NetworkSettings):
     """A multilayer perceptron on the high-level features."""
 
     name: ClassVar[str] = "hlf"
+    classifier: ClassVar[str] = "HlfClassifier"
     inputs: ClassVar[tuple[str, ...]] = ("hlf",)
     not_built: ClassVar[frozenset[str]] = frozenset({"from_gridsearch"})
 
@@ -31,9 +27,3 @@ class HlfSettings(NetworkSettings):
     @override
     def is_searched(self) -> bool:
         return self.from_gridsearch
-
-    @override
-    def build(self, scalers: Mapping[str, Scaler], num_classes: int) -> Classifier:
-        from models.networks.hlf import HlfClassifier
-
-        return HlfClassifier(self.hidden, scalers, num_classes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +10,9 @@ from typing_extensions import override
 
 from features.columns import NUM_HLF
 from models.networks.classifier import Classifier, Parts, dense
+from models.networks.inclusive_settings import InclusiveSettings
 from models.networks.lepton_frame import frame_layer
-from models.networks.network_settings import Frame, ReadFrom
-from models.networks.particles import ParticleEncoder
+from models.networks.particle_encoder import ParticleEncoder
 from models.networks.scaling_layer import Scaler, Standardize
 
 
@@ -24,28 +23,18 @@ class InclusiveClassifier(Classifier):
 
     Examples:
         >>> scalers = {"hlf": Scaler([0.0] * NUM_HLF, [1.0] * NUM_HLF), "particles": Scaler([0.0] * 19, [1.0] * 19)}
-        >>> model = InclusiveClassifier(50, 25, ReadFrom.END, scalers, num_classes=3)
+        >>> model = InclusiveClassifier(InclusiveSettings(), scalers, num_classes=3)
         >>> model(torch.zeros(2, NUM_HLF), torch.zeros(2, 5, 19), torch.tensor([5, 1])).shape
         torch.Size([2, 3])
     """
 
-    inputs: ClassVar[tuple[str, ...]] = ("hlf", "particles", "num_particles")
-
-    def __init__(
-        self,
-        gru_width: int,
-        dense_width: int,
-        read_from: ReadFrom,
-        scalers: Mapping[str, Scaler],
-        num_classes: int,
-        *,
-        frame: Frame = Frame.DETECTOR,
-    ) -> None:
-        super().__init__()
-        self.encoder = ParticleEncoder(scalers["particles"], gru_width, read_from, frame=frame)
-        self.frame = frame_layer(frame, "hlf")
-        self.scaling = Standardize(*scalers["hlf"])
-        self.layers = nn.Sequential(*dense(gru_width + NUM_HLF, dense_width), nn.Linear(dense_width, num_classes))
+    def __init__(self, settings: InclusiveSettings, scalers: Mapping[str, Scaler], num_classes: int) -> None:
+        super().__init__(settings, scalers, num_classes)
+        width = settings.dense_width
+        self.encoder = ParticleEncoder(settings, scalers["particles"])
+        self.frame = frame_layer(settings.frame, "hlf")
+        self.scaling = Standardize(scalers["hlf"])
+        self.layers = nn.Sequential(*dense(settings.gru_width + NUM_HLF, width), nn.Linear(width, num_classes))
 
     def forward(self, hlf: Tensor, particles: Tensor, num_particles: Tensor) -> Tensor:
         """Logits of raw high-level features and raw particles."""

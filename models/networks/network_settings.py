@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict
-
-if TYPE_CHECKING:
-    from models.networks.classifier import Classifier
-    from models.networks.scaling_layer import Scaler
+from pydantic import BaseModel, ConfigDict, PositiveInt
 
 
 class ReadFrom(StrEnum):
@@ -37,13 +32,13 @@ class NetworkSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     name: ClassVar[str]
-    """Name of the network in the config and on disk."""
+    """Name of the network in the config and on disk, and of its module."""
+    classifier: ClassVar[str]
+    """Its class there."""
     inputs: ClassVar[tuple[str, ...]]
     """Columns of the features Parquet that the network takes, in the order of its `forward`."""
     not_built: ClassVar[frozenset[str]] = frozenset()
     """Fields that do not change the network, such as `from_gridsearch`."""
-    before: ClassVar[Mapping[str, Any]] = {}
-    """Fields that files of earlier versions lack, with the values of these versions."""
 
     @classmethod
     def summary(cls) -> str:
@@ -55,14 +50,10 @@ class NetworkSettings(BaseModel):
         """Whether the network takes its settings from the grid search."""
         return False
 
-    def build(self, scalers: Mapping[str, Scaler], num_classes: int) -> Classifier:
-        """The network with fresh weights; this imports torch.
-
-        Args:
-            scalers: A scaler for each scaled input.
-            num_classes: Width of the output.
-        """
-        raise NotImplementedError
+    @property
+    def module(self) -> str:
+        """The module of the network, which imports torch and these settings."""
+        return f"models.networks.{self.name}"
 
     def to_json(self) -> dict[str, Any]:
         """Name and fields; `models.networks.registry.settings_from_json` reads them."""
@@ -73,7 +64,15 @@ class ParticleNetworkSettings(NetworkSettings):
     """Settings that all networks on particles have."""
 
     inputs: ClassVar[tuple[str, ...]] = ("particles", "num_particles")
-    before: ClassVar[Mapping[str, Any]] = {"frame": Frame.DETECTOR}
 
     frame: Frame = Frame.LEPTON
     """Directions in which the network sees an event; fewer events suffice with `lepton`."""
+
+
+class RecurrentSettings(ParticleNetworkSettings):
+    """Settings of networks with a GRU over the particle list."""
+
+    gru_width: PositiveInt = 50
+    """Width of the GRU's state, which summarises the particle list; at least 1."""
+    read_from: ReadFrom = ReadFrom.END
+    """End of the particle list at which the GRU starts: `end` (its last state is that after the lepton) or `start`."""

@@ -17,7 +17,9 @@ def scaled_rows(scaling: Standardize, particles: Tensor, num_particles: Tensor) 
         RuntimeError: An event has more particles than the list has rows; an exported network fails in the same way.
 
     Examples:
-        >>> rows, is_valid = scaled_rows(Standardize([1.0], [2.0]), torch.full((2, 3, 1), 5.0), torch.tensor([2, 0]))
+        >>> from models.networks.scaling_layer import Scaler
+        >>> scaling = Standardize(Scaler([1.0], [2.0]))
+        >>> rows, is_valid = scaled_rows(scaling, torch.full((2, 3, 1), 5.0), torch.tensor([2, 0]))
         >>> rows[..., 0], is_valid
         (tensor([[2., 2., 0.],
                 [0., 0., 0.]]), tensor([[ True,  True, False],

@@ -23,7 +23,7 @@ class Pixels(nn.Module):
 
     def __init__(self, scaler: Scaler, side: int) -> None:
         super().__init__()
-        self.scaling = Standardize(*scaler)
+        self.scaling = Standardize(scaler)
         self.side = side
 
     def forward(self, images: Tensor) -> Tensor:

@@ -29,19 +29,28 @@ else:
     ModelName = Literal[tuple(NETWORKS)]
 
 
-def settings_from_json(content: Mapping[str, Any]) -> NetworkSettings:
-    """Read the settings that `NetworkSettings.to_json` wrote.
-
-    Keys of other networks, which files of earlier versions also hold, are ignored. A key that they lack has the value
-    that it had then.
+def settings_of(content: Mapping[str, Any]) -> NetworkSettings:
+    """Settings of a network from its `name` and the settings that are not the defaults.
 
     Raises:
         KeyError: The name is missing, or there is no network of that name.
-        ValueError: A value is invalid.
+        ValueError: A value is invalid, or there is no such setting.
     """
-    kind = NETWORKS[content["name"]]
-    own = {key: value for key, value in content.items() if key in kind.model_fields}
-    return kind.model_validate({**kind.before, **own})
+    own = dict(content)
+    return NETWORKS[own.pop("name")].model_validate(own)
+
+
+def settings_from_json(content: Mapping[str, Any]) -> NetworkSettings:
+    """Read the settings that `NetworkSettings.to_json` wrote.
+
+    Raises:
+        KeyError: The name is missing, or there is no network of that name.
+        ValueError: A value is invalid, or other code wrote them: what it did without a key is no default of this code.
+    """
+    found = settings_of(content)
+    if missing := found.to_json().keys() - content.keys():
+        raise ValueError(f"the settings of {found.name} lack {', '.join(sorted(missing))}: other code wrote them")
+    return found
 
 
 class _Names(BaseModel):
@@ -77,6 +86,11 @@ class NetworksSettings(_Sections):
         """Settings of one network."""
         section: NetworkSettings = getattr(self, name)
         return section
+
+    @property
+    def modules(self) -> list[str]:
+        """The modules of the networks to train."""
+        return [self.of(name).module for name in self.names]
 
     @property
     def searched(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -17,7 +17,7 @@ class Scaler(NamedTuple):
     """Standard deviations, greater than 0; 1 for constant columns."""
     log_above: list[float] = []  # noqa: RUF012 - nobody changes it
     """Sizes in the column's unit above which it is scaled as its logarithm, 0 for a linear column; empty if all are
-    linear, as in models of earlier versions."""
+    linear."""
     limit: float | None = None
     """Largest size of a scaled value."""
 
@@ -33,9 +33,9 @@ class Standardize(nn.Module):
     All numbers are constants of the model, computed on the training split.
 
     Examples:
-        >>> Standardize([10.0], [2.0])(torch.tensor([[14.0]]))
+        >>> Standardize(Scaler([10.0], [2.0]))(torch.tensor([[14.0]]))
         tensor([[2.]])
-        >>> Standardize([0.0], [1.0], [0.1], 10.0)(torch.tensor([[-1.0], [1e9]]))
+        >>> Standardize(Scaler([0.0], [1.0], [0.1], 10.0))(torch.tensor([[-1.0], [1e9]]))
         tensor([[-2.9982],
                 [10.0000]])
     """
@@ -46,23 +46,17 @@ class Standardize(nn.Module):
     """`Scaler.log_above`, 1 for a linear column."""
     is_logarithmic: Tensor
 
-    def __init__(
-        self,
-        mean: Sequence[float],
-        std: Sequence[float],
-        log_above: Sequence[float] = (),
-        limit: float | None = None,
-    ) -> None:
+    def __init__(self, scaler: Scaler) -> None:
         super().__init__()
+        mean, std, log_above, self.limit = scaler
         # Double precision first, so that float32 and float64 models scale by the same numbers.
         self.register_buffer("mean", torch.tensor(mean, dtype=torch.float64).to(torch.get_default_dtype()))
         inverse = 1.0 / torch.tensor(std, dtype=torch.float64)
         self.register_buffer("inverse_std", inverse.to(torch.get_default_dtype()))
-        # Not among the weights on disk, so that those of earlier versions fit.
+        # Not among the weights on disk: the specification of the network has them.
         self.register_buffer("unit", torch.tensor([each or 1.0 for each in log_above]), persistent=False)
         self.register_buffer("is_logarithmic", torch.tensor([each > 0 for each in log_above]), persistent=False)
         self.has_units = len(log_above) > 0
-        self.limit = limit
 
     def forward(self, columns: Tensor) -> Tensor:
         """Scale (..., num_columns) raw features."""

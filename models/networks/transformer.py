@@ -9,7 +9,6 @@ each layer on them again. Its class token (after Touvron et al. 2021) is here: a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +17,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from features.columns import NUM_PARTICLE_FEATURES
 from models.networks.classifier import Classifier
 from models.networks.lepton_frame import frame_layer
-from models.networks.network_settings import Frame
 from models.networks.padding import scaled_rows
 from models.networks.scaling_layer import Scaler, Standardize
+from models.networks.transformer_settings import TransformerSettings
 
 
 class AttentionBlock(nn.Module):
@@ -80,40 +79,20 @@ class InducedBlock(nn.Module):
 class TransformerClassifier(Classifier):
     """Raw particles (B, L, 19) and their numbers (B,) to logits (B, num_classes), whatever the order of the particles.
 
-    Args:
-        width: Width of the vector of each particle.
-        heads: Number of attention heads; a divisor of the width.
-        blocks: Number of blocks.
-        points: Number of inducing points of each block.
-        scalers: Scaler of the 19 features, by column.
-        num_classes: Width of the output.
-        frame: Directions in which it sees the particles.
-
     Examples:
         >>> scalers = {"particles": Scaler([0.0] * 19, [1.0] * 19)}
-        >>> model = TransformerClassifier(32, 4, 2, 16, scalers, num_classes=3)
+        >>> model = TransformerClassifier(TransformerSettings(), scalers, num_classes=3)
         >>> model(torch.zeros(2, 5, 19), torch.tensor([5, 1])).shape
         torch.Size([2, 3])
     """
 
-    inputs: ClassVar[tuple[str, ...]] = ("particles", "num_particles")
-
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        blocks: int,
-        points: int,
-        scalers: Mapping[str, Scaler],
-        num_classes: int,
-        *,
-        frame: Frame = Frame.DETECTOR,
-    ) -> None:
-        super().__init__()
-        self.frame = frame_layer(frame, "particles")
-        self.scaling = Standardize(*scalers["particles"])
+    def __init__(self, settings: TransformerSettings, scalers: Mapping[str, Scaler], num_classes: int) -> None:
+        super().__init__(settings, scalers, num_classes)
+        width, heads = settings.width, settings.heads
+        self.frame = frame_layer(settings.frame, "particles")
+        self.scaling = Standardize(scalers["particles"])
         self.embedding = nn.Sequential(nn.Linear(NUM_PARTICLE_FEATURES, width), nn.ReLU(), nn.Linear(width, width))
-        self.blocks = nn.ModuleList(InducedBlock(width, heads, points) for _ in range(blocks))
+        self.blocks = nn.ModuleList(InducedBlock(width, heads, settings.points) for _ in range(settings.blocks))
         self.token = learnt(1, width)
         self.pool = AttentionBlock(width, heads)
         self.output = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, num_classes))

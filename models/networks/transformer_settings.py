@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self
 
 from pydantic import PositiveInt, model_validator
-from typing_extensions import override
 
 from models.networks.network_settings import ParticleNetworkSettings
-
-if TYPE_CHECKING:
-    from models.networks.classifier import Classifier
-    from models.networks.scaling_layer import Scaler
 
 
 class TransformerSettings(ParticleNetworkSettings):
     """A set transformer: attention among the particles by way of a few learnt points, and a class token."""
 
     name: ClassVar[str] = "transformer"
+    classifier: ClassVar[str] = "TransformerClassifier"
 
     width: PositiveInt = 32
     """Width of the vector of each particle; a multiple of `heads`."""
@@ -34,11 +29,3 @@ class TransformerSettings(ParticleNetworkSettings):
         if self.width % self.heads:
             raise ValueError(f"width {self.width} is no multiple of the number of heads, {self.heads}")
         return self
-
-    @override
-    def build(self, scalers: Mapping[str, Scaler], num_classes: int) -> Classifier:
-        from models.networks.transformer import TransformerClassifier
-
-        return TransformerClassifier(
-            self.width, self.heads, self.blocks, self.points, scalers, num_classes, frame=self.frame
-        )

@@ -16,7 +16,7 @@ def wide_perceptron(scaler: Scaler) -> nn.Module:
         scaler: Scaler of the 784 pixels.
     """
     return nn.Sequential(
-        Standardize(*scaler),
+        Standardize(scaler),
         nn.Linear(784, 1000),
         nn.ReLU(),
         nn.Linear(1000, 2000),

@@ -25,6 +25,7 @@ from pipeline.machine.facts import read_machine
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
 from pipeline.runs.code_meaning import code_digests
+from pipeline.runs.outputs import content_digest
 from pipeline.runs.provenance import code_version, now, package_versions
 from pipeline.runs.store import write_atomically
 from pipeline.stages.train import Train, modules_of_method
@@ -39,7 +40,7 @@ from training.studies.calibration import calibrated, plan_calibration, read_or_m
 from training.studies.figures import draw_all
 from training.studies.judging import judge
 from training.studies.measures import measure_of
-from training.studies.plan import PlannedRun, Subject, dataset_digest, digest_of, digest_of_study, planned_runs
+from training.studies.plan import PlannedRun, Subject, digest_of, digest_of_study, planned_runs
 from training.studies.predictions import weights_of_test
 from training.studies.run_in_simulator import simulate_all
 from training.studies.run_on_ranks import measure_all, num_steps
@@ -106,7 +107,7 @@ def _study_of(path: Path, form: str, changes: dict[str, Any] | None = None) -> S
         return Study(path.stem, form, StudySettings.model_validate(content))
     except ValidationError as cause:
         place = f"{path}{' with the section compare of the config' if changes else ''}"
-        raise ConfigError(explain(cause, StudySettings, place=place, of_file=None, overrides=[])) from None
+        raise ConfigError(explain(cause, StudySettings, place=place)) from None
 
 
 def list_studies() -> Grid:
@@ -250,7 +251,7 @@ def code_of(subject: Subject, train: TrainSettings, is_simulated: bool) -> str:
     modules = [f"training.studies.run_{'in_simulator' if is_simulated else 'on_ranks'}", *modules_of_method(train)]
     modules += [] if is_simulated else ["training.launching.rank_process"]
     settings = subject.settings
-    modules += [type(settings).__module__, settings.network.__module__ if isinstance(settings, HepSettings) else ""]
+    modules += [type(settings).__module__, settings.network.module if isinstance(settings, HepSettings) else ""]
     return _digest_of_code(tuple(filter(None, modules)))
 
 
@@ -292,7 +293,7 @@ def _subject(run_folder: RunFolder, study: Study) -> tuple[Subject, dict[str, An
     settings = HepSettings(folder=features.folder.absolute(), network=config.model.of(chosen))
     about = {"version": features.name, "classes": dataset.classes, "sample_note": config.report.sample_note}
     counts = {split: [*found, sum(found)] for split, found in dataset.counts.items()}
-    digest = dataset_digest(features.folder)
+    digest = content_digest(features.files, {}, ["dataset.json", "scaler.json", *(f"{split}/*" for split in SPLITS)])
     return Subject(settings, digest), about | {"counts": counts, "digest": digest}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 from ingestion.secrets import redact_all
@@ -50,8 +49,8 @@ def doctor(run_folder: RunFolder, say: Callable[[str], None]) -> Diagnosis:
 
 def _try(found: Diagnosis, run_folder: RunFolder, say: Callable[[str], None]) -> Diagnosis:
     from ingestion.root_format import ZLIB_LIBRARY
+    from pipeline.machine.launching import hosts_of
     from training.errors import LaunchError
-    from training.launching.launcher import no_hosts
     from training.launching.probing import describe_devices, probe_mpi
 
     settings = run_folder.config.train
@@ -65,13 +64,8 @@ def _try(found: Diagnosis, run_folder: RunFolder, say: Callable[[str], None]) ->
     say(str(found.devices))
     if settings.workers == 1 or settings.launcher == "spark-agents":
         return found
-    hosts = no_hosts
     try:
-        if settings.launcher == "spark":
-            from training.launching.spark_job import spark_hosts
-
-            hosts = partial(spark_hosts, run_folder.spark.context())
-        found = found._replace(ranks=probe_mpi(settings, hosts))
+        found = found._replace(ranks=probe_mpi(settings, hosts_of(settings, run_folder.spark.context)))
     except (LaunchError, MachineError) as error:
         found = found._replace(error=str(error))
     finally:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from pipeline.config import Config
 from pipeline.configuration.local_folder import chosen_folder
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.errors import RunFolderError, cannot_write
@@ -26,8 +28,7 @@ def load_test(run_folder: RunFolder, folder: Path, num_events: int, *, seed: int
     """
     from ingestion.errors import EmptySampleError
     from ingestion.files import found_files
-    from ingestion.load_test import TREE, branch_map, write_load_test
-    from ingestion.schema import WEIGHT_PREFIX
+    from ingestion.load_test import write_load_test
 
     config = run_folder.config
     folder = chosen_folder(folder, "load-test")
@@ -51,6 +52,16 @@ def load_test(run_folder: RunFolder, folder: Path, num_events: int, *, seed: int
         files = write_load_test(
             found.infos, config.ingest, num_events, folder, rng=np.random.default_rng(seed), on_events=bar
         )
+    path = folder / "load_test.yaml"
+    path.write_text(write_yaml(_config_for(files, config)), encoding="utf-8")
+    return f"{sum(map(len, files.values()))} files; next: python -m pipeline run --config {path}"
+
+
+def _config_for(files: Mapping[str, Sequence[Path]], config: Config) -> dict[str, Any]:
+    """The content of a config for the files of each sample, like that of the events they are copied from."""
+    from ingestion.load_test import TREE, branch_map
+    from ingestion.schema import WEIGHT_PREFIX
+
     content: dict[str, Any] = config.model_dump(mode="json", exclude_unset=True)
     if config.spark.conf:
         # The file holds no credentials; commands get them by --set.
@@ -82,6 +93,4 @@ def load_test(run_folder: RunFolder, folder: Path, num_events: int, *, seed: int
     if config.ingest.weights:
         # The copies' branches have the names of the columns.
         content["ingest"]["weights"] = {name: f"{WEIGHT_PREFIX}{name}" for name in config.ingest.weights}
-    path = folder / "load_test.yaml"
-    path.write_text(write_yaml(content), encoding="utf-8")
-    return f"{sum(map(len, files.values()))} files; next: python -m pipeline run --config {path}"
+    return content

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from pipeline.errors import USER_ERRORS, PromotionError, cannot_write
 from pipeline.run_folder import RunFolder
 from pipeline.runs.fingerprint import Fingerprint
 from pipeline.runs.model_registry import Registry
-from pipeline.runs.outputs import changed_files
+from pipeline.runs.outputs import changed_files, content_digest
 from pipeline.runs.provenance import code_version, now
 from pipeline.runs.seen_events import copy_record
 from pipeline.runs.store import Version
@@ -100,11 +100,13 @@ def _promote(
     force: bool,
 ) -> Verdict:
     trained, rates = upstream["train"], rates_before(run_folder.config, upstream)
+    model = f"{network}/model/*"
+    _refuse_changed_files(trained, model)
     candidate = _read(network, trained.folder / network, dataset)
     _refuse_seen_events(candidate, dataset, force=force)
     registry = Registry(run_folder.config.run_dir, network)
     current = registry.recovered()
-    digest = _digest(trained.folder / network / "model")
+    digest = content_digest(trained.files, {}, [model])
     if current is not None and current.manifest["digest"] == digest:
         if not changed_files(current.folder, current.files):
             return Verdict(network, promoted=False, reason=f"it is in use already, as {current.name}")
@@ -127,6 +129,19 @@ def _promote(
         return Verdict(network, promoted=False, reason=reason + advice)
     _publish(run_folder, registry, trained, digest, found)
     return Verdict(network, promoted=True, reason=reason if is_better else f"--force, although {reason}")
+
+
+def _refuse_changed_files(trained: Version, pattern: str) -> None:
+    """Refuse a model that is not the one that was trained: its copy would be called unchanged.
+
+    Raises:
+        PromotionError: A file is missing, or its bytes changed.
+    """
+    changed = changed_files(trained.folder, [each for each in trained.files if fnmatchcase(each.path, pattern)])
+    if changed:
+        raise PromotionError(
+            f"{changed[0].place(trained.folder)} is gone or changed since its training. Train again with --force."
+        )
 
 
 def _decide(found: Estimate, current: Version, num_events: int, needed: float) -> tuple[bool, str]:
@@ -206,11 +221,3 @@ def _is_export_of(trained: Version, exported: Version) -> bool:
     """Whether a version of `export` holds the networks of a training; an equal training has the same ones."""
     read = Fingerprint.from_json(exported.made_from).inputs.get("train")
     return read is not None and read.digest == STAGE_OF["export"].content_read(trained)
-
-
-def _digest(folder: Path) -> str:
-    """Digest of the content of a model."""
-    digest = hashlib.sha256()
-    for name in ("model.json", "weights.pt"):
-        digest.update((folder / name).read_bytes())
-    return digest.hexdigest()

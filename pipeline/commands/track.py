@@ -49,9 +49,7 @@ class _Training(NamedTuple):
         records = (folder / "metrics" / "rank-0.jsonl").read_text(encoding="utf-8").splitlines()
         summary = trained.manifest["counters"]["networks"][network]
         settings = {name: run[name] for name in ("model", "train")}
-        # Trainings of earlier releases have no time.
-        end = _seconds(summary.get("created", trained.manifest["created"]))
-        return cls(settings, [*map(json.loads, records)], summary["seconds"], end)
+        return cls(settings, [*map(json.loads, records)], summary["seconds"], _seconds(summary["created"]))
 
     @property
     def start(self) -> float:

@@ -75,5 +75,4 @@ def _refuse_unknown_keys_of_studies(changes: Mapping[str, Any]) -> None:
             ]
             if unknown:
                 of_names = ValidationError.from_exception_data(cause.title, unknown)
-                words = explain(of_names, section, place=f"{place} of the config", of_file=None, overrides=[])
-                raise ConfigError(words) from None
+                raise ConfigError(explain(of_names, section, place=f"{place} of the config")) from None

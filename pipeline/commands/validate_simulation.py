@@ -20,7 +20,7 @@ from pipeline.terminal.progress import Bar
 if TYPE_CHECKING:
     from ingestion.settings import SampleSettings
     from models.evaluation.bootstrap import Estimate
-    from models.evaluation.sample_comparison import WeightedEvents
+    from models.evaluation.sample_comparison import Transfer, WeightedEvents
 
 #: Goals: the area under the curve of boosted trees, and the loss of accuracy of a network.
 AUC_GOAL: Final = 0.60
@@ -53,7 +53,8 @@ def validate_simulation(run_folder: RunFolder, reference: Sequence[str], out: Pa
     """
     from features.columns import HLF_NAMES
     from ingestion.settings import SampleSettings
-    from models.evaluation.sample_comparison import distance, plot_comparison, separation, transfer
+    from models.evaluation.curves import cumulative_distance
+    from models.evaluation.sample_comparison import plot_comparison, separation, transfer
     from models.evaluation.style import PlotLabels, save_figure
 
     config = run_folder.config
@@ -85,32 +86,33 @@ def validate_simulation(run_folder: RunFolder, reference: Sequence[str], out: Pa
             for words, quantities in (("features", columns), ("candidates", candidates)):
                 figure = plot_comparison(quantities, ("this simulation", "reference"), labels)
                 save_figure(figure, folder / f"{sample.name}-{words}")
-            distances = {name: round(distance(*each), 4) for name, each in {**columns, **candidates}.items()}
+            apart = {
+                name: round(cumulative_distance(*one, *two), 4) for name, (one, two) in (columns | candidates).items()
+            }
             found[sample.name] = {
                 "events": len(one.features), "reference_events": len(two.features),
-                "auc": area._asdict(), "distances": distances,
+                "auc": area._asdict(), "distances": apart,
             }  # fmt: skip
             lines.append(
                 f"{sample.name}: {len(one.features)} against {len(two.features)} events; boosted trees tell them apart "
                 f"with AUC {area.value:.3f} +- {area.error:.3f} (goal {AUC_GOAL:.2f}: {_verdict(area, AUC_GOAL)})"
             )
         moved = {"reference": transfer(theirs, ours, seed=_SEED), "simulation": transfer(ours, theirs, seed=_SEED)}
-    for tested, each in moved.items():
-        lines.append(
-            f"tested on the {tested}: a network trained on it reaches {each.own.value:.3f} +- {each.own.error:.3f}, "
-            f"one trained on the other {each.other.value:.3f} +- {each.other.error:.3f}; "
-            f"loss {each.loss.value:+.3f} +- {each.loss.error:.3f} "
-            f"(goal {LOSS_GOAL:.2f}: {_verdict(each.loss, LOSS_GOAL)})"
-        )
-    content = {
-        "samples": found,
-        "transfer": {
-            name: {key: value._asdict() for key, value in each._asdict().items()} for name, each in moved.items()
-        },
-        "goals": {"auc": AUC_GOAL, "loss": LOSS_GOAL},
+    transferred = {
+        name: {key: value._asdict() for key, value in each._asdict().items()} for name, each in moved.items()
     }
+    content = {"samples": found, "transfer": transferred, "goals": {"auc": AUC_GOAL, "loss": LOSS_GOAL}}
     (folder / "validation.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
-    return [*lines, f"figures and numbers: {folder}"]
+    return [*lines, *map(_about_transfer, moved, moved.values()), f"figures and numbers: {folder}"]
+
+
+def _about_transfer(tested: str, moved: Transfer) -> str:
+    own, other, loss = moved
+    return (
+        f"tested on the {tested}: a network trained on it reaches {own.value:.3f} +- {own.error:.3f}, one trained on "
+        f"the other {other.value:.3f} +- {other.error:.3f}; loss {loss.value:+.3f} +- {loss.error:.3f} "
+        f"(goal {LOSS_GOAL:.2f}: {_verdict(loss, LOSS_GOAL)})"
+    )
 
 
 def _named(reference: Sequence[str], config: Config) -> dict[str, list[str]]:

@@ -25,8 +25,8 @@ def explain(
     model: type[BaseModel],
     *,
     place: str,
-    of_file: ValidationError | None,
-    overrides: Sequence[Override],
+    of_file: ValidationError | None = None,
+    overrides: Sequence[Override] = (),
 ) -> str:
     """All mistakes of a config, one per line; those of the file come first.
 
@@ -34,7 +34,7 @@ def explain(
         error: The mistakes of the config with its overrides.
         model: The model of the config.
         place: Name of the file.
-        of_file: The mistakes of the file alone.
+        of_file: The mistakes of the file alone; None if it has none.
         overrides: The overrides of the command line.
     """
     known = set() if of_file is None else {(each["loc"], each["msg"]) for each in of_file.errors()}

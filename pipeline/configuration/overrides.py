@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 from ruamel.yaml.error import YAMLError
 
 from pipeline.configuration.credentials import Property, shown
@@ -85,6 +84,8 @@ def put(content: dict[str, Any], override: Override, model: type[BaseModel]) -> 
         {'train': {'epochs': 3}, 'classes': ['jets', 'ttbar', 'W+jets']}
     """
     where: Any = content
+    section: type[BaseModel] | None = model
+    default: Any = None
     for place, key in enumerate(override.keys):
         name = short(".".join(map(str, override.keys[:place])))
         if isinstance(where, list):
@@ -95,10 +96,16 @@ def put(content: dict[str, Any], override: Override, model: type[BaseModel]) -> 
         if place == len(override.keys) - 1:
             where[key] = override.value
             return
-        tag = _tag_of(model, override.keys[: place + 1])
+        field = section.model_fields.get(str(key)) if section else None
+        section = section_of(field.annotation) if field else None
+        if place == 0:
+            default = field.get_default(call_default_factory=True) if field else None
+        else:
+            default = getattr(default, str(key), None) if isinstance(default, BaseModel) else None
+        # The key that names the kind of the section, if it has several kinds.
+        tag = field.discriminator if field and isinstance(field.discriminator, str) else None
         if isinstance(where, dict) and where.get(key) is None:
             # A section that is off by default is null.
-            default = _default(model, override.keys[: place + 1])
             of_kind = getattr(default, tag, default) if tag else None
             where[key] = copy.deepcopy(default) if isinstance(default, list) else of_kind or {}
         if tag and isinstance(where[key], str):
@@ -129,22 +136,3 @@ def _find(path: str, model: type[BaseModel]) -> tuple[Keys, Any]:
         else:
             kind = without_none(arguments[-1]) if get_origin(kind) in (list, dict) else None
     return tuple(keys), kind
-
-
-def _tag_of(model: type[BaseModel], keys: Keys) -> str | None:
-    """The key that names the kind of a section, if it has several kinds."""
-    section: type[BaseModel] | None = model
-    field: FieldInfo | None = None
-    for key in keys:
-        field = section.model_fields.get(str(key)) if section else None
-        section = section_of(field.annotation) if field else None
-    return field.discriminator if field and isinstance(field.discriminator, str) else None
-
-
-def _default(model: type[BaseModel], keys: Keys) -> Any:
-    """The default of a key; None if there is none."""
-    field = model.model_fields.get(str(keys[0]))
-    found = None if field is None else field.get_default(call_default_factory=True)
-    for key in keys[1:]:
-        found = getattr(found, str(key), None) if isinstance(found, BaseModel) else None
-    return found

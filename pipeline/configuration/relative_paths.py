@@ -22,39 +22,34 @@ def count_from_folder(path: Path, content: dict[str, Any]) -> None:
     Raises:
         ConfigError: A path exists only from the current folder, at which paths of earlier releases started.
     """
-    folder = path.parent
-    if folder.resolve() == Path.cwd():
+    if path.parent.resolve() == Path.cwd():
         return
     run_dir = content.get("run_dir")
     if isinstance(run_dir, str) and not run_dir.startswith("~"):
-        content["run_dir"] = _moved("run_dir", run_dir, path, str(folder), is_there=_is_run_folder)
-    simulate = content.get("simulate")
-    processes = simulate.get("processes") if isinstance(simulate, dict) else None
-    for number, process in enumerate(processes if isinstance(processes, list) else []):
-        if isinstance(process, dict) and isinstance(file := process.get("file"), str):
-            where = f"simulate.processes.{number}.file"
-            process["file"] = _moved(where, file, path, str(folder), is_there=os.path.exists)
-    samples = content.get("samples")
-    for number, sample in enumerate(samples if isinstance(samples, list) else []):
-        files = sample.get("files") if isinstance(sample, dict) else None
-        if isinstance(files, list):
-            # In a pattern, the name of the folder is escaped.
-            sample["files"] = [
-                _moved(f"samples.{number}.files", each, path, _folder_for(each, folder), is_there=_matches)
-                if isinstance(each, str)
-                else each
-                for each in files
-            ]
+        content["run_dir"] = _moved("run_dir", run_dir, path, is_there=_is_run_folder)
+    for number, process in _mappings(content.get("simulate"), "processes"):
+        if isinstance(file := process.get("file"), str):
+            process["file"] = _moved(f"simulate.processes.{number}.file", file, path, is_there=os.path.exists)
+    for number, sample in _mappings(content, "samples"):
+        files: Any = sample.get("files")
+        for place, pattern in enumerate(files if isinstance(files, list) else []):
+            if isinstance(pattern, str):
+                files[place] = _moved(f"samples.{number}.files", pattern, path, is_there=_matches)
 
 
-def _folder_for(pattern: str, folder: Path) -> str:
-    return glob.escape(str(folder)) if glob.has_magic(pattern) else str(folder)
+def _mappings(section: Any, key: str) -> list[tuple[int, dict[str, Any]]]:
+    """Numbers and items of a list in a section, without those of a wrong type."""
+    found = section.get(key) if isinstance(section, dict) else None
+    return [each for each in enumerate(found if isinstance(found, list) else []) if isinstance(each[1], dict)]
 
 
-def _moved(key: str, name: str, path: Path, folder: str, *, is_there: Callable[[str], bool]) -> str:
-    """A path from a folder; absolute paths and URLs stay unchanged."""
+def _moved(key: str, name: str, path: Path, *, is_there: Callable[[str], bool]) -> str:
+    """A path or pattern from the folder of a file; absolute paths and URLs stay unchanged."""
     if "://" in name:
         return name
+    # In a pattern, the name of the folder is escaped.
+    is_pattern = is_there is _matches and glob.has_magic(name)
+    folder = glob.escape(str(path.parent)) if is_pattern else str(path.parent)
     moved = os.path.join(folder, name)  # noqa: PTH118 - patterns keep their signs
     if not is_there(moved) and is_there(name):
         raise ConfigError(

@@ -103,15 +103,10 @@ def count_checks(needs: Collection[Need] = tuple(Need)) -> int:
     return len(_checks_for(needs))
 
 
-def render(findings: Sequence[Finding], needs: Collection[Need] = tuple(Need)) -> str:
-    """The findings as lines for the terminal.
-
-    Args:
-        findings: The result of `examine`.
-        needs: The needs that it got, for the number of checks.
-    """
+def render(findings: Sequence[Finding]) -> str:
+    """The result of `examine` as lines for the terminal; none are found by all checks."""
     if not findings:
-        return f"nothing wrong found ({count_checks(needs)} checks)"
+        return f"nothing wrong found ({count_checks()} checks)"
     return "\n".join(f"{found.severity}: {found.problem}\n    fix: {found.fix}" for found in findings)
 
 

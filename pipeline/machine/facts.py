@@ -16,10 +16,9 @@ from typing import Final
 
 from packaging.requirements import Requirement
 
-from pipeline.runs.provenance import installed_version
+from pipeline.runs.provenance import DISTRIBUTION, installed_version
 from training.cores import usable_cores
 
-_DISTRIBUTION: Final = "hep-pipeline"
 INTERPRETER_VARIABLES: Final = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 _JAVA_TIMEOUT_SECONDS: Final = 20
 _PATH_MAX: Final = 4096
@@ -223,7 +222,7 @@ def _is_usable(folder: Path) -> bool:
 def _unmet_requirements() -> Mapping[str, str | None]:
     """Unmet requirements of pyproject.toml; none if this project is on the path without being installed."""
     try:
-        return _unmet(tuple(metadata.requires(_DISTRIBUTION) or ()))
+        return _unmet(tuple(metadata.requires(DISTRIBUTION) or ()))
     except metadata.PackageNotFoundError:
         return {}
 

@@ -37,7 +37,7 @@ def refuse_unshared(spark: SparkContext, folder: Path, inputs: Iterable[str] = (
         return sorted(set(spark.parallelize(range(slots), slots).map(look).collect()) - {""})
 
     if "://" in str(folder):
-        if problems := problems_of(_reaching(str(folder), list(paths.values()))):
+        if problems := problems_of(_looking(str(folder), paths.values())):
             raise MachineError(
                 f"executors of {spark.master} do not reach what they need: {'; '.join(problems[:_MOST_NAMED])}. Give "
                 f"them the packages of `.[s3]`, the credentials in their environment (spark.executorEnv.AWS_...) and "
@@ -48,7 +48,7 @@ def refuse_unshared(spark: SparkContext, folder: Path, inputs: Iterable[str] = (
         # Executors may run as another user.
         Path(probe).chmod(0o777)
         Path(probe, "driver").touch()
-        problems = problems_of(_looking(Path(probe, "driver"), list(paths.values())))
+        problems = problems_of(_looking(str(folder.absolute()), paths.values(), Path(probe, "driver")))
     if problems:
         raise MachineError(
             f"the executors of {spark.master} do not share the storage of the driver, {socket.gethostname()}: "
@@ -58,40 +58,34 @@ def refuse_unshared(spark: SparkContext, folder: Path, inputs: Iterable[str] = (
         )
 
 
-def _looking(written: Path, inputs: list[Path]) -> Callable[[int], str]:
-    """What a task does: it returns a problem, or nothing. A closure, since executors have no module of this package."""
-    seconds, folder = _TASK_SECONDS, written.parents[1]
+def _looking(folder: str, inputs: Iterable[Path], written: Path | None = None) -> Callable[[int], str]:
+    """What a task does: it returns a problem, or nothing. A closure, since executors have no module of this package.
+
+    Args:
+        folder: Folder for outputs.
+        inputs: Inputs that must be there.
+        written: File of the driver in a folder that all hosts mount; None on object storage, whose library is the
+            executor's own.
+    """
+    seconds, needed = _TASK_SECONDS, list(inputs)
 
     def look(number: int) -> str:
         time.sleep(seconds)
         host = socket.gethostname()
-        if not written.exists():
-            return f"{host} does not see {folder}"
         try:
-            written.with_name(f"executor-{number}").touch()
-        except OSError as error:
-            return f"{host} cannot write into {folder} ({error.strerror})"
-        hidden = [str(path) for path in inputs if not path.exists()]
-        return f"{host} does not see {hidden[0]}" if hidden else ""
+            if written is None:
+                import fsspec  # noqa: PLC0415
 
-    return look
-
-
-def _reaching(url: str, inputs: list[Path]) -> Callable[[int], str]:
-    """The same for object storage, whose library is the executor's own."""
-    seconds = _TASK_SECONDS
-
-    def look(number: int) -> str:  # noqa: ARG001
-        import fsspec  # noqa: PLC0415
-
-        time.sleep(seconds)
-        host = socket.gethostname()
-        try:
-            system, name = fsspec.core.url_to_fs(url)
-            system.ls(name, refresh=True)
+                system, name = fsspec.core.url_to_fs(folder)
+                system.ls(name, refresh=True)
+            elif not written.exists():
+                return f"{host} does not see {folder}"
+            else:
+                written.with_name(f"executor-{number}").touch()
         except Exception as error:  # noqa: BLE001 - the driver reports it
-            return f"{host} cannot list {url} ({type(error).__name__}: {error})"
-        hidden = [str(path) for path in inputs if not path.exists()]
+            does = "list" if written is None else "write into"
+            return f"{host} cannot {does} {folder} ({type(error).__name__}: {error})"
+        hidden = [str(path) for path in needed if not path.exists()]
         return f"{host} does not see {hidden[0]}" if hidden else ""
 
     return look

@@ -16,10 +16,9 @@ from matplotlib.figure import Figure
 from features.distributions import HISTOGRAMMED, HISTOGRAMS
 from models.evaluation.axis_labels import axis_label
 from models.evaluation.style import (
-    COLOURS,
-    DASHES,
     PlotLabels,
     legend_below,
+    line_look,
     new_grid,
     plain,
     save_figure,
@@ -76,11 +75,10 @@ def plot_distributions(histograms: Mapping[str, hist.Hist[Any]], classes: Sequen
                 of_class.axes[0].edges,
                 yerr=[down, errors],
                 ax=axes,
-                color=COLOURS[index % len(COLOURS)],
-                linestyle=DASHES[index % len(DASHES)],
                 linewidth=1.4,
                 label=plain(class_name),
                 flow="none",
+                **line_look(index),
             )
         axes.set_xlabel(axis_label(feature), fontsize="small")
         axes.tick_params(labelsize="x-small")

@@ -107,11 +107,10 @@ def content(
     }
     if "gridsearch" in versions:
         config["gridsearch"] = versions["gridsearch"].manifest["config"]["gridsearch"]
-    steps = cutflow(ingest["counters"], features["counters"], config)
-    metrics = evaluate["counters"]
+    selected, metrics = features["counters"], evaluate["counters"]
+    steps = cutflow(ingest["counters"], selected, config)
     return {
-        "title": config["report"]["title"],
-        "sample_note": config["report"]["sample_note"],
+        **{key: report[key] for key in ("title", "sample_note")},
         "created": evaluate["created"],
         "warnings": warnings(versions),
         "samples": [sample["name"] for sample in config["samples"]],
@@ -120,21 +119,16 @@ def content(
         "cutflow": steps,
         "weighted": any(each.is_uneven for step in steps for each in step.yields.values()),
         "bad_files": ingest["counters"]["bad_files"],
-        "feeds_evenly": features["counters"]["feeds_evenly"],
-        "splits": features["counters"]["splits"],
-        "dropped_by_balancing": features["counters"]["dropped_by_balancing"],
+        **{key: selected[key] for key in ("feeds_evenly", "splits", "dropped_by_balancing")},
         "balance": config["features"]["balance"],
-        "normalisation": features["counters"]["normalisation"],
+        "normalisation": selected["normalisation"],
         "integrated_luminosity": config["features"]["integrated_luminosity"],
         "gridsearch": versions["gridsearch"].manifest["counters"] if "gridsearch" in versions else None,
         "networks": train["counters"]["networks"],
         "further": train["counters"]["further"],
-        "num_events": metrics["num_events"],
-        "signal": metrics["signal"],
-        "runs": metrics["runs"],
-        "rates_before": metrics["rates_before"],
+        **{key: metrics[key] for key in ("num_events", "signal", "runs", "rates_before")},
         "luminosity": config["evaluate"]["luminosity"],
-        "rates_note": config["report"]["rates_note"],
+        "rates_note": report["rates_note"],
         **{key: metrics[key] for key in ("mixture", "best", "behind_best")},
         "answer": summary.answer(metrics),
         "shown_point": summary.point_to_show(metrics["runs"]),
@@ -145,13 +139,8 @@ def content(
         "files": ingest["inputs"],
         "config_yaml": write_yaml(config),
         "stages": [
-            {
-                "name": name,
-                "version": version.name,
-                "created": version.manifest["created"],
-                "seconds": version.manifest["seconds"],
-                "checks": version.manifest["checks"],
-            }
+            {"name": name, "version": version.name}
+            | {key: version.manifest[key] for key in ("created", "seconds", "checks")}
             for name, version in versions.items()
         ],
         "code": evaluate["code_version"],

@@ -55,8 +55,7 @@ class Fingerprint(NamedTuple):
         """From the manifest."""
         inputs = {identity: Input(each["name"], each["digest"]) for identity, each in content["inputs"].items()}
         parts = {name: cls.from_json(part) for name, part in content["parts"].items()}
-        # Some manifests hold code as pairs.
-        return cls(inputs, content["config"], dict(content["code"]), parts)
+        return cls(inputs, content["config"], content["code"], parts)
 
     def without_inputs(self, names: Iterable[str]) -> Fingerprint:
         """The fingerprint without some inputs."""

@@ -33,14 +33,14 @@ class Registry(StageStore):
         """The registries of all networks with promoted models, by name."""
         return [cls(run_dir, path.name) for path in sorted((run_dir / REGISTRY).glob("*")) if path.is_dir()]
 
-    def promoted(self) -> list[str]:
-        """Names of the models that were not withdrawn, the oldest first."""
-        return [name for name in self.complete() if _WITHDRAWN not in (self.manifest_of(name) or {})]
+    def promoted(self) -> dict[str, str]:
+        """Digests of the models that were not withdrawn, by name of their version, the oldest first."""
+        manifests = {name: self.manifest_of(name) or {} for name in self.complete()}
+        return {name: each.get("digest", name) for name, each in manifests.items() if _WITHDRAWN not in each}
 
     def models(self) -> list[str]:
         """Names of the promoted models, the oldest first; of a model that a repair published again, the newest."""
-        newest = {(self.manifest_of(name) or {}).get("digest", name): name for name in self.promoted()}
-        return sorted(newest.values(), key=number_of)
+        return sorted({digest: name for name, digest in self.promoted().items()}.values(), key=number_of)
 
     def withdrawn_digests(self) -> set[str]:
         """Digests of the models that were rolled back."""
@@ -49,22 +49,15 @@ class Registry(StageStore):
 
     def earlier_models(self, current: Version) -> list[str]:
         """Names of the models before one, the oldest first. A repair publishes the same model again."""
-        return [
-            name
-            for name in self.promoted()
-            if number_of(name) < number_of(current.name) and not self._holds(name, current)
-        ]
+        digest, number = current.manifest["digest"], number_of(current.name)
+        return [name for name, each in self.promoted().items() if number_of(name) < number and each != digest]
 
     def withdraw(self, version: Version, when: str) -> None:
         """Mark a model as rolled back, in every version that holds it."""
-        for name in self.promoted():
-            if self._holds(name, version):
+        for name, digest in self.promoted().items():
+            if digest == version.manifest["digest"]:
                 twin = Version(name, self.folder / name, self.manifest_of(name) or {})
                 self.rewrite_manifest(twin, twin.manifest | {_WITHDRAWN: when})
-
-    def _holds(self, name: str, other: Version) -> bool:
-        """Whether a version holds the same model as another."""
-        return bool((self.manifest_of(name) or {}).get("digest") == other.manifest["digest"])
 
     def recovered(self) -> Version | None:
         """The model in use; a missing pointer is first set to the newest promoted model.
@@ -77,7 +70,7 @@ class Registry(StageStore):
         """
         promoted = self.promoted()
         if promoted and not self.pointer.exists():
-            self.point_to(promoted[-1])
+            self.point_to(max(promoted, key=number_of))
         return self.current()
 
     def remove_unpublished(self) -> None:

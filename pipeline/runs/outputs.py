@@ -10,6 +10,7 @@ import contextlib
 import filecmp
 import json
 import os
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -19,30 +20,18 @@ import xxhash
 
 from ingestion.storage import answers, file_digest, place, sizes_below
 
-#: Keys of JSON about the time, speed or source of a result, rather than the result.
-NOT_CONTENT: Final = frozenset(
-    {
-        "created",
-        "consensus_distance",
-        "events_per_second",
-        "exchange_seconds",
-        "hidden_seconds",
-        "files_read",
-        "kernel_outputs_taken_over",
-        "latency",
-        "latency_us",
-        "lies_in",
-        "per_rank",
-        "samples_per_second",
-        "seconds",
-        "seconds_by_kind",
-        "speed_up",
-        "started_from",
-        "training_seconds",
-        "trainings_taken_over",
-        "wait_seconds",
-        "waiting_files",
-    }
+#: Of the record and the summary of a training.
+_OF_TRAINING: Final = (
+    "consensus_distance|created|exchange_seconds|hidden_seconds|per_rank|samples_per_second|seconds|seconds_by_kind"
+    "|started_from|wait_seconds"
+)
+#: Places of JSON, and of the counters, about the time, speed or source of a result, rather than the result. Whole
+#: places, since samples and classes may have any name.
+NOT_CONTENT: Final = re.compile(
+    r"counters/kernel_outputs_taken_over|counters/kernel_outputs/\d+/lies_in|dataset\.json/lies_in"
+    r"|search\.json/(seconds|speed_up|training_seconds|trainings_taken_over|scores/\d+/latency)"
+    rf"|(counters/networks/[^/]+|counters/further/[^/]+/[^/]+|rank-0\.jsonl/\d+)/({_OF_TRAINING})"
+    r"|export\.json/[^/]+/(events_per_second|latency_us)"
 )
 #: Pattern of all counters of a manifest, among the files that a stage reads; `counters/weights` is one.
 COUNTERS: Final = "counters/*"
@@ -76,28 +65,33 @@ class OutputFile(NamedTuple):
 
 
 def written_files(
-    folder: Path, but: Collection[str], *, before: Path, files_before: Iterable[OutputFile]
+    folder: Path, but: Collection[str], *, earlier: Iterable[tuple[Path, Iterable[OutputFile]]]
 ) -> list[OutputFile]:
     """All files of a version, by path. They and their names are flushed to disk.
 
     Args:
         folder: The version's folder.
         but: Names of files to leave out, such as the manifest.
-        before: Folder of the version whose files may have been taken over.
-        files_before: Its files. One that was taken over keeps its digest: a new one would hide damage.
+        earlier: Folder and files of each earlier version, the newest first; read as far as needed. A file that was
+            taken over keeps its digest: a new one would hide damage.
     """
-    known = {each.path: each for each in files_before if not each.lies_in}
-    found = []
     inside = sorted(folder.rglob("*"))
-    for path in (path for path in inside if path.is_file() and path.name not in but):
+    paths = {each.relative_to(folder).as_posix(): each for each in inside if each.is_file() and each.name not in but}
+    known: dict[str, OutputFile] = {}
+    left = set(paths)
+    for before, files in earlier:
+        those = [each for each in files if each.path in left and not each.lies_in]
+        known |= {each.path: each for each in those if _is_taken_over(paths[each.path], before / each.path)}
+        # A link that this version does not explain is of an older one, which a continued run has taken it over from.
+        left = {name for name in left - known.keys() if paths[name].stat().st_nlink > 1}
+        if not left:
+            break
+    for path in paths.values():
         with path.open("rb") as file:
             os.fsync(file.fileno())
-        name = path.relative_to(folder).as_posix()
-        is_known = name in known and _is_taken_over(path, before / name)
-        found.append(known[name] if is_known else _described(path, name))
     for path in (folder, *(path for path in inside if path.is_dir())):
         flush_folder(path)
-    return found
+    return [known.get(name) or _described(path, name) for name, path in paths.items()]
 
 
 def flush_folder(folder: Path) -> None:
@@ -142,25 +136,31 @@ def content_digest(files: Iterable[OutputFile], counters: Mapping[str, Any], pat
         patterns: Patterns of paths below its folder, and of counters as `COUNTERS`; `*` also matches slashes.
     """
     content = {each.path: each.content for each in files}
-    content |= {f"counters/{name}": each for name, each in counters.items() if name not in NOT_CONTENT}
+    content |= {f"counters/{name}": each for name, each in counters.items()}
     return digest_of({path: each for path, each in content.items() if any(fnmatchcase(path, one) for one in patterns)})
 
 
-def digest_of(value: object) -> str:
+def digest_of(value: object, place: str = "") -> str:
     """Digest of a JSON value, without `NOT_CONTENT`.
 
+    Args:
+        value: The value.
+        place: Name of its file.
+
     Examples:
-        >>> digest_of({"accuracy": 0.9, "seconds": 3.1}) == digest_of({"accuracy": 0.9, "seconds": 2.8})
+        >>> first, second = (digest_of({"folds": 4, "seconds": each}, "search.json") for each in (3.1, 2.8))
+        >>> first == second
         True
     """
-    return xxhash.xxh3_128_hexdigest(json.dumps(_content(value), sort_keys=True).encode())
+    return xxhash.xxh3_128_hexdigest(json.dumps(_content(value, place), sort_keys=True).encode())
 
 
-def _content(value: object) -> Any:
+def _content(value: object, place: str) -> Any:
     if isinstance(value, dict):
-        return {str(key): _content(each) for key, each in value.items() if key not in NOT_CONTENT}
+        places = {key: f"{place}/{key}".removeprefix("/") for key in value}
+        return {str(key): _content(value[key], each) for key, each in places.items() if not NOT_CONTENT.fullmatch(each)}
     if isinstance(value, list | tuple):
-        return [_content(each) for each in value]
+        return [_content(each, f"{place}/{number}") for number, each in enumerate(value)]
     return value
 
 
@@ -171,7 +171,7 @@ def _digest_of_json(path: Path) -> str | None:
         value = json.loads(text) if path.suffix == ".json" else [json.loads(line) for line in text.splitlines()]
     except ValueError:
         return None
-    return digest_of(value)
+    return digest_of(value, path.name)
 
 
 def _is_taken_over(path: Path, old: Path) -> bool:

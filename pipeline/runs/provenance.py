@@ -11,6 +11,8 @@ from typing import Final
 
 from pipeline.runs.code_meaning import ROOT
 
+#: Name of this project among the installed packages.
+DISTRIBUTION: Final = "hep-pipeline"
 #: Packages whose versions can change numbers or figures.
 _PACKAGES: Final = (
     "awkward",
@@ -59,17 +61,18 @@ def installed_version(package: str) -> str | None:
 
 
 def code_version() -> str:
-    """Commit of the checkout, and whether files differ from it; `unknown` without a git checkout."""
+    """Commit of the checkout, and whether files differ from it; without a checkout the installed release."""
+    commit = _git("rev-parse", "--short=12", "HEAD")
+    if commit is None:
+        return f"release {installed_version(DISTRIBUTION) or 'unknown'}"
+    return f"commit {commit}" + (" with local changes" if _git("status", "--porcelain") else "")
+
+
+def _git(*arguments: str) -> str | None:
+    """What git says of the checkout; None if there is no git, no checkout or no commit."""
     git = shutil.which("git")
     if git is None or not (ROOT / ".git").exists():
-        return "unknown (no git checkout)"
-    commit = _git(git, "rev-parse", "--short=12", "HEAD")
-    if commit is None:
-        return "unknown (no commit)"
-    return f"commit {commit}" + (" with local changes" if _git(git, "status", "--porcelain") else "")
-
-
-def _git(git: str, *arguments: str) -> str | None:
+        return None
     try:
         done = subprocess.run(
             [git, "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False, timeout=30

@@ -17,7 +17,7 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -61,7 +61,7 @@ class Version(NamedTuple):
 
     def ran_same_code(self, entry_point: str) -> bool:
         """Whether the meaning of all imports of an entry point is the same as when this version was made."""
-        before = dict(self.made_from["code"])
+        before = self.made_from["code"]
         return all(before.get(name) == digest for name, digest in code_digests([entry_point]).items())
 
     @property
@@ -84,12 +84,9 @@ class StageStore:
         self.stage = stage
         self.stored = StoredFiles(storage / stage) if storage else None
         self.folder = run_dir / group / stage
-        self._holders = [run_dir / each for each in (group, Path(group, stage)) if each]
-
-    @property
-    def pointer(self) -> Path:
+        self.pointer = self.folder / POINTER
         """The file that names the version in use."""
-        return self.folder / POINTER
+        self._holders = [run_dir / each for each in (group, Path(group, stage)) if each]
 
     def current(self) -> Version | None:
         """The version that the pointer names; None before the first, or if earlier code made it.
@@ -178,7 +175,6 @@ class StageStore:
         folder: Path,
         manifest: dict[str, Any],
         *,
-        earlier: Version | None = None,
         digests: Mapping[str, str] | None = None,
         taken_over: Iterable[OutputFile] = (),
     ) -> Version:
@@ -187,16 +183,14 @@ class StageStore:
         Args:
             folder: The version folder.
             manifest: Its manifest, without the list of files.
-            earlier: The version whose local files it may have taken over, under the same paths.
             digests: Known digests of files on object storage, by path.
             taken_over: Files on object storage that an earlier version wrote.
 
         Raises:
             StorageInUseError: Another run folder has published a version of this number.
         """
-        before, files_before = (earlier.folder, earlier.files) if earlier else (folder, [])
         own = {MANIFEST, own_folders.MARKER}
-        files = written_files(folder, but=own, before=before, files_before=files_before)
+        files = written_files(folder, but=own, earlier=self._earlier_files())
         if self.stored:
             files += [*self.stored.written(folder.name, digests or {}), *taken_over]
         outputs = [each.to_json() for each in files]
@@ -210,6 +204,13 @@ class StageStore:
     def complete(self) -> list[str]:
         """Names of all complete versions, the oldest first."""
         return sorted((path.name for path in self._versions() if (path / MANIFEST).exists()), key=number_of)
+
+    def _earlier_files(self) -> Iterator[tuple[Path, list[OutputFile]]]:
+        """Folder and files of the complete versions whose manifests can be read, the newest first."""
+        for name in reversed(self.complete()):
+            folder = self.folder / name
+            with contextlib.suppress(OSError, ValueError, RunFolderError):
+                yield folder, Version(name, folder, self._manifest(folder)).files
 
     def manifest_of(self, name: str) -> dict[str, Any] | None:
         """Manifest of a version; None if it is gone or damaged."""

@@ -39,10 +39,7 @@ class Evaluate(Stage):
 
     def entry_points(self, config: Config) -> tuple[str, ...]:
         """Also the networks."""
-        return (
-            f"pipeline.stages.{self.name}",
-            *(config.model.of(network).__module__ for network in config.model.names),
-        )
+        return (f"pipeline.stages.{self.name}", *config.model.modules)
 
     def config_items(self, config: Config) -> dict[str, Any]:
         """The section `evaluate`, cross-sections, and the text of the plots."""
@@ -113,11 +110,12 @@ def _shifted(context: Context, dataset: FeatureDataset) -> dict[str, NDArray[np.
     from features.schema import identities
     from features.shifts import shifted_features
 
-    shifts = {}
-    for name, key in (("jet scale", "jets"), ("MET scale", "met")):
-        size = getattr(context.config.evaluate.systematics, "jet_scale" if key == "jets" else "met_scale")
-        for sign in (1, -1) if size else ():
-            shifts[f"{name} {100 * sign * size:+g} %"] = EnergyScales(**{key: 1 + sign * size})
+    sizes = context.config.evaluate.systematics
+    shifts = {
+        f"{name} {100 * shift:+g} %": EnergyScales(**{key: 1 + shift})
+        for name, key, size in (("jet scale", "jets", sizes.jet_scale), ("MET scale", "met", sizes.met_scale))
+        for shift in ((size, -size) if size else ())
+    }
     if not shifts:
         return {}
     ingested = context.upstream["ingest"]

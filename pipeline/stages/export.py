@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -44,10 +43,7 @@ class Export(Stage):
 
     def entry_points(self, config: Config) -> tuple[str, ...]:
         """Also the networks."""
-        return (
-            f"pipeline.stages.{self.name}",
-            *(config.model.of(network).__module__ for network in config.model.names),
-        )
+        return (f"pipeline.stages.{self.name}", *config.model.modules)
 
     def content_read(self, version: Version) -> str:
         """Of a training the models that are exported: the first of each network."""
@@ -180,21 +176,16 @@ def _provenance(context: Context, network: str) -> Provenance:
 
     trained, features = context.upstream["train"], context.upstream["features"]
     evaluated, points = context.upstream.get("evaluate"), None
-    # Evaluations of earlier code have no such file.
-    if evaluated is not None and (evaluated.folder / _WORKING_POINTS).is_file():
+    if evaluated is not None:
         points = json.loads((evaluated.folder / _WORKING_POINTS).read_text(encoding="utf-8")).get(network)
-    # The records of a training hold its times, so no other training has the same files.
+    # The records of a training hold its times, so no other training has the same bytes.
+    files = {each.path: each.digest for each in trained.files if each.path.startswith(f"{network}/")}
     return Provenance(
-        run_id=f"train {trained.name} {_digest(trained, f'{network}/*', of='digest')[:16]}",
+        run_id=f"train {trained.name} {digest_of(files)[:16]}",
         code={"train": trained.manifest["code_version"], "export": code_version()},
         digests={
-            "features": _digest(features, "train/*", of="content"),
-            "network": _digest(trained, f"{network}/model/*", of="content"),
+            "features": content_digest(features.files, {}, ["train/*"]),
+            "network": content_digest(trained.files, {}, [f"{network}/model/*"]),
         },
         working_points=points,
     )
-
-
-def _digest(version: Version, pattern: str, *, of: str) -> str:
-    """One digest of the files of a version that match a pattern: of their bytes (`digest`) or their `content`."""
-    return digest_of({each.path: getattr(each, of) for each in version.files if fnmatchcase(each.path, pattern)})

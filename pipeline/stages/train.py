@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -23,7 +22,6 @@ from pipeline.stages.base import Check, Context, Part, Result, Stage
 from pipeline.terminal.tables import describe, rank_table
 
 if TYPE_CHECKING:
-    from training.launching.rank import RunSpec
     from training.settings import TrainSettings
 
 
@@ -59,11 +57,14 @@ class Train(Stage):
     def _part(self, config: Config, network: ModelName, settings: TrainSettings) -> Part:
         items = {**flat_items(config.model.of(network), "model"), **flat_items(settings, "train")}
         code = [f"pipeline.stages.{self.name}", "training.launching.rank_process", "training.workloads.hep"]
-        code += [config.model.of(network).__module__, *modules_of_method(settings)]
+        code += [config.model.of(network).module, *modules_of_method(settings)]
         if settings.launcher == "spark-agents":
             code += ["training.agents.agent_process", "training.agents.run"]
-        is_searched = config.model.of(network).is_searched
-        return Part(items, tuple(code), ("features", "gridsearch") if is_searched else ("features",))
+        upstream = ["features"]
+        if config.model.of(network).is_searched:
+            upstream.append("gridsearch")
+            code.append("pipeline.runs.best_settings")
+        return Part(items, tuple(code), tuple(upstream))
 
     def can_continue(self, folder: Path) -> bool:
         """Whether an interrupted run left a checkpoint."""
@@ -107,7 +108,9 @@ class Train(Stage):
         if folder in context.taken_over_parts and context.current is not None:
             context.say(f"{folder}: nothing changed, taken over")
             _write_scalars(settings, context.out_dir / folder, context.console)
-            return summaries_of(context.current)[folder]
+            before = context.current.manifest["counters"]
+            found: dict[str, Any] = {**before["networks"], **before["further"].get(network, {})}[folder]
+            return found
         if any((context.out_dir / folder).glob("checkpoints/*/complete.json")):
             context.say(f"{folder}: training continues from the checkpoint of an interrupted run")
         return _train(context, network, folder, settings)
@@ -123,18 +126,10 @@ def modules_of_method(settings: TrainSettings) -> list[str]:
     return found
 
 
-def summaries_of(trained: Version) -> dict[str, dict[str, Any]]:
-    """The summary of each training of a version, by its folder."""
-    counters = trained.manifest["counters"]
-    found: dict[str, dict[str, Any]] = dict(counters["networks"])
-    for trainings in counters["further"].values():
-        found |= trainings
-    return found
-
-
 def _train(context: Context, network: ModelName, folder: str, settings: TrainSettings) -> dict[str, Any]:
     """Train a network into a folder; returns its summary."""
-    from training.gridsearch.choice import Choice
+    from pipeline.machine.launching import launcher_of
+    from pipeline.runs.best_settings import with_best_settings
     from training.launching.rank import RunSpec
     from training.loop.progress import Progress
     from training.workloads.hep_settings import HepSettings
@@ -142,12 +137,7 @@ def _train(context: Context, network: ModelName, folder: str, settings: TrainSet
     config, say = context.config, context.say
     model = config.model.of(network)
     if model.is_searched:
-        best = Choice.load(context.upstream["gridsearch"].folder / "best.json")
-        model, settings = best.applied_to(model, settings)
-        say(
-            f"from the grid search: layers {'-'.join(map(str, best.hidden))}, learning rate {best.learning_rate:g}, "
-            f"{best.epochs} epochs, {settings.batch_size} events a step and worker"
-        )
+        model, settings = with_best_settings(model, settings, context.upstream["gridsearch"], say)
     for sentence in (f"{folder}: {describe(settings)}", *settings.advice()):
         say(sentence)
     start_from = _start_from(context, network, model) if settings.warm_start else None
@@ -173,27 +163,12 @@ def _train(context: Context, network: ModelName, folder: str, settings: TrainSet
             )
             bar(done, progress.num_epochs * progress.num_steps, note)
 
-        _launch(context, spec)(on_progress=show, on_loss=say)
+        launcher_of(spec, context.start_spark)(on_progress=show, on_loss=say)
     summary: dict[str, Any] = json.loads((spec.out_dir / "summary.json").read_text(encoding="utf-8"))
     context.console.print(rank_table(summary))
     for sentence in about_what_was_left_out(summary):
         say(sentence)
     return {**summary, "started_from": None if start_from is None else start_from.name, "created": now()}
-
-
-def _launch(context: Context, spec: RunSpec) -> Callable[..., None]:
-    """What trains a network, with the configured launcher."""
-    if spec.train.launcher == "spark-agents":
-        from training.agents.spark_job import train_on_spark
-
-        return partial(train_on_spark, context.start_spark(), spec)
-    from training.launching.launcher import launch
-
-    if spec.train.launcher != "spark" or spec.train.workers == 1:
-        return partial(launch, spec)
-    from training.launching.spark_job import spark_hosts
-
-    return partial(launch, spec, hosts=partial(spark_hosts, context.start_spark()))
 
 
 def _write_scalars(settings: TrainSettings, training: Path, console: Console) -> None:

@@ -15,13 +15,12 @@ from typing import Any
 import pytest
 from airflow_home import DAG_FILE, ROOT, AirflowHome
 
+from pipeline.stages.table import STAGES
+
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(300)]
 
 #: In this order; the last three run only if a parameter says so.
-ORDER = [
-    *("simulate", "ingest", "features", "gridsearch", "train", "evaluate", "export", "report"),
-    *("promote", "track", "clean"),
-]
+ORDER = [*(stage.name for stage in STAGES), "promote", "track", "clean"]
 SCRIPT = Path(__file__).with_name("inspect_dag.py")
 OURS = {"pipeline", "ingestion", "features", "models", "training"}
 #: Beyond importing Airflow.

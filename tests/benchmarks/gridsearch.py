@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from features.columns import NUM_HLF
 from models.networks.hlf import HlfClassifier
+from models.networks.hlf_settings import HlfSettings
 from models.networks.scaling_layer import Scaler
 from training.compiled.optimizer import Constants
 from training.determinism import be_deterministic
@@ -60,7 +61,7 @@ def seconds_per_model(hidden: list[int], batch_size: int, *, num_steps: int) -> 
     member = Member(make_folds(rows.labels.numpy(), FOLDS, seed=1)[0], 1)
 
     def make_network() -> HlfClassifier:
-        return HlfClassifier(hidden, SCALERS, num_classes=3)
+        return HlfClassifier(HlfSettings(hidden=list(hidden)), SCALERS, num_classes=3)
 
     started = time.process_time()
     plain(make_network, rows, member, num_steps)

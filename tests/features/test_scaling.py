@@ -84,7 +84,7 @@ def test_displaced_tracks_are_visible_to_networks_and_no_value_is_too_large(bund
         (raw,) = read_events(info, IngestSettings(), start=0, stop=60)
         rows.append(particles_of(build_features(select_events(raw, info, IngestSettings()).table, FeatureSettings())))
     particles = np.concatenate(rows)
-    layer = Standardize(*Scaler.of(scaler_json(ColumnStatistics.of(particles, column.log_above), column)))
+    layer = Standardize(Scaler.of(scaler_json(ColumnStatistics.of(particles, column.log_above), column)))
     vertex = column.names.index("vertex_x")
     assert ColumnStatistics.of(particles).std[vertex] > 15
     row = torch.zeros(4, 19)

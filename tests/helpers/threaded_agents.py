@@ -9,10 +9,10 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+from training.agents.agent import make_agent
 from training.agents.crew import Cluster
 from training.agents.lifelines import AgentId, Lifeline
 from training.agents.local import AgentStart, Home
-from training.agents.making import make_agent
 from training.agents.messages import AbsentError, Given, Install, Message, Reduced, Take
 from training.agents.run import train_with_agents
 from training.launching.rank import RunSpec

@@ -11,7 +11,7 @@ from method_keys import nested
 from numpy.typing import NDArray
 
 from features.dataset import FeatureDataset
-from models.networks.registry import settings_from_json
+from models.networks.registry import settings_of
 from models.saved_model import load_model
 from training.launching.rank import RunSpec
 from training.loop.records import read_records
@@ -33,7 +33,7 @@ def make_spec(
     """
     out.mkdir(exist_ok=True)
     chosen = {"algorithm": "ar-sgd", "workers": 2, "epochs": 4, "batch_size": 8, "reader": "arrow"} | train
-    network = settings_from_json({"name": "hlf", "hidden": [10, 5]} | (model or {}))
+    network = settings_of({"name": "hlf", "hidden": [10, 5]} | (model or {}))
     workload = HepSettings(folder=dataset.folder, network=network, start_from=start_from)
     return RunSpec(workload, TrainSettings(**nested(chosen)), out)
 

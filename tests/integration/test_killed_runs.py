@@ -19,6 +19,7 @@ from ranks import wait_until
 from typer.testing import CliRunner
 from undisturbed_run import STAGES, Kill, Undisturbed, without_times
 
+from ingestion.storage import file_digest
 from pipeline.cli import app
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.runs.store import StageStore, Version
@@ -138,6 +139,14 @@ def retrain(run_dir: Path, shift: float) -> None:
     state = torch.load(path, weights_only=True)
     state[list(state)[-1]] += torch.arange(len(state[list(state)[-1]])) * shift
     torch.save(state, path)
+    # As a training publishes it.
+    store = StageStore(run_dir, "train")
+    trained = in_use(store)
+    digest = file_digest(path)
+    for each in trained.manifest["outputs"]:
+        if each["path"] == "hlf/model/weights.pt":
+            each |= {"size": path.stat().st_size, "digest": digest, "content": digest}
+    store.rewrite_manifest(trained, trained.manifest)
 
 
 def test_killed_in_the_middle_of_evaluating_elsewhere(undisturbed: Undisturbed, tmp_path: Path) -> None:

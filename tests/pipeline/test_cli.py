@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import threading
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow_home import DAG_FILE
 from command_line import SAMPLES, small_config
 from rich.console import Console
 from typer.main import get_command
@@ -57,6 +59,17 @@ def invoke(*arguments: str | Path) -> Any:
 def test_each_stage_is_a_command_of_its_name() -> None:
     assert {stage.name for stage in STAGES} <= set(COMMANDS)
     assert set(COMMANDS) == set(OWN)
+
+
+def test_airflow_has_a_task_of_each_stage_in_the_same_order() -> None:
+    """The file of the DAG imports nothing of ours, so it has names of its own."""
+    tree = ast.parse(DAG_FILE.read_text(encoding="utf-8"))
+    assigned = {ast.unparse(node.target): node.value for node in tree.body if isinstance(node, ast.AnnAssign)}
+    tasks = [[ast.literal_eval(each) for each in task.args[:2]] for task in assigned["TASKS"].elts]  # type: ignore[union-attr]
+    assert [name for name, _ in tasks[: len(STAGES)]] == [stage.name for stage in STAGES]
+    assert {name for name, _ in tasks} <= set(COMMANDS)
+    optional = {name for name, words in tasks if "--if-wanted" in words}
+    assert optional == {stage.name for stage in STAGES if stage.wanted_by}
 
 
 @pytest.mark.parametrize("name", OWN)

@@ -66,3 +66,44 @@ def test_a_flipped_byte_stays_known_until_the_network_is_trained_again(
     assert taken_over <= set(second.files)
     runner._run_stage(Networks(hlf=1, particles=2), force=True)
     assert verify(run_folder) == []
+
+
+class Interrupted(Networks):
+    """Its second network is not trained to the end; what is there can be continued."""
+
+    def can_continue(self, folder: Path) -> bool:
+        return (folder / "particles" / "half").exists()
+
+    def run(self, context: Context) -> Result:
+        (context.out_dir / "particles" / "half").touch()
+        raise KeyboardInterrupt
+
+
+class Continued(Networks):
+    """Continues what was interrupted: a network that is trained stays as it is."""
+
+    can_continue = Interrupted.can_continue
+
+    def run(self, context: Context) -> Result:
+        for name in self.seeds:
+            if not (context.out_dir / name / "weights.pt").exists():
+                (context.out_dir / name / "weights.pt").write_bytes(bytes(1000))
+        return Result(summary="trained")
+
+
+def test_damage_was_hidden_where_another_version_came_before_the_continuation(tmp_path: Path) -> None:
+    """What an interrupted run had taken over was compared with the version in use alone, which had another network."""
+    run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
+    runner, store = Runner(run_folder), run_folder.store("train")
+    runner._run_stage(Networks(hlf=1, particles=1), force=False)
+    with pytest.raises(KeyboardInterrupt):
+        runner._run_stage(Interrupted(hlf=1, particles=2), force=False)
+    runner._run_stage(Continued(hlf=3, particles=3), force=False)
+    (interrupted,) = store.unfinished()
+    with (interrupted / "hlf" / "weights.pt").open("r+b") as file:
+        file.write(b"x")
+    runner._run_stage(Continued(hlf=1, particles=2), force=False)
+    current = store.current()
+    assert current is not None
+    assert not interrupted.exists()
+    assert verify(run_folder) == [str(current.folder / "hlf" / "weights.pt")]

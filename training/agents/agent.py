@@ -6,16 +6,22 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import cast
 
 from training.agents.lifelines import AgentId
+from training.agents.local import AgentStart
 from training.agents.messages import AbsentError, Given, Install, Message, Take
 from training.agents.partition import Partition
 from training.agents.worker import PulledWorker
+from training.algorithms.mpca_rules import JointModelSettings
+from training.launching.rank import RunSpec, opened
 from training.loop.account import Account
+from training.loop.making import make_worker
 from training.loop.metering import Meter
 from training.loop.schedule import learning_rate
 from training.settings import TrainSettings
 from training.transports.basics import run_now
+from training.transports.transport import SingleTransport
 from training.workloads.work import Work
 
 
@@ -167,3 +173,34 @@ class Agent:
         run_now(self._worker.step(self._work.compute_gradient, num_samples))
         self._account.steps += 1
         self._meter.lap("compute")
+
+
+def make_agent(spec: RunSpec, start: AgentStart, joint: list[Install]) -> Agent:
+    """Build network, reader and method.
+
+    Args:
+        spec: The run.
+        start: The agent.
+        joint: The shards of the projected joint model.
+    """
+    settings, transport = spec.train, SingleTransport()
+    meter = Meter(transport.now)
+    workload, _, work = opened(spec, transport, rank=start.agent.number, meter=meter)
+    worker = make_worker(work.model, settings, transport)
+    rows = workload.group_rows("train")
+    partition = Partition(
+        rows,
+        index=start.agent.partition,
+        count=settings.workers,
+        batch_size=settings.batch_size,
+        seed=settings.seed,
+    )
+    return Agent(
+        settings,
+        work,
+        PulledWorker(cast("JointModelSettings", settings.algorithm), worker, joint),
+        partition,
+        meter,
+        agent=start.agent,
+        num_samples=sum(rows),
+    )

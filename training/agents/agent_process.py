@@ -27,7 +27,7 @@ def main(argv: list[str]) -> int:
         return 1
     try:
         # The driver hears of libraries that are missing here.
-        from training.agents.making import make_agent  # noqa: PLC0415
+        from training.agents.agent import make_agent  # noqa: PLC0415
         from training.launching.rank import RunSpec, without_denormals  # noqa: PLC0415
 
         agent = make_agent(RunSpec.load(Path(start.spec)), start, joint)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 from torch import nn
 from typing_extensions import override
 
-from models.networks.classifier import Classifier, ListEncoder
+from models.networks.classifier import Classifier, Parts
 from models.networks.lepton_frame import LeptonFrame, TurnedColumns
 from models.networks.scaling_layer import Standardize
 from training.compiled.kernel import Array, ColumnScaling, Integers, unscaled
 from training.compiled.perceptron import Perceptron, RowArrays, perceptron_gradients
 from training.compiled.recurrent import ParticleEvents, Recurrent, recurrent_gradient, steps_of
 from training.readers.batch import Batch, Rows
+
+if TYPE_CHECKING:
+    from models.networks.particle_encoder import ParticleEncoder
 
 
 class Batches(NamedTuple):
@@ -73,25 +76,21 @@ class RecurrentEngine(Engine):
 
     Args:
         encoder: Frame, scaling and GRU.
-        further: Scaling of the features that join the GRU's last state, if there are any.
-        frame: Frame of these features, if there are any.
-        layers: Linear layers with ReLU between them.
+        parts: The network; its further features join the GRU's last state.
     """
 
-    def __init__(
-        self, encoder: ListEncoder, further: Standardize | None, frame: nn.Module | None, layers: Sequence[nn.Module]
-    ) -> None:
-        head = PerceptronEngine(layers).network
+    def __init__(self, encoder: ParticleEncoder, parts: Parts) -> None:
+        head = PerceptronEngine(parts.layers).network
         scaling = column_scaling(encoder.scaling)
         real = scaling.mean.dtype
-        joined = unscaled(0, real) if further is None else column_scaling(further)
+        joined = unscaled(0, real) if parts.scaling is None else column_scaling(parts.scaling)
         self._network = Recurrent(
             encoder.gru.hidden_size,
             scaling,
             encoder.reads_from_end,
             Perceptron(head.widths, joined),
             columns_to_turn(encoder.frame),
-            columns_to_turn(frame),
+            columns_to_turn(parts.frame),
         )
         self._work = np.empty(0, real)
 
@@ -151,7 +150,7 @@ def compiled_engine(module: nn.Module) -> Engine | None:
     if isinstance(module, Classifier) and _owner(module, "parts") is _owner(module, "forward"):
         parts = module.parts()
         if parts is not None and parts.encoder is not None:
-            return RecurrentEngine(parts.encoder, parts.scaling, parts.frame, parts.layers)
+            return RecurrentEngine(parts.encoder, parts)
         # The kernels of perceptrons turn no features.
         if parts is not None and not isinstance(parts.frame, LeptonFrame):
             return PerceptronEngine([*([parts.scaling] if parts.scaling else []), *parts.layers])

@@ -16,6 +16,7 @@ from features.dataset import FeatureDataset
 from features.mixing import class_weights
 from features.scaling import ColumnStatistics, scaler_json
 from models.networks.hlf import HlfClassifier
+from models.networks.hlf_settings import HlfSettings
 from models.networks.scaling_layer import Scaler
 from training.compiled.optimizer import constants_of
 from training.determinism import be_deterministic
@@ -119,8 +120,9 @@ def _train(search: Search, job: SearchJob, epochs: int) -> tuple[int, list[Curve
     folds = make_folds(rows.labels.numpy(), settings.folds, seed=train.seed)
     curves: list[Curves] = []
     num_parameters = 0
+    network = HlfSettings(hidden=list(job.hidden))
     for place, fold in enumerate(folds):
-        make_network = partial(HlfClassifier, job.hidden, {"hlf": fitted_scaler(rows, fold)}, len(classes))
+        make_network = partial(HlfClassifier, network, {"hlf": fitted_scaler(rows, fold)}, len(classes))
         num_parameters = sum(parameter.numel() for parameter in make_network().parameters())
         curve = train_member(
             make_network,

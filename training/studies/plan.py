@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -129,13 +128,6 @@ def on_this_machine(train: TrainSettings, base: TrainSettings) -> TrainSettings:
 def digest_of_study(study: StudySettings, runs: Sequence[PlannedRun], checks: Sequence[PlannedRun]) -> str:
     """Digest of all runs of a study, and of what says which are compared."""
     return digest_of([_VERSION, study.best_of, *(run.digest for run in (*runs, *checks))])
-
-
-def dataset_digest(folder: Path) -> str:
-    """Digest of a features dataset: of its row groups and counts, and the means and spreads of its columns."""
-    content, scaler = ((folder / name).read_text(encoding="utf-8") for name in ("dataset.json", "scaler.json"))
-    # Without the place of the files.
-    return digest_of([re.sub(r',\n "lies_in": "[^"]*"', "", content), scaler])
 
 
 def digest_of(content: object) -> str:

@@ -10,7 +10,7 @@ from pydantic import field_validator
 from typing_extensions import override
 
 from models.networks.network_settings import NetworkSettings
-from models.networks.registry import settings_from_json
+from models.networks.registry import settings_of
 from training.workloads.base_settings import BaseSettings
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class HepSettings(BaseSettings):
     @classmethod
     def _by_name(cls, value: Any) -> Any:
         content = {"name": value} if isinstance(value, str) else value
-        return settings_from_json(content) if isinstance(content, Mapping) else content
+        return settings_of(content) if isinstance(content, Mapping) else content
 
     @property
     @override

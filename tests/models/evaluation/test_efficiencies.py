@@ -8,19 +8,20 @@ from scipy.stats import binom
 
 from models.errors import UndefinedMetricError
 from models.evaluation.efficiencies import efficiency
+from models.evaluation.intervals import ONE_SIGMA
 
 
 @pytest.mark.parametrize(("passed", "total"), [(0, 5), (1, 5), (3, 7), (9, 1000), (5, 5)])
 def test_the_interval_is_where_the_count_becomes_unlikely(passed: int, total: int) -> None:
-    found = efficiency(np.arange(total) < passed, np.ones(total), outside=0.1)
+    found = efficiency(np.arange(total) < passed, np.ones(total))
     assert found.value == passed / total
-    # By definition: at the ends, as many or more (as few or fewer) have a probability of 5 %.
+    # By definition: at the ends, as many or more (as few or fewer) have a probability of 16 %.
     if passed:
-        assert binom.sf(passed - 1, total, found.low) == pytest.approx(0.05)
+        assert binom.sf(passed - 1, total, found.low) == pytest.approx(ONE_SIGMA / 2)
     else:
         assert found.low == 0
     if passed < total:
-        assert binom.cdf(passed, total, found.high) == pytest.approx(0.05)
+        assert binom.cdf(passed, total, found.high) == pytest.approx(ONE_SIGMA / 2)
     else:
         assert found.high == 1
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from drawn import outside, without_style
 
-from models.evaluation.sample_comparison import WeightedEvents, distance, plot_comparison, separation, transfer
+from models.evaluation.curves import cumulative_distance
+from models.evaluation.sample_comparison import WeightedEvents, plot_comparison, separation, transfer
 from models.evaluation.style import NO_LABELS
 
 
@@ -45,9 +46,9 @@ def test_a_network_loses_what_the_other_sample_teaches_wrongly() -> None:
 
 def test_the_figure_names_the_largest_difference() -> None:
     one, two = (np.arange(10.0), np.ones(10)), (np.arange(10.0) + 5, np.ones(10))
-    assert distance(one, two) == pytest.approx(0.5)
+    assert cumulative_distance(*one, *two) == pytest.approx(0.5)
     # Too few events for a p-value still have a distance.
-    assert distance((np.zeros(1), np.ones(1)), (np.ones(1), np.ones(1))) == 1.0
+    assert cumulative_distance(np.zeros(1), np.ones(1), np.ones(1), np.ones(1)) == 1.0
     figure = plot_comparison({"pt": (one, two)}, ("ours", "theirs"), NO_LABELS)
     assert "D = 0.500" in figure.axes[0].get_xlabel()
 

@@ -22,6 +22,7 @@ from models.export.parity import PARITY_TOLERANCE, largest_difference
 from models.networks.classifier import Classifier
 from models.networks.network_settings import Frame, ReadFrom
 from models.networks.particles import ParticlesClassifier
+from models.networks.particles_settings import ParticlesSettings
 from models.networks.registry import NETWORKS, ModelName
 from models.networks.scaling_layer import Scaler, Standardize
 
@@ -94,7 +95,7 @@ def test_lists_of_other_lengths_than_the_files_were_a_bug(
 def test_plain_scaling_is_that_of_the_networks_also_for_heavy_tails(
     columns: dict[str, np.ndarray[Any, Any]], column: str
 ) -> None:
-    scaling = Standardize(*ROBUST_SCALERS[column])
+    scaling = Standardize(ROBUST_SCALERS[column])
     raw = torch.from_numpy(columns[column]) * torch.tensor([1e-3, 1.0, 1.0, 1e3]).reshape(
         -1, *[1] * (columns[column].ndim - 1)
     )
@@ -123,7 +124,7 @@ def test_one_infinite_number_spoiled_all_others(
 
 @pytest.mark.parametrize("scalers", [SCALERS, ROBUST_SCALERS], ids=["linear", "robust"])
 def test_all_operators_are_plain_for_any_scaling(tmp_path: Path, scalers: dict[str, Scaler]) -> None:
-    model = ParticlesClassifier(5, ReadFrom.END, {"particles": scalers["particles"]}, num_classes=3)
+    model = ParticlesClassifier(ParticlesSettings(gru_width=5, frame="detector"), scalers, num_classes=3)
     exported(model, "particles", tmp_path)
     assert {node.op_type for node in onnx.load(tmp_path / "one_event.onnx").graph.node} <= PLAIN
 
@@ -167,7 +168,7 @@ def test_a_scaling_without_a_value_at_0_leaves_padding_without_effect() -> None:
 
     torch.manual_seed(1)
     scalers = {"particles": Scaler([0.0] * NUM_PARTICLE_FEATURES, [1.0] * NUM_PARTICLE_FEATURES)}
-    encoder = ParticlesClassifier(5, ReadFrom.END, scalers, num_classes=3).encoder
+    encoder = ParticlesClassifier(ParticlesSettings(gru_width=5, frame="detector"), scalers, num_classes=3).encoder
     encoder.scaling = Logarithm()  # type: ignore[assignment]
     rows = torch.rand(1, 4, NUM_PARTICLE_FEATURES) + 0.5
     rows[..., 13:18] = torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0]).clamp(min=1e-30)

@@ -52,11 +52,10 @@ def change_metadata(path: Path, **values: str | None) -> None:
 
 
 @every_network
-@pytest.mark.parametrize("threads", [1, 2])
-def test_an_exported_network_gives_the_networks_probabilities(tmp_path: Path, name: ModelName, threads: int) -> None:
+def test_an_exported_network_gives_the_networks_probabilities(tmp_path: Path, name: ModelName) -> None:
     model = made_network(name, dtype=torch.float32)
     export_onnx(model, made_spec(name)._replace(definitions={"jet_min_pt": 30.0}), tmp_path / "model.onnx")
-    exported = OnnxClassifier.load(tmp_path / "model.onnx", threads=threads)
+    exported = OnnxClassifier.load(tmp_path / "model.onnx")
     assert exported.inputs == NETWORKS[name].inputs
     assert exported.classes == CLASSES
     assert exported.settings == made_spec(name).settings

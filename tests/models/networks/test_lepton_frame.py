@@ -15,7 +15,7 @@ from torch import Tensor
 from features.columns import HLF_NAMES, INPUT_COLUMNS, NUM_HLF, PARTICLE_FEATURE_NAMES, Turning
 from models.networks.classifier import Classifier
 from models.networks.lepton_frame import LeptonFrame
-from models.networks.registry import NETWORKS, ModelName, settings_from_json
+from models.networks.registry import ModelName
 from models.networks.scaling_layer import Scaler
 
 NUMBERS = [7, 1, 12]
@@ -137,9 +137,3 @@ def test_every_vector_of_the_table_has_both_components() -> None:
             if turning is Turning.X:
                 assert found[place + 1] is Turning.Y
         assert found.count(Turning.X) == found.count(Turning.Y)
-
-
-def test_networks_of_earlier_versions_see_the_directions_of_the_detector() -> None:
-    for name in ON_PARTICLES:
-        old = {key: value for key, value in NETWORKS[name]().to_json().items() if key != "frame"}
-        assert settings_from_json(old) == NETWORKS[name](frame="detector") != NETWORKS[name]()

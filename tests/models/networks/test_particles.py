@@ -14,7 +14,7 @@ from torch import nn
 
 from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES
 from models.networks.classifier import Classifier
-from models.networks.particles import remember_long
+from models.networks.particle_encoder import remember_long
 
 lengths_of_events = st.lists(st.integers(0, 12), min_size=1, max_size=6)
 

@@ -12,7 +12,7 @@ from models.networks.hlf_settings import HlfSettings
 from models.networks.inclusive_settings import InclusiveSettings
 from models.networks.network_settings import NetworkSettings
 from models.networks.particles_settings import ParticlesSettings
-from models.networks.registry import NETWORKS, NetworksSettings, settings_from_json
+from models.networks.registry import NETWORKS, NetworksSettings, settings_from_json, settings_of
 
 
 def test_the_config_has_a_section_for_each_network_with_its_defaults() -> None:
@@ -46,15 +46,19 @@ def test_where_the_widths_come_from_is_not_kept() -> None:
     assert HlfSettings(hidden=[5], from_gridsearch=True).to_json() == {"name": "hlf", "hidden": [5]}
 
 
-def test_settings_of_earlier_versions_hold_the_widths_of_all_networks() -> None:
-    old = {"name": "inclusive", "hidden": [50, 20, 10], "gru_width": 7, "dense_width": 5}
-    assert settings_from_json(old) == InclusiveSettings(gru_width=7, dense_width=5, read_from="start", frame="detector")
-
-
 @pytest.mark.parametrize("kind", [ParticlesSettings, InclusiveSettings])
-def test_networks_of_earlier_versions_read_from_the_start_as_they_were_trained(kind: type[NetworkSettings]) -> None:
-    old = {key: value for key, value in kind().to_json().items() if key != "read_from"}
-    assert settings_from_json(old) == kind(read_from="start") != kind()
+def test_networks_of_other_code_are_not_read_with_the_defaults_of_this_one(kind: type[NetworkSettings]) -> None:
+    written = kind().to_json()
+    old = {key: value for key, value in written.items() if key != "read_from"}
+    with pytest.raises(ValueError, match=f"settings of {kind.name} lack read_from: other code wrote them"):
+        settings_from_json(old)
+    with pytest.raises(ValidationError, match="hidden"):
+        settings_from_json({**written, "hidden": [50]})
+
+
+def test_a_network_by_its_name_had_the_settings_of_earlier_code() -> None:
+    """Of a workload: `{name: particles}` read the lists from the start, and saw the directions of the detector."""
+    assert settings_of({"name": "particles"}) == ParticlesSettings()
 
 
 @pytest.mark.slow

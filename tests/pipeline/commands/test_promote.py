@@ -47,6 +47,20 @@ def test_the_first_model_is_put_in_use_as_it_is(nights: TrainedNights) -> None:
     assert "in use already" in reason
 
 
+def test_damage_between_training_and_promotion_was_promoted(nights: TrainedNights) -> None:
+    """The registry hashed its copy anew, so `status --verify` called the damaged model unchanged."""
+    nights.train(5)
+    weights = nights.run_dir / "train" / nights.made["train"] / "hlf" / "model" / "weights.pt"
+    content = bytearray(weights.read_bytes())
+    # The file can still be read.
+    content[len(content) // 2] ^= 1
+    weights.write_bytes(content)
+    for force in (False, True):
+        with pytest.raises(PromotionError, match=r"hlf: .*weights\.pt is gone or changed since its training.*--force"):
+            nights.promote(force=force)
+    assert nights.in_use() is None
+
+
 def test_an_equal_training_was_promoted_without_the_onnx_of_the_first(nights: TrainedNights) -> None:
     nights.train(5)
     store = nights.run_folder.store("export")

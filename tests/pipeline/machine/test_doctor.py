@@ -402,7 +402,6 @@ def test_render_counts_the_checks_that_were_made() -> None:
     both = count_checks([Need.SPARK]) + count_checks([Need.MPI]) - count_checks([])
     assert both == count_checks()
     assert render([]) == f"nothing wrong found ({count_checks()} checks)"
-    assert render([], [Need.SPARK]) == f"nothing wrong found ({count_checks([Need.SPARK])} checks)"
 
 
 def test_openmpi_knows_the_parameters_of_the_fix() -> None:

@@ -230,7 +230,7 @@ def test_the_shell_counts_in_no_stage(stage: Stage) -> None:
     entries = [*stage.entry_points(config), *(each for part in parts for each in part.entry_points)]
     names = set(code_digests(entries))
     shell = {name for name in names if name.startswith("pipeline.")}
-    allowed = ("pipeline.stages.", "pipeline.reporting.", "pipeline.runs.trained_models")
+    allowed = ("pipeline.stages.", "pipeline.reporting.", "pipeline.runs.trained_models", "pipeline.runs.best_settings")
     assert all(name.startswith(allowed) for name in shell)
     assert not names & EXEMPT
 
@@ -264,9 +264,9 @@ def code_of_trainings() -> dict[str, dict[str, str]]:
 @pytest.mark.parametrize(
     ("name", "old", "new", "trained_again"),
     [
-        ("models/networks/particles_settings.py", "frame=self.frame", "frame=None", {"particles"}),
-        ("models/networks/hlf_settings.py", "(self.hidden", "(self.hidden[::-1]", {"hlf"}),
-        ("models/networks/hlf.py", "*hidden)", "*hidden[::-1])", {"hlf"}),
+        ("models/networks/particles_settings.py", '= "particles"', '= "list"', {"particles"}),
+        ("models/networks/hlf_settings.py", "[50, 20, 10]", "[50, 20]", {"hlf"}),
+        ("models/networks/hlf.py", "*settings.hidden)", "*settings.hidden[::-1])", {"hlf"}),
         # A further network.
         ("models/networks/registry.py", "(HlfSettings,", "(HlfSettings, Another,", set()),
         (
@@ -275,7 +275,7 @@ def code_of_trainings() -> dict[str, dict[str, str]]:
             "\nfrom models.networks.new import Another\nfrom models.",
             set(),
         ),
-        ("models/networks/registry.py", "kind.before", "kind.after", {"hlf", "particles"}),
+        ("models/networks/registry.py", "own.pop(", "own.get(", {"hlf", "particles"}),
         # A further workload, and settings of others.
         (
             "training/workloads/registry.py",
@@ -322,3 +322,13 @@ def test_ingest_was_stale_after_a_change_of_features_or_of_statistics() -> None:
 def test_a_change_of_the_events_schema_made_the_keys_of_events_unknown() -> None:
     """With other code, nobody knows whether events are copies; the keys need no more of the schema than three names."""
     assert list(code_digests(["ingestion.copies"])) == ["ingestion.copies"]
+
+
+def test_grid_search_and_slots_of_spark_counted_in_networks_that_use_neither() -> None:
+    config = load_config("demo", ["model.names=[hlf, particles]", "model.hlf.from_gridsearch=true"])
+    (train,) = (each for each in STAGES if each.name == "train")
+    hlf, particles = (set(code_digests(train.parts(config)[name].entry_points)) for name in ("hlf", "particles"))
+    of_search = {"training.gridsearch.choice", "pipeline.runs.best_settings"}
+    assert of_search <= hlf
+    assert not of_search & particles
+    assert not {"training.launching.spark_job", "training.launching.spark_agent"} & (hlf | particles)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.runs.outputs import content_digest, digest_of
 from pipeline.runs.store import StageStore
 
 FILES = ("train/part-00000.parquet", "hlf/model/weights.pt", "hlf/model.onnx", "metrics.json")
@@ -54,3 +55,17 @@ def test_files_and_folders_are_on_the_disk_before_the_manifest_and_that_before_t
     assert folder.name in steps[manifest:pointer]
     assert ".current.json.new" in steps[manifest:pointer]
     assert "." in steps[pointer:]
+
+
+@pytest.mark.parametrize("name", ["seconds", "latency", "created", "networks"])
+def test_a_sample_or_class_named_like_a_time_was_no_content(name: str) -> None:
+    """Keys of these names were left out at every depth: a change of such a sample made nothing stale."""
+    counters = [
+        {"samples": {name: {"events": events}}, "runs": {"hlf": {"auc": {name: events}}}, "networks": {}}
+        for events in (1, 2)
+    ]
+    for patterns in (["counters/samples"], ["counters/runs"], ["counters/*"]):
+        first, second = (content_digest([], each, patterns) for each in counters)
+        assert first != second
+    for file in ("cutflow.json", "metrics.json", "curves.json", "model.json"):
+        assert digest_of({name: 1}, file) != digest_of({name: 2}, file)

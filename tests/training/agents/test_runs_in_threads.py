@@ -17,9 +17,9 @@ from threaded_agents import ThreadedCluster, cycles, train_in_threads
 from training_runs import flat_weights, make_spec, records, summary
 
 from features.dataset import FeatureDataset
+from training.agents.agent import make_agent
 from training.agents.lifelines import AgentId
 from training.agents.local import AgentStart
-from training.agents.making import make_agent
 from training.agents.messages import AbsentError, Install, Take
 from training.errors import LaunchError, ShardError
 from training.launching.rank import RunSpec

@@ -13,12 +13,13 @@ from numba.core.dispatcher import Dispatcher
 from torch import Tensor, nn
 
 from features.columns import NUM_HLF
-from models.networks.classifier import Classifier, Parts
+from models.networks.classifier import Parts, fresh
 from models.networks.hlf import HlfClassifier
-from models.networks.inclusive import InclusiveClassifier
+from models.networks.hlf_settings import HlfSettings
+from models.networks.inclusive_settings import InclusiveSettings
 from models.networks.lepton_frame import LeptonFrame
-from models.networks.network_settings import Frame, ReadFrom
-from models.networks.particles import ParticlesClassifier
+from models.networks.network_settings import Frame, NetworkSettings, ReadFrom, RecurrentSettings
+from models.networks.particles_settings import ParticlesSettings
 from models.networks.scaling_layer import Scaler
 from training.compiled import dense, kernel, optimizer, perceptron, recurrent
 from training.compiled.engines import compiled_engine
@@ -41,13 +42,13 @@ SCALERS = {
 HIDDEN = [[1], [7], [50, 20, 10], [150, 100, 50], [3] * 6, [300]]
 
 
-def in_double(make: type[Classifier], *arguments: object, **options: object) -> FlatModel:
+def in_double(settings: NetworkSettings, scalers: dict[str, Scaler] = SCALERS) -> FlatModel:
     """A network of double precision, always with the same weights."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
         torch.manual_seed(7)
-        return FlatModel(make(*arguments, **options))  # type: ignore[arg-type]
+        return FlatModel(fresh(settings, scalers, 3))
     finally:
         torch.set_default_dtype(before)
 
@@ -91,26 +92,25 @@ def train_side_by_side(models: Sequence[FlatModel], batches: Sequence[Batch]) ->
 
 @pytest.mark.parametrize("hidden", HIDDEN, ids=str)
 def test_a_perceptron_learns_as_by_autograd(hidden: list[int]) -> None:
-    models = [in_double(HlfClassifier, hidden, SCALERS, 3) for _ in range(2)]
+    models = [in_double(HlfSettings(hidden=hidden)) for _ in range(2)]
     train_side_by_side(models, [batch_of(size, seed=size) for size in (1, 33, 128, 40)])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("frame", Frame)
 @pytest.mark.parametrize(
-    ("make", "settings"),
+    "settings",
     [
-        (ParticlesClassifier, (1, ReadFrom.END)),
-        (ParticlesClassifier, (50, ReadFrom.START)),
-        (InclusiveClassifier, (7, 5, ReadFrom.START)),
-        (InclusiveClassifier, (50, 25, ReadFrom.END)),
+        ParticlesSettings(gru_width=1),
+        ParticlesSettings(gru_width=50, read_from=ReadFrom.START),
+        InclusiveSettings(gru_width=7, dense_width=5, read_from=ReadFrom.START),
+        InclusiveSettings(gru_width=50, dense_width=25),
     ],
+    ids=repr,
 )
-def test_a_recurrent_network_learns_as_by_autograd(
-    make: type[Classifier], settings: tuple[object, ...], frame: Frame
-) -> None:
-    models = [in_double(make, *settings, SCALERS, 3, frame=frame) for _ in range(2)]
-    with_hlf = make is InclusiveClassifier
+def test_a_recurrent_network_learns_as_by_autograd(settings: RecurrentSettings, frame: Frame) -> None:
+    models = [in_double(settings.model_copy(update={"frame": frame})) for _ in range(2)]
+    with_hlf = isinstance(settings, InclusiveSettings)
     # 70 events of up to 40 particles are more than one block of steps.
     shapes = ((1, 1), (3, 9), (70, 40), (16, 25))
     train_side_by_side(
@@ -119,7 +119,7 @@ def test_a_recurrent_network_learns_as_by_autograd(
 
 
 def test_vanishing_gradients_are_those_of_autograd() -> None:
-    models = [in_double(ParticlesClassifier, 4, ReadFrom.END, SCALERS, 3) for _ in range(2)]
+    models = [in_double(ParticlesSettings(gru_width=4, frame=Frame.DETECTOR)) for _ in range(2)]
     for model in models:
         # Update gates near 0 forget within a few steps, so that the gradient becomes denormal.
         model.flat.detach()[3 * 4 * 23 + 4 : 3 * 4 * 23 + 8] = -30.0
@@ -130,7 +130,7 @@ def test_vanishing_gradients_are_those_of_autograd() -> None:
 
 
 def test_padding_does_not_count() -> None:
-    model = in_double(ParticlesClassifier, 4, ReadFrom.END, SCALERS, 3, frame=Frame.LEPTON)
+    model = in_double(ParticlesSettings(gru_width=4))
     batch, gradients = particles_of(20, longest=30, seed=4, with_hlf=False), gradients_of(model)
     gradients.compute(batch)
     before = model.gradient.clone()
@@ -144,12 +144,12 @@ def test_more_particles_than_there_is_room_for_are_refused() -> None:
     batch = particles_of(5, longest=30, seed=4, with_hlf=False)
     batch.inputs[1][2] = 31
     with pytest.raises(IndexError, match="31 particles in an array for 30"):
-        gradients_of(in_double(ParticlesClassifier, 4, ReadFrom.END, SCALERS, 3)).compute(batch)
+        gradients_of(in_double(ParticlesSettings(gru_width=4, frame=Frame.DETECTOR))).compute(batch)
 
 
 @pytest.mark.parametrize("flushed", [False, True])
 def test_denormal_numbers_are_those_of_autograd(flushed: bool) -> None:
-    models = [in_double(HlfClassifier, [20, 10], SCALERS, 3) for _ in range(2)]
+    models = [in_double(HlfSettings(hidden=[20, 10])) for _ in range(2)]
     for model in models:
         model.flat.detach()[: NUM_HLF * 20 : 3] = 1e-310
     batch = batch_of(33, seed=1)
@@ -169,7 +169,7 @@ def test_denormal_numbers_are_those_of_autograd(flushed: bool) -> None:
 @pytest.mark.parametrize("poison", ["nan", "inf"])
 def test_what_is_not_finite_shows(poison: str) -> None:
     # A limit makes the infinite finite.
-    model = in_double(HlfClassifier, [20, 10], {"hlf": SCALERS["hlf"]._replace(limit=None)}, 3)
+    model = in_double(HlfSettings(hidden=[20, 10]), {"hlf": SCALERS["hlf"]._replace(limit=None)})
     batch = batch_of(33, seed=1)
     batch.inputs[0][2, 5] = float(poison)
     gradients_of(model).compute(batch)
@@ -177,7 +177,7 @@ def test_what_is_not_finite_shows(poison: str) -> None:
 
 
 def test_large_logits_do_not_overflow() -> None:
-    models = [in_double(HlfClassifier, [5], SCALERS, 3) for _ in range(2)]
+    models = [in_double(HlfSettings(hidden=[5])) for _ in range(2)]
     for model in models:
         model.flat.detach().mul_(1e4)
     TorchGradients(models[0]).compute(batch_of(40, seed=2))
@@ -187,9 +187,9 @@ def test_large_logits_do_not_overflow() -> None:
 
 
 def test_single_precision_is_as_exact_as_torchs() -> None:
-    exact = in_double(HlfClassifier, [50, 20, 10], SCALERS, 3)
+    exact = in_double(HlfSettings(hidden=[50, 20, 10]))
     torch.manual_seed(7)
-    models = [FlatModel(HlfClassifier([50, 20, 10], SCALERS, 3)) for _ in range(2)]
+    models = [FlatModel(HlfClassifier(HlfSettings(hidden=[50, 20, 10]), SCALERS, 3)) for _ in range(2)]
     for model in models:
         model.flat.detach().copy_(exact.flat.detach())
     exact.flat.detach().copy_(models[0].flat.detach())
@@ -206,13 +206,13 @@ def test_a_label_without_a_class_is_refused(label: int) -> None:
     batch = batch_of(20, seed=1)
     batch.labels[7] = label
     with pytest.raises(IndexError, match="label"):
-        gradients_of(in_double(HlfClassifier, [5], SCALERS, 3)).compute(batch)
+        gradients_of(in_double(HlfSettings(hidden=[5]))).compute(batch)
 
 
 def test_another_number_of_features_is_refused() -> None:
     batch = batch_of(20, seed=1)
     with pytest.raises(ValueError, match=f"takes {NUM_HLF} features, not {NUM_HLF - 1}"):
-        gradients_of(in_double(HlfClassifier, [5], SCALERS, 3)).compute(
+        gradients_of(in_double(HlfSettings(hidden=[5]))).compute(
             Batch((batch.inputs[0][:, 1:],), batch.labels, batch.weights)
         )
 
@@ -225,8 +225,8 @@ class SquaredLogits(HlfClassifier):
 
 
 def test_a_network_that_changes_the_result_of_its_layers_takes_backpropagation() -> None:
-    assert compiled_engine(HlfClassifier([5], SCALERS, 3)) is not None
-    assert compiled_engine(SquaredLogits([5], SCALERS, 3)) is None
+    assert compiled_engine(HlfClassifier(HlfSettings(hidden=[5]), SCALERS, 3)) is not None
+    assert compiled_engine(SquaredLogits(HlfSettings(hidden=[5]), SCALERS, 3)) is None
 
 
 class TurnedFeatures(HlfClassifier):
@@ -237,7 +237,7 @@ class TurnedFeatures(HlfClassifier):
 
 
 def test_the_frame_of_a_perceptron_was_ignored() -> None:
-    assert compiled_engine(TurnedFeatures([5], SCALERS, 3)) is None
+    assert compiled_engine(TurnedFeatures(HlfSettings(hidden=[5]), SCALERS, 3)) is None
 
 
 def test_other_networks_take_backpropagation() -> None:
@@ -271,7 +271,7 @@ def test_no_kernel_keeps_pythons_lock(name: str) -> None:
 @pytest.mark.slow
 def test_another_thread_runs_during_a_gradient() -> None:
     torch.manual_seed(7)
-    gradients = gradients_of(FlatModel(HlfClassifier([300, 300], SCALERS, 3)))
+    gradients = gradients_of(FlatModel(HlfClassifier(HlfSettings(hidden=[300, 300]), SCALERS, 3)))
     # This one compiles.
     gradients.compute(batch_of(5, seed=1, dtype=torch.float32))
     is_over, moments, size = threading.Event(), [], 20_000

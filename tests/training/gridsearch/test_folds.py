@@ -13,6 +13,7 @@ from torch.optim import SGD, Adam, Optimizer
 
 from features.columns import NUM_HLF
 from models.networks.hlf import HlfClassifier
+from models.networks.hlf_settings import HlfSettings
 from models.networks.scaling_layer import Scaler
 from training.compiled.optimizer import Constants
 from training.gridsearch.folds import Curves, Fold, Member, make_folds, steps_per_epoch, train_member
@@ -47,7 +48,7 @@ def double() -> Any:
 
 
 def make_network() -> HlfClassifier:
-    return HlfClassifier([7, 5], SCALERS, NUM_CLASSES)
+    return HlfClassifier(HlfSettings(hidden=[7, 5]), SCALERS, NUM_CLASSES)
 
 
 def make_rows(num_rows: int) -> Rows:

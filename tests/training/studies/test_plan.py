@@ -6,16 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from feature_datasets import write_dataset
 from made_study import made_study
 
 from models.networks.hlf_settings import HlfSettings
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
-from training.studies.plan import PlannedRun, Subject, dataset_digest, digest_of_study, planned_runs
+from training.studies.plan import PlannedRun, Subject, digest_of_study, planned_runs
 from training.workloads.hep_settings import HepSettings
 
-ROWS = {"train": [20] * 4, "val": [10], "test": [10]}
 NETWORK = HlfSettings(hidden=[4])
 
 
@@ -95,9 +93,3 @@ def test_a_study_is_known_by_its_runs_and_by_what_is_compared() -> None:
     }
     assert len(digests) == 3
     assert digest_of_study(study, runs, ()) == digest_of_study(made_study(title="B"), runs, ())
-
-
-def test_other_events_have_another_digest(tmp_path: Path) -> None:
-    for seed in (1, 2):
-        write_dataset(tmp_path / str(seed), rows=ROWS, seed=seed)
-    assert dataset_digest(tmp_path / "1") != dataset_digest(tmp_path / "2")

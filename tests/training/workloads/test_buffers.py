@@ -12,7 +12,7 @@ from simulated import CLUSTER, ROUGH, KeptCheckpoints
 from tiny_images import TinyImages, network
 from torch import nn
 
-from models.networks.scaling_layer import Standardize
+from models.networks.scaling_layer import Scaler, Standardize
 from training.flat_model import FlatModel, ModelState
 from training.loop.buffers import SharedBuffers
 from training.readers.batch import Batch
@@ -183,7 +183,7 @@ def test_crops_are_parts_of_the_framed_image_or_of_its_mirror_image() -> None:
 
 
 def test_no_network_of_events_has_buffers_that_change() -> None:
-    assert FlatModel(nn.Sequential(Standardize([0.0], [1.0]), nn.Linear(1, 2))).buffers().size == 0
+    assert FlatModel(nn.Sequential(Standardize(Scaler([0.0], [1.0])), nn.Linear(1, 2))).buffers().size == 0
 
 
 def test_counts_survive_as_integers() -> None:

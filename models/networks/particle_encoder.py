@@ -1,0 +1,68 @@
+"""Particle lists to vectors: a recurrent network of gated units (Migliorini 2020, section 4.3.2)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES
+from models.networks.lepton_frame import frame_layer
+from models.networks.network_settings import ReadFrom, RecurrentSettings
+from models.networks.scaling_layer import Scaler, Standardize
+
+
+class ParticleEncoder(nn.Module):
+    """Particle lists to one vector per event: the state of a GRU (Cho et al. 2014) after all valid particles.
+
+    The GRU runs over all L rows, and each event takes the state after its number of valid rows. This is 70 times faster
+    on the CPU, forward and backward, than packed sequences. The length and the content of the padding do not change the
+    result. An event without particles counts as one particle with the mean of every feature.
+
+    Args:
+        settings: Settings of its network. What the GRU reads last counts most in its state.
+        scaler: Scaler of the 19 features.
+    """
+
+    def __init__(self, settings: RecurrentSettings, scaler: Scaler) -> None:
+        super().__init__()
+        self.frame = frame_layer(settings.frame, "particles")
+        self.reads_from_end = settings.read_from is ReadFrom.END
+        """Whether the GRU reads the last valid particle first."""
+        self.scaling = Standardize(scaler)
+        self.gru = nn.GRU(NUM_PARTICLE_FEATURES, settings.gru_width, batch_first=True)
+        remember_long(self.gru, MAX_PARTICLES)
+
+    def forward(self, particles: Tensor, num_particles: Tensor) -> Tensor:
+        """States (B, width) of raw particles (B, L, 19), of which `num_particles` (B,) are valid."""
+        steps = torch.arange(particles.shape[1], device=particles.device)
+        is_padding = steps >= num_particles[:, None]
+        particles = self.frame(particles)
+        # take_along_dim would take indices modulo L, so that a list that is too short would go unnoticed.
+        if self.reads_from_end:
+            rows = (num_particles[:, None] - 1 - steps).clamp(min=0)
+            particles = particles.gather(1, rows[..., None].expand(-1, -1, particles.shape[2]))
+        states, _ = self.gru(self.scaling(particles).masked_fill(is_padding[..., None], 0.0))
+        last = (num_particles.clamp(min=1) - 1)[:, None, None].expand(-1, 1, states.shape[2])
+        found: Tensor = states.gather(1, last)[:, 0]
+        return found
+
+
+def remember_long(gru: nn.GRU, longest: int) -> None:
+    """Initialise the units of a GRU with memories of 1 to `longest` steps, spread evenly on a logarithmic scale.
+
+    A unit whose update gate has the bias b remembers about exp(b) steps. Tallec and Ollivier (2018) spread them evenly
+    on a linear scale, which suits short lists less. With torch's default the gradient shrinks by 10^12 within 60
+    particles of about 700: the network only uses the particles that it reads last, and memorises its training events.
+    Such small gradients are also denormal numbers, which make a CPU several times slower.
+
+    Args:
+        gru: A GRU with one layer and one direction.
+        longest: Length of the longest sequence.
+    """
+    width = gru.hidden_size
+    update_gate = slice(width, 2 * width)  # torch keeps the gates in the order reset, update, new.
+    with torch.no_grad():
+        gru.get_parameter("bias_ih_l0")[update_gate].uniform_(0.0, math.log(longest))
+        gru.get_parameter("bias_hh_l0")[update_gate].zero_()

@@ -1,0 +1,39 @@
+"""What starts the ranks or agents of a training. It changes no result, so its code makes nothing stale."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from training.launching.launcher import Hosts, launch, no_hosts
+from training.launching.rank import RunSpec
+from training.settings import TrainSettings
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+StartSpark = Callable[[], "SparkContext"]
+
+
+def launcher_of(spec: RunSpec, start_spark: StartSpark) -> Callable[..., None]:
+    """What trains a network, with the configured launcher.
+
+    Args:
+        spec: The training.
+        start_spark: Called if the launcher needs the executors of a Spark cluster.
+    """
+    if spec.train.launcher == "spark-agents":
+        from training.agents.spark_job import train_on_spark  # noqa: PLC0415 - Spark is loaded only where it is needed
+
+        return partial(train_on_spark, start_spark(), spec)
+    return partial(launch, spec, hosts=hosts_of(spec.train, start_spark))
+
+
+def hosts_of(settings: TrainSettings, start_spark: StartSpark) -> Hosts:
+    """Where several ranks start: in slots of the Spark cluster, or where mpirun or srun chooses."""
+    if settings.launcher != "spark" or settings.workers == 1:
+        return no_hosts
+    from training.launching.spark_job import spark_hosts  # noqa: PLC0415 - as above
+
+    return partial(spark_hosts, start_spark())

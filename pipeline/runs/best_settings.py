@@ -1,0 +1,27 @@
+"""The best settings of a grid search in a training. Only networks that take theirs from there depend on this code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from models.networks.network_settings import NetworkSettings
+from pipeline.runs.store import Version
+from training.gridsearch.choice import Choice
+from training.settings import TrainSettings
+
+
+def with_best_settings(
+    model: NetworkSettings, settings: TrainSettings, searched: Version, say: Callable[[str], None]
+) -> tuple[NetworkSettings, TrainSettings]:
+    """Settings of a network and of its training after the search; `say` gets a line about them.
+
+    Raises:
+        TrainingError: The result of the search is missing or damaged.
+    """
+    best = Choice.load(searched.folder / "best.json")
+    model, settings = best.applied_to(model, settings)
+    say(
+        f"from the grid search: layers {'-'.join(map(str, best.hidden))}, learning rate {best.learning_rate:g}, "
+        f"{best.epochs} epochs, {settings.batch_size} events a step and worker"
+    )
+    return model, settings
