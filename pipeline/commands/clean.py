@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from pipeline.errors import RunFolderError
 from pipeline.run_folder import RunFolder
+from pipeline.runs import own_folders
 from pipeline.runs.kernel_outputs import unused_outputs
 from pipeline.runs.lock import is_read
 from pipeline.runs.model_registry import REGISTRY, Registry
 from pipeline.runs.space import size_of
 from pipeline.runs.store import StageStore, number_of
-from training import own_folders
 
 
 class Removable(NamedTuple):

@@ -31,6 +31,7 @@ from pipeline.errors import ConfigError, MissingInputError, RunFolderError, cann
 from pipeline.machine.spark_session import counted
 from pipeline.reporting.cutflow import cutflow, generated, uncertain_mixtures
 from pipeline.run_folder import RunFolder
+from pipeline.runs import own_folders
 from pipeline.runs.models_on_disk import find_models
 from pipeline.runs.provenance import code_version, now
 from pipeline.runs.seen_events import NO_KEYS, count_seen, distinct_keys
@@ -39,7 +40,6 @@ from pipeline.runs.trained_models import FoundModel, refuse_other_features, refu
 from pipeline.stages.evaluate import Evaluate, make_task, rates_before, rates_behind_cutflow
 from pipeline.terminal.progress import Bar
 from pipeline.terminal.tables import evaluation_tables
-from training import own_folders
 from training.threads import use_threads
 
 _FOLDER: Final = "evaluations"

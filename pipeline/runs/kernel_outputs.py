@@ -12,9 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from pipeline.runs import own_folders
 from pipeline.runs.store import StageStore
 from pipeline.runs.stored_files import KERNELS
-from training import own_folders
 
 
 class UnusedOutputs(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Final, TextIO
 import psutil
 
 from pipeline.errors import FolderInUseError, RunFolderError, cannot_write
-from training.own_folders import MARKER
+from pipeline.runs.own_folders import MARKER
 
 _SECONDS_FOR_A_NAME: Final = 1.0
 _SECONDS_BETWEEN_LOOKS: Final = 0.02

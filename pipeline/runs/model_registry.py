@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from pipeline.runs import own_folders
 from pipeline.runs.store import StageStore, Version, number_of
-from training import own_folders
 
 #: Folder of the registry in the run folder.
 REGISTRY: Final = "registry"

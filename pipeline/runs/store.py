@@ -24,10 +24,10 @@ from typing import Any, Final, NamedTuple, NoReturn
 from ingestion.errors import IngestionError
 from ingestion.secrets import redact_all
 from pipeline.errors import RunFolderError, cannot_write
+from pipeline.runs import own_folders
 from pipeline.runs.code_meaning import code_digests
 from pipeline.runs.outputs import OutputFile, flush_folder, written_files
 from pipeline.runs.stored_files import StoredFiles, UnusedFiles, used_by, version_of
-from training import own_folders
 
 POINTER: Final = "current.json"
 MANIFEST: Final = "manifest.json"

@@ -24,7 +24,7 @@ from ingestion.errors import RefusedFileError
 from ingestion.storage import answers, file_digest, on_system, sizes_below
 from pipeline.errors import StorageInUseError
 from pipeline.runs.outputs import OutputFile
-from training.own_folders import MARKER
+from pipeline.runs.own_folders import MARKER
 
 #: Folder of the kernel outputs of all versions.
 KERNELS: Final = "kernels"

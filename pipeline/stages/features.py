@@ -17,11 +17,11 @@ from pipeline.errors import MissingInputError
 from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import counted
 from pipeline.reporting.cutflow import as_json, as_text, cutflow, generated, uncertain_mixtures
+from pipeline.runs import own_folders
 from pipeline.runs.kernel_outputs import remove_unused_outputs
 from pipeline.runs.store import StageStore, Version
 from pipeline.runs.stored_files import KERNELS
 from pipeline.stages.base import Check, Context, Result, Stage
-from training import own_folders
 
 if TYPE_CHECKING:
     from pyspark import Accumulator

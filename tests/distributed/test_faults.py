@@ -31,7 +31,7 @@ from training.settings import TrainSettings
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
 
 ROWS = {"train": [40] * 8, "val": [20, 20], "test": [10]}
-EPOCHS = 60
+EPOCHS = 24
 SLOW = {"epochs": EPOCHS, "batch_size": 4, "checkpoint_steps": 20}
 TOGETHER = {"algorithm": "easgd", "local_steps": 3, "synchronous": True}
 SUMS = {f"mpca {key}": {"algorithm": "mpca", key: value} for key, value in (("overlap", "inline"), ("cycle_steps", 4))}

@@ -20,10 +20,9 @@ from pipeline.config import load_config
 from pipeline.configuration.yaml_text import read_yaml, write_yaml
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner, State
-from pipeline.runs import code_meaning
+from pipeline.runs import code_meaning, own_folders
 from pipeline.runs.outputs import NOT_CONTENT
 from pipeline.runs.store import StageStore
-from training import own_folders
 
 pytestmark = [pytest.mark.spark, pytest.mark.distributed, pytest.mark.end_to_end]
 Edit = Callable[[str, str, str], None]

@@ -14,10 +14,10 @@ from pipeline.config import load_config
 from pipeline.errors import MissingInputError, RunFolderError
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
+from pipeline.runs import own_folders
 from pipeline.stages.base import Context, Result, Stage
 from pipeline.stages.evaluate import Evaluate
 from pipeline.stages.export import Export
-from training import own_folders
 
 
 @pytest.mark.parametrize(("stages", "missing"), [(["features"], "ingest"), (["ingest", "train"], "features")])

@@ -15,9 +15,9 @@ from pipeline.commands.clean import clean
 from pipeline.commands.rollback import rollback
 from pipeline.config import load_config
 from pipeline.run_folder import RunFolder
+from pipeline.runs import own_folders
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.store import StageStore, Version
-from training import own_folders
 
 CHAIN = {"ingest": (), "features": ("ingest",), "train": ("features",), "evaluate": ("features", "train")}
 

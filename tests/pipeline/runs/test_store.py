@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import RunFolderError
+from pipeline.runs import own_folders
 from pipeline.runs.fingerprint import Fingerprint
 from pipeline.runs.store import StageStore
-from training import own_folders
 
 
 def make(store: StageStore, digest: str = "abcdef0123456789") -> Path:

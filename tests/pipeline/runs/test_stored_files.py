@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from delphes_files import write_delphes
+from analyses import write
 from made_events import distinct, lepton, made_event
 from networks import made_network
 from rich.console import Console
@@ -69,11 +69,11 @@ class Site:
             self.arrive(f"{name}_0")
 
     def arrive(self, name: str) -> None:
-        """A file with events that no other has."""
+        """A file with events that no other has; its UUID, and so the splits, are the same every time."""
         sample, number = name.split("_")
         offset = 100 * NAMES.index(sample) + 1000 * int(number)
         events = [made_event(met=float(offset + n), electrons=[lepton(30.0 + n, 0.1, 0)]) for n in range(40)]
-        write_delphes(self.folder / "data" / f"{name}.root", distinct(events))
+        write(self.folder / "data" / f"{name}.root", distinct(events))
 
     def config(self, name: str, storage: str | None = None, **changes: Any) -> Path:
         """A config with the run folder `name`."""

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from training import own_folders
-from training.own_folders import MARKER
+from pipeline.runs import own_folders
+from pipeline.runs.own_folders import MARKER
 
 
 @pytest.fixture
