@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import inspect
+import json
 import os
 import stat
 import sys
@@ -91,7 +92,8 @@ def _is_ours(folder: Path) -> bool:
 @contextlib.contextmanager
 def _own_cache(options: Mapping[str, Any]) -> Iterator[None]:
     """Let numba cache the functions that are compiled within, with these options, in `KernelCache`."""
-    KernelCache.options = repr(sorted(options.items()))
+    # A set has another order in each process.
+    KernelCache.options = json.dumps(options, sort_keys=True, default=sorted)
     numba.config.CACHE_LOCATOR_CLASSES = f"{__name__}.{KernelCache.__name__}"  # type: ignore[attr-defined]
     try:
         yield

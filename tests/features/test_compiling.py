@@ -217,3 +217,26 @@ def test_no_kernel_reads_or_writes_beyond_an_array() -> None:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.stdout.split() == ["checked", "True", "True"], done.stderr
+
+
+def test_machine_code_was_compiled_again_in_each_process(tmp_path: Path) -> None:
+    """A set of options has another order in each process, and the name of the cache had that order."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from features.compiling import compiled\n\n\n"
+        "def total(x):\n    return x.sum()\n\n\n"
+        "for kernel in [compiled(total, fastmath={'reassoc', 'contract', 'arcp', 'nsz'})]:\n"
+        "    print(kernel._cache.cache_path)\n"
+    )
+    folders = {
+        subprocess.run(
+            [sys.executable, str(program)],
+            env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": str(seed)},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed in range(3)
+    }
+    assert len(folders) == 1
+    assert str(tmp_path) in folders.pop()
