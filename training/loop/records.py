@@ -52,8 +52,11 @@ def merged(ranks: Sequence[Sequence[dict[str, Any]]]) -> list[list[dict[str, Any
 
 
 def settled(records: Sequence[Record]) -> Sequence[Record]:
-    """The epochs of a worker that count for timing: all except the first, if there are more."""
-    return records[1:] or records
+    """The epochs of a worker that count for timing: not the first, nor the last, if there are others.
+
+    The last has the wait for the end, at which also the worker that validates arrives.
+    """
+    return records[1:-1] or records[1:] or records
 
 
 def _totals(records: Sequence[dict[str, Any]]) -> dict[str, Any]:

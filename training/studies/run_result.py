@@ -177,7 +177,7 @@ def _training(record: Record) -> Record:
 
 
 def rates(ranks: Sequence[Sequence[Record]]) -> dict[str, float]:
-    """Speed of a run without validation and checkpoints: the median over its epochs, except the first.
+    """Speed of a run without validation and checkpoints: the median over its epochs, without the first and last.
 
     The median is robust: other work on the machine for one second can make a short epoch five times longer.
 
