@@ -47,9 +47,18 @@ def _running_bytes(branches: Sequence[Any], boundaries: Sequence[int]) -> NDArra
         ntuple = branches[0].ntuple
         form, _ = ntuple.to_akform(filter_name=[field.path for field in branches])
         buffers = form.expected_from_buffers(buffer_key="{form_key}")
-        widths = {int(name.split("-")[1]): kind.itemsize for name, kind in buffers.items() if "column-" in name}
+        # A field may have other columns in some clusters, and none in those written before it was added.
+        widths = {
+            ntuple.column_records[int(name.split("-")[1])].field_id: kind.itemsize
+            for name, kind in buffers.items()
+            if "column-" in name
+        }
         of_clusters = [
-            sum(width * page.num_elements for column, width in widths.items() for page in columns[column].pages)
+            sum(
+                widths.get(record.field_id, 0) * page.num_elements
+                for record, column in zip(ntuple.column_records, columns, strict=False)
+                for page in column.pages
+            )
             for columns in ntuple.page_link_list
         ]
         running += np.interp(boundaries, basket_boundaries(branches), np.cumsum([0, *of_clusters]))

@@ -103,9 +103,7 @@ def _evaluate(run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str
         if inputs or dataset is None:
             events = _new_events(run_folder, inputs, unfinished)
         else:
-            upstream = run_folder.upstream(_OfAnyModel(), command="evaluate-files")
-            rates = rates_before(run_folder.config, upstream)
-            events = _Events("test split", dataset.files("test"), has_truth=True, rates=rates)
+            events = _Events("test split", dataset.files("test"), has_truth=True, rates=_rates_of_split(run_folder))
         for name in refuse_seen_events(found, events.files, events.keys):
             run_folder.say(
                 f"  nobody knows whether {name} was trained on these events or on copies of them; if so, the result "
@@ -123,6 +121,16 @@ def _evaluate(run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str
             own_folders.remove(unfinished)
         raise
     return folder
+
+
+def _rates_of_split(run_folder: RunFolder) -> Rates | None:
+    """Rates of the samples, if the events that the features are of are still there."""
+    try:
+        upstream = run_folder.upstream(_OfAnyModel(), command="evaluate-files")
+    except MissingInputError as error:
+        run_folder.say(f"  no rates: {error}")
+        return None
+    return rates_before(run_folder.config, upstream)
 
 
 def _dataset(run_folder: RunFolder, *, is_needed: bool) -> FeatureDataset | None:

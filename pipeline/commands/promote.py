@@ -19,8 +19,8 @@ from models.prediction import predict
 from pipeline.errors import USER_ERRORS, PromotionError, cannot_write
 from pipeline.run_folder import RunFolder
 from pipeline.runs.fingerprint import Fingerprint
-from pipeline.runs.model_registry import Registry
-from pipeline.runs.outputs import changed_files, content_digest
+from pipeline.runs.model_registry import Registry, model_digest
+from pipeline.runs.outputs import changed_files
 from pipeline.runs.provenance import code_version, now
 from pipeline.runs.seen_events import copy_record
 from pipeline.runs.store import Version
@@ -100,14 +100,13 @@ def _promote(
     force: bool,
 ) -> Verdict:
     trained, rates = upstream["train"], rates_before(run_folder.config, upstream)
-    model = f"{network}/model/*"
-    _refuse_changed_files(trained, model)
+    _refuse_changed_files("train", trained, f"{network}/model/*")
     candidate = _read(network, trained.folder / network, dataset)
     _refuse_seen_events(candidate, dataset, force=force)
     registry = Registry(run_folder.config.run_dir, network)
     current = registry.recovered()
-    digest = content_digest(trained.files, {}, [model])
-    if current is not None and current.manifest["digest"] == digest:
+    digest = model_digest(trained.files, f"{network}/model")
+    if current is not None and model_digest(current.files) == digest:
         if not changed_files(current.folder, current.files):
             return Verdict(network, promoted=False, reason=f"it is in use already, as {current.name}")
         _publish(run_folder, registry, trained, digest, None)
@@ -131,16 +130,17 @@ def _promote(
     return Verdict(network, promoted=True, reason=reason if is_better else f"--force, although {reason}")
 
 
-def _refuse_changed_files(trained: Version, pattern: str) -> None:
-    """Refuse a model that is not the one that was trained: its copy would be called unchanged.
+def _refuse_changed_files(stage: str, version: Version, pattern: str) -> None:
+    """Refuse a model that is not the one that a stage made: its copy would be called unchanged.
 
     Raises:
         PromotionError: A file is missing, or its bytes changed.
     """
-    changed = changed_files(trained.folder, [each for each in trained.files if fnmatchcase(each.path, pattern)])
+    changed = changed_files(version.folder, [each for each in version.files if fnmatchcase(each.path, pattern)])
     if changed:
         raise PromotionError(
-            f"{changed[0].place(trained.folder)} is gone or changed since its training. Train again with --force."
+            f"{changed[0].place(version.folder)} is gone or changed since `{stage}` wrote it. "
+            f"`python -m pipeline {stage} --force` makes it again."
         )
 
 
@@ -194,19 +194,22 @@ def _refuse_seen_events(model: FoundModel, dataset: FeatureDataset, *, force: bo
 
 def _publish(run_folder: RunFolder, registry: Registry, trained: Version, digest: str, found: Estimate | None) -> None:
     folder, network = registry.next_folder(digest), registry.stage
+    exported = run_folder.store("export").current()
+    if exported is not None and not _is_export_of(trained, exported):
+        exported = None
+    if exported is not None:
+        _refuse_changed_files("export", exported, f"{network}/model.onnx")
     try:
         registry.remove_unpublished()
         registry.begin(folder)
         shutil.copytree(trained.folder / network / "model", folder / "model")
         copy_record(trained.folder / network, folder)
-        exported = run_folder.store("export").current()
-        if exported is not None and _is_export_of(trained, exported):
+        if exported is not None:
             shutil.copyfile(exported.folder / network / "model.onnx", folder / "model.onnx")
         registry.commit(
             folder,
             {
                 "network": network,
-                "digest": digest,
                 "train": trained.name,
                 "promoted": now(),
                 "improvement": None if found is None else found._asdict(),

@@ -150,14 +150,15 @@ def shifts(run: Mapping[str, Any], kind: str) -> list[tuple[str, float, list[str
         kind: `weights` or `systematics`.
 
     Returns:
-        Name of the variation, wanted signal efficiency, and shifts of accuracy, area and efficiency of each class.
+        Name of the variation, wanted signal efficiency, and shifts of accuracy, area and efficiency of each class;
+        evaluations of release 0.2.0 have no area.
     """
     together = {f"all {len(run[kind])}": run[f"{kind}_envelope"]} if f"{kind}_envelope" in run else {}
     return [
         (
             name,
             point["wanted"],
-            [_shift(each) for each in (found["accuracy"], found["auc"], *point["efficiencies"].values())],
+            [_shift(each) for each in (found["accuracy"], found.get("auc"), *point["efficiencies"].values())],
         )
         for name, found in (*run.get(kind, {}).items(), *together.items())
         for point, nominal in zip(found["working_points"], run["working_points"], strict=True)

@@ -6,15 +6,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 from pipeline.runs import own_folders
+from pipeline.runs.outputs import OutputFile, digest_of
 from pipeline.runs.store import StageStore, Version, number_of
 
 #: Folder of the registry in the run folder.
 REGISTRY: Final = "registry"
 _WITHDRAWN: Final = "withdrawn"
+
+
+def model_digest(files: Iterable[OutputFile], folder: str = "model") -> str:
+    """Digest of the bytes of a model.
+
+    Args:
+        files: Files of the version that holds it.
+        folder: Folder of the model there.
+    """
+    return digest_of(
+        {each.path.removeprefix(folder): each.digest for each in files if each.path.startswith(f"{folder}/")}
+    )
 
 
 class Registry(StageStore):
@@ -35,8 +49,7 @@ class Registry(StageStore):
 
     def promoted(self) -> dict[str, str]:
         """Digests of the models that were not withdrawn, by name of their version, the oldest first."""
-        manifests = {name: self.manifest_of(name) or {} for name in self.complete()}
-        return {name: each.get("digest", name) for name, each in manifests.items() if _WITHDRAWN not in each}
+        return self._digests(withdrawn=False)
 
     def models(self) -> list[str]:
         """Names of the promoted models, the oldest first; of a model that a repair published again, the newest."""
@@ -44,18 +57,25 @@ class Registry(StageStore):
 
     def withdrawn_digests(self) -> set[str]:
         """Digests of the models that were rolled back."""
-        manifests = [self.manifest_of(name) or {} for name in self.complete()]
-        return {manifest["digest"] for manifest in manifests if _WITHDRAWN in manifest}
+        return set(self._digests(withdrawn=True).values())
+
+    def _digests(self, *, withdrawn: bool) -> dict[str, str]:
+        manifests = {name: self.manifest_of(name) for name in self.complete()}
+        return {
+            name: model_digest(Version(name, self.folder / name, each).files) if each else name
+            for name, each in manifests.items()
+            if (_WITHDRAWN in (each or {})) == withdrawn
+        }
 
     def earlier_models(self, current: Version) -> list[str]:
         """Names of the models before one, the oldest first. A repair publishes the same model again."""
-        digest, number = current.manifest["digest"], number_of(current.name)
+        digest, number = model_digest(current.files), number_of(current.name)
         return [name for name, each in self.promoted().items() if number_of(name) < number and each != digest]
 
     def withdraw(self, version: Version, when: str) -> None:
         """Mark a model as rolled back, in every version that holds it."""
         for name, digest in self.promoted().items():
-            if digest == version.manifest["digest"]:
+            if digest == model_digest(version.files):
                 twin = Version(name, self.folder / name, self.manifest_of(name) or {})
                 self.rewrite_manifest(twin, twin.manifest | {_WITHDRAWN: when})
 

@@ -169,15 +169,18 @@ def rates_before(config: Config, upstream: Mapping[str, Version]) -> Rates | Non
     Their errors are those of the efficiency of the selection and of the cross-section.
     """
     ingested, selected = upstream["ingest"].manifest, upstream["features"].manifest
+    labels = {each["name"]: each["label"] for each in ingested["config"]["samples"]}
     known = {sample.name: sample.cross_section_pb for sample in config.samples}
     # A sample may have been taken out of the config, and its events are still there.
-    if any(known.get(each["name"]) is None for each in ingested["config"]["samples"]):
+    if any(known.get(name) is None for name in labels):
         return None
     described = {
         **{key: ingested["config"][key] for key in ("samples", "ingest")},
         **{key: selected["config"][key] for key in ("classes", "features")},
     }
-    return rates_behind_cutflow(config, cutflow(ingested["counters"], selected["counters"], described))
+    found = rates_behind_cutflow(config, cutflow(ingested["counters"], selected["counters"], described))
+    # The events have the labels of then.
+    return found and found._replace(labels=labels)
 
 
 def rates_behind_cutflow(config: Config, steps: Sequence[Step]) -> Rates | None:

@@ -183,9 +183,10 @@ def _write_scalars(settings: TrainSettings, training: Path, console: Console) ->
 
 
 def _start_from(context: Context, network: ModelName, model: NetworkSettings) -> Version | None:
-    """The model in use, if it has the same layers and feature definitions, and has not seen a test event."""
+    """The model in use, if it can be read, has the same layers and definitions, and has not seen a test event."""
     from features.dataset import FeatureDataset
     from features.schema import identities
+    from models.errors import SavedModelError
     from models.saved_model import load_model
     from pipeline.runs.seen_events import count_seen, dataset_of
 
@@ -193,7 +194,11 @@ def _start_from(context: Context, network: ModelName, model: NetworkSettings) ->
     if current is None:
         context.say("there is no model in use to start from: fresh weights")
         return None
-    _, spec = load_model(current.folder / "model")
+    try:
+        _, spec = load_model(current.folder / "model")
+    except SavedModelError as error:
+        context.say(f"the model in use, {current.name}, cannot be read ({error}): fresh weights")
+        return None
     dataset = FeatureDataset.load(context.upstream["features"].folder)
     wanted = (model, dataset.classes, dataset.definitions)
     if (spec.settings, spec.classes, spec.definitions) != wanted:

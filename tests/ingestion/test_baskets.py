@@ -203,6 +203,20 @@ def test_a_few_heavy_events_after_light_ones_are_read_in_small_pieces(tmp_path: 
         assert piece_edges([tree["x"]], 650, 940) == [650, 700, 900, 940]
 
 
+def test_clusters_from_before_a_field_was_added_ended_as_an_error_of_this_program(tmp_path: Path) -> None:
+    """Their lists of pages end before its columns."""
+    path = tmp_path / "a.root"
+    with uproot.recreate(path) as file:
+        tree = file.mkrntuple("t", {"x": jagged(np.arange(1), np.zeros(0, np.float32)).type.content})
+        for _ in range(3):
+            tree.extend({"x": jagged(np.arange(101) * 500, np.arange(50_000, dtype=np.float32))})
+    with uproot.open({path: "t"}) as tree, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(baskets, "_READ_BYTES", 300_000)
+        assert piece_edges([tree["x"]], 0, 300) == [0, 100, 200, 300]
+        tree["x"].ntuple.page_link_list[0] = []
+        assert piece_edges([tree["x"]], 0, 300) == [0, 200, 300]
+
+
 def calls_for_clusters(path: Path, number: int) -> int:
     """Calls of functions until an RNTuple of a number of clusters is cut."""
     with uproot.recreate(path) as file:

@@ -73,6 +73,16 @@ def test_a_model_that_saw_what_are_test_events_now_is_not_begun_with(undisturbed
     assert said == f"the model in use, {current.name}, was trained on unknown events: fresh weights"
     assert start is None
 
+    # No training could replace a model that an earlier release had written.
+    path = current.folder / "model" / "model.json"
+    content = json.loads(path.read_text())
+    del content["settings"]["hidden"]
+    path.write_text(json.dumps(content))
+    said, start = train(run, undisturbed, *split, "--force")
+    assert said.startswith(f"the model in use, {current.name}, cannot be read (")
+    assert said.endswith("): fresh weights")
+    assert start is None
+
 
 def current_features(undisturbed: Undisturbed) -> str:
     """Name of the first features, from which the model in use was trained."""

@@ -21,7 +21,7 @@ from lent_spark import command
 from ranks import wait_until
 
 from pipeline.machine.spark_session import SparkProvider
-from pipeline.runs.model_registry import Registry
+from pipeline.runs.model_registry import Registry, model_digest
 from pipeline.runs.store import StageStore
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
@@ -96,7 +96,7 @@ class Week:
         """Weights of the model in use, and when in the week it was trained: names of versions differ between weeks."""
         current = Registry(self.run_dir, "hlf").current()
         assert current is not None
-        return (current.folder / "model" / "weights.pt").read_bytes(), current.manifest["digest"]
+        return (current.folder / "model" / "weights.pt").read_bytes(), model_digest(current.files)
 
     def state(self) -> dict[str, Any]:
         """Everything in use but times and names of versions."""

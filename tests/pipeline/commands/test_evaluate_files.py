@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -38,14 +39,9 @@ def test_leptons_that_lack_their_tracks_are_noted(tmp_path: Path, monkeypatch: p
     assert "note: In 2 of 3 events of 'new-1' no track is within features.own_track_dr" in shown.getvalue()
 
 
-def test_slices_of_a_class_counted_by_their_numbers_of_events_of_the_test_split(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The stage `evaluate` weights them by the rates of their samples."""
-    nights = TrainedNights(tmp_path)
-    nights.train(1)
-    rates = Rates({"qcd": Estimate(1.0, 0.0)}, {"qcd": 0})
-    monkeypatch.setattr("pipeline.commands.evaluate_files.rates_before", lambda *_: rates, raising=False)
+@pytest.fixture
+def tasks(monkeypatch: pytest.MonkeyPatch) -> list[EvaluationTask]:
+    """What would be evaluated."""
     tasks: list[EvaluationTask] = []
 
     def noted(_candidates: Any, _test: Any, _train: Any, task: EvaluationTask, *_: Any, **_options: Any) -> Any:
@@ -54,8 +50,31 @@ def test_slices_of_a_class_counted_by_their_numbers_of_events_of_the_test_split(
     monkeypatch.setattr("pipeline.commands.evaluate_files._suits", lambda *_: True)
     monkeypatch.setattr("pipeline.commands.evaluate_files.evaluate", noted)
     monkeypatch.setattr("pipeline.commands.evaluate_files.evaluation_tables", lambda _: [])
+    return tasks
+
+
+def test_slices_of_a_class_counted_by_their_numbers_of_events_of_the_test_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: list[EvaluationTask]
+) -> None:
+    """The stage `evaluate` weights them by the rates of their samples."""
+    nights = TrainedNights(tmp_path)
+    nights.train(1)
+    rates = Rates({"qcd": Estimate(1.0, 0.0)}, {"qcd": 0})
+    monkeypatch.setattr("pipeline.commands.evaluate_files.rates_before", lambda *_: rates, raising=False)
     evaluate_files(nights.run_folder, [], [], None)
     assert [task.rates for task in tasks] == [rates]
+
+
+def test_without_its_events_the_test_split_was_refused(tmp_path: Path, tasks: list[EvaluationTask]) -> None:
+    """They only say how much each sample counts."""
+    nights = TrainedNights(tmp_path)
+    nights.train(1)
+    shown = StringIO()
+    run_folder = RunFolder(nights.run_folder.config, Console(file=shown, width=1000))
+    shutil.rmtree(run_folder.store("ingest").folder)
+    evaluate_files(run_folder, [], [], None)
+    assert [task.rates for task in tasks] == [None]
+    assert "no rates: " in shown.getvalue()
 
 
 def test_a_folder_with_an_equals_sign_was_taken_for_a_class() -> None:

@@ -27,6 +27,7 @@ from pipeline.run_folder import RunFolder
 from pipeline.runs.log import METRICS
 from pipeline.runs.outputs import changed_files
 from pipeline.runs.seen_events import dataset_of
+from pipeline.runs.store import Version
 from pipeline.terminal import progress
 
 
@@ -47,28 +48,52 @@ def test_the_first_model_is_put_in_use_as_it_is(nights: TrainedNights) -> None:
     assert "in use already" in reason
 
 
-def test_damage_between_training_and_promotion_was_promoted(nights: TrainedNights) -> None:
-    """The registry hashed its copy anew, so `status --verify` called the damaged model unchanged."""
-    nights.train(5)
-    weights = nights.run_dir / "train" / nights.made["train"] / "hlf" / "model" / "weights.pt"
-    content = bytearray(weights.read_bytes())
-    # The file can still be read.
-    content[len(content) // 2] ^= 1
-    weights.write_bytes(content)
-    for force in (False, True):
-        with pytest.raises(PromotionError, match=r"hlf: .*weights\.pt is gone or changed since its training.*--force"):
-            nights.promote(force=force)
-    assert nights.in_use() is None
-
-
-def test_an_equal_training_was_promoted_without_the_onnx_of_the_first(nights: TrainedNights) -> None:
-    nights.train(5)
+def export(nights: TrainedNights) -> Path:
+    """Publish an export of the training; returns its model."""
     store = nights.run_folder.store("export")
     folder = store.next_folder("ee" * 8)
     store.begin(folder)
     (folder / "hlf").mkdir()
     (folder / "hlf" / "model.onnx").write_text("exported")
     publish(nights.run_dir, "export", folder)
+    return folder / "hlf" / "model.onnx"
+
+
+@pytest.mark.parametrize("stage", ["train", "export"])
+def test_damage_between_training_and_promotion_was_promoted(nights: TrainedNights, stage: str) -> None:
+    """The registry hashed its copy anew, so `status --verify` called the damaged model unchanged."""
+    nights.train(5)
+    damaged = export(nights)
+    if stage == "train":
+        damaged = nights.run_dir / "train" / nights.made["train"] / "hlf" / "model" / "weights.pt"
+    content = bytearray(damaged.read_bytes())
+    # The file can still be read.
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+    words = rf"hlf: .*{damaged.name} is gone or changed since `{stage}` wrote it. .*{stage} --force"
+    for force in (False, True):
+        with pytest.raises(PromotionError, match=words):
+            nights.promote(force=force)
+    assert nights.in_use() is None
+
+
+def test_a_model_that_an_earlier_release_rolled_back_was_promoted_again(nights: TrainedNights) -> None:
+    """Manifests had a digest of the model, which that release computed in another way."""
+    for steps in (5, 200):
+        nights.train(steps)
+        nights.promote()
+    list(rollback(nights.run_folder, "hlf"))
+    registry = nights.registry
+    for name in registry.complete():
+        manifest = registry.manifest_of(name) or {}
+        registry.rewrite_manifest(Version(name, registry.folder / name, manifest), manifest | {"digest": f"of {name}"})
+    nights.train(200)
+    assert nights.promote() == (False, "it was rolled back; --force promotes it anyway")
+
+
+def test_an_equal_training_was_promoted_without_the_onnx_of_the_first(nights: TrainedNights) -> None:
+    nights.train(5)
+    export(nights)
     nights.train(5)
     assert nights.promote()[0]
     # Another training has other networks.

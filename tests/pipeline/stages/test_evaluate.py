@@ -60,6 +60,15 @@ def test_the_error_of_a_cross_section_reached_no_rate(tmp_path: Path) -> None:
     assert Evaluate().config_items(config)["samples.qcd.cross_section_error_pb"] == 3e4
 
 
+def test_the_efficiency_of_a_sample_was_looked_up_under_the_label_of_today(tmp_path: Path) -> None:
+    """Its test events have the label that it had when they were ingested."""
+    config = made_config(tmp_path, (1e5, 800.0))
+    swapped = [each.model_copy(update={"label": 1 - each.label}) for each in config.samples]
+    rates = rates_before(config.model_copy(update={"samples": swapped}), finished(tmp_path))
+    assert rates is not None
+    assert rates.labels == {"qcd": 0, "ttbar": 1}
+
+
 def test_without_a_cross_section_there_are_no_rates(tmp_path: Path) -> None:
     assert rates_before(made_config(tmp_path, (1e5, None)), finished(tmp_path)) is None
 
