@@ -13,6 +13,7 @@ from command_line import BRIEF_JVM
 from pyspark import SparkContext
 
 from pipeline.configuration.shell_sections import SparkSettings
+from pipeline.errors import PipelineError
 from pipeline.machine.spark_session import SparkProvider
 
 
@@ -33,4 +34,8 @@ def write_archive(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    write_archive(Path(sys.argv[1]))
+    try:
+        write_archive(Path(sys.argv[1]))
+    except PipelineError as error:
+        # A JVM cannot always map its own archive to where it has to lie in memory.
+        sys.stderr.write(f"No archive of the classes of Spark ({error}): its tests start slower.\n")
