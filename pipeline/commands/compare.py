@@ -216,14 +216,23 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
         timing = plan_calibration(settings, subject, config.train, folder, cores=cores, code_of=code_of)
         busy = _busy_cores(timing.runs, folder / TIMING / "load.json")
         _measure(run_folder, timing.runs, folder, code, "measure this machine", may_diverge=False)
-        messages = read_or_measure(folder / TIMING, timing.checks[0].train, code=_digest_of_code((_PROBE,)))
+        like = (timing.checks or timing.apart)[0].train
+        messages = read_or_measure(folder / TIMING, like, code=_digest_of_code((_PROBE,)))
         measured, checks = calibrated(timing, messages)
     runs = planned_runs(settings, subject, config.train, in_the_cloud(measured), folder, code_of=code_of)
     digest = digest_of_study(settings, runs, timing.runs if timing else ())
     found = load(folder / _RESULT, digest)
     if found is not None:
         run_folder.say("compare: all runs are done; redrawing")
-        return dataclasses.replace(found, study=settings)
+        found = dataclasses.replace(found, study=settings)
+        if is_simulated:
+            # Times may have been measured or fitted again since.
+            machine = found.made["machine"] | {"load": busy}
+            found = dataclasses.replace(
+                found, cluster=measured.model_dump(mode="json"), checks=checks, made=found.made | {"machine": machine}
+            )
+            write_atomically(folder / _RESULT, found.to_json())
+        return found
     if is_simulated:
         _simulate(run_folder, study.name, runs, code, cores)
     else:

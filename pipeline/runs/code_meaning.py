@@ -171,8 +171,8 @@ def _canonical(node: object, imports: set[str]) -> str:
 def _only_speaks(node: object) -> bool:
     """Whether a statement is a docstring, also of an attribute, a call that prints or logs, or a part of a summary."""
     if isinstance(node, ast.Assign | ast.AugAssign):
-        target = node.target if isinstance(node, ast.AugAssign) else node.targets[0]
-        return isinstance(target, ast.Name) and target.id == "summary" and _is_text(node.value)
+        targets = [node.target] if isinstance(node, ast.AugAssign) else node.targets
+        return _is_text(node.value) and all(isinstance(each, ast.Name) and each.id == "summary" for each in targets)
     if not isinstance(node, ast.Expr):
         return False
     if isinstance(node.value, ast.Constant):

@@ -341,7 +341,9 @@ class LinearGradients:
             transport = network.transports()[rank]
             algorithm = make_algorithm(model, train, transport)
             if partners is not None:
-                of_method: Any = getattr(algorithm, "base", algorithm)
+                of_method: Any = algorithm
+                while "base" in vars(of_method):
+                    of_method = of_method.base
                 of_method.partners = partners(rank)
             times = ComputeTimes(cluster, seed=1, rank=rank, world_size=self.workers)
             await algorithm.start()

@@ -59,7 +59,7 @@ def invoke(*arguments: str | Path) -> Any:
 
 
 class Here(Executor):
-    """In the place of a pool of processes, which take seconds to start; the pool: `test_simulated`."""
+    """In the place of a pool of processes, which take seconds to start; the pool: `test_run_in_simulator`."""
 
     def __init__(self, *_: object) -> None:
         super().__init__()

@@ -109,7 +109,8 @@ def _counted(records: list[Record]) -> Record:
     """What the algorithm counted: sums; of a histogram the mean and the highest number."""
     found: Record = {"counted": []}
     for name in records[-1]["counted"]:
-        values = [record[name] for record in records]
+        # An agent that starts late has counted nothing in the epochs before.
+        values = [record[name] for record in records if name in record]
         if not isinstance(values[0], dict):
             found[name] = sum(values)
             found["counted"].append(name)

@@ -39,7 +39,7 @@ def calibrate(
     The first epoch of each run counts only if there is no other, since it includes first reads and page faults.
 
     Args:
-        alone: Records of runs on one core each, from `training.loop.summary.read_records`. With at least two batch
+        alone: Records of runs on one core each, from `training.loop.records.read_records`. With at least two batch
             sizes, the time of a step is split into a constant and a time per event; with one, all of it is constant.
         crowded: Records of runs whose workers compute together on this machine, without messages.
         messages: Measured messages between processes of this machine; if empty, those of the thesis' cloud hold.

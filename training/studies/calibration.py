@@ -72,14 +72,15 @@ def plan_calibration(
         train = TrainSettings.model_validate({**settings.model_dump(), **shared, **changes})
         return planned(subject, on_this_machine(train, base), None, None, folder / FOLDER, name, {}, code_of=code_of)
 
-    plain = like[study.reference]
+    plain = like[study.reference].model_copy(update={"staleness_bound": None})
     alone = [
         run("alone", plain, algorithm=_ALONE, workers=1, batch_size=size) for size in (batch, batch * _LARGER_BATCH)
     ]
     never = {"name": _APART, "local_steps": _MOST_STEPS}
     apart = [run("apart", plain, workers=count, algorithm=never) for count in counts]
     bare = {json.dumps(each.model_dump(mode="json")["algorithm"]): name for name, each in reversed(like.items())}
-    names = [name for name in like if name in bare.values() and name != study.alone]
+    of_one = {name for name, each in like.items() if METHODS[each.algorithm.name].traits.single_worker}
+    names = [name for name in like if name in bare.values() and name not in of_one]
     checks = [
         run(name, like[name], workers=count, batch_size=batch, **_ways(like[name], count, cores))
         for count in counts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -54,6 +54,7 @@ class JudgedClaim(NamedTuple):
         by_seeds = {each: _one(self.claim, judgement, 0.0) for each, judgement in self.judged.items()}
         if together([*by_seeds.values()], share=self.claim.share_of_cells) is not self.verdict:
             return check
+        known = {each: _one(self.claim, judgement, self.unknown[each]) for each, judgement in self.judged.items()}
         lacking = [
             (each, judgement.difference, _distance(self.claim, judgement.difference), judgement.num_comparisons)
             for each, judgement in self.judged.items()
@@ -61,12 +62,17 @@ class JudgedClaim(NamedTuple):
         ]
         # Those that take the fewest seeds, until they settle it: a share needs only some of them.
         for comparison, most, distance, number in sorted(lacking, key=lambda each: each[1].excess(*each[2:])):
-            seeds = most.needed(distance, number)
-            needed = f"{seeds}, and {check}" if distance <= self.unknown[comparison] else seeds
+            needed = most.needed(distance, number)
             by_seeds[comparison] = _tends_to(self.claim, most)
-            if together([*by_seeds.values()], share=self.claim.share_of_cells) is not ClaimVerdict.UNDECIDED:
-                break
+            if not distance <= self.unknown[comparison]:
+                known[comparison] = by_seeds[comparison]
+            if self._settled_by(by_seeds):
+                return needed if self._settled_by(known) else f"{needed}, and {check}"
         return needed
+
+    def _settled_by(self, found: Mapping[Comparison, ClaimVerdict]) -> bool:
+        """Whether verdicts on its comparisons decide the claim."""
+        return together([*found.values()], share=self.claim.share_of_cells) is not ClaimVerdict.UNDECIDED
 
 
 def counted(found: Sequence[ClaimVerdict]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from typing_extensions import override
@@ -22,9 +22,6 @@ from training.transports.pauses import Pauses
 from training.transports.shards import Layout
 from training.transports.threaded_centre import ThreadedCentre
 from training.transports.window_memory import ALIGNMENT, HEADER_BYTES, allocate
-
-if TYPE_CHECKING:
-    pass
 
 #: Words of a record's header, int64 each: tickets drawn so far, the ticket that is served, and the clock.
 _DRAWN: Final = 0

@@ -7,6 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from feature_datasets import write_dataset
+from made_study import made_result, made_study
+from published_by_hand import publish
+from trained_nights import TrainedNights
 from typer.testing import CliRunner
 
 from models.networks.hlf_settings import HlfSettings
@@ -18,8 +22,12 @@ from pipeline.terminal import interrupts
 from pipeline.terminal.exit_codes import Exit
 from training.errors import TrainingError
 from training.settings import TrainSettings
+from training.simulation.cluster import ClusterSettings
+from training.studies.calibration import CalibrationPlan
 from training.studies.plan import Subject
+from training.studies.study_result import TimeCheck, read
 from training.workloads.hep_settings import HepSettings
+from training.workloads.images_settings import MnistSettings
 
 
 def test_only_what_a_comparison_writes_is_removed(tmp_path: Path) -> None:
@@ -159,3 +167,40 @@ def test_an_interrupt_ends_all_studies(error: BaseException) -> None:
     finally:
         interrupts.requested.clear()
     assert begun == ["compare: study a, 1 of 3", "a"]
+
+
+def test_other_events_have_another_digest(tmp_path: Path) -> None:
+    study = Study("made", "small", made_study(workload="hlf"))
+    nights = TrainedNights(tmp_path)
+    store = nights.run_folder.store("features")
+    digests = []
+    for seed in (1, 1, 2):
+        folder = store.next_folder("ff" * 8)
+        write_dataset(folder, rows={"train": [8], "val": [8], "test": [8]}, seed=seed)
+        publish(nights.run_dir, "features", folder, counters={"load_test": False}, config=nights.config)
+        digests.append(compare._subject(nights.run_folder, study)[0].data)
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_times_that_were_measured_again_did_not_reach_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the runs take nothing from the measurement, they are done, and the result with the old check was drawn."""
+    study = Study("made", "small", made_study(workload=MnistSettings(), calibration_epochs=1))
+    again = [TimeCheck("ad-psgd", 2, 1.0, 0.5)]
+    plan = CalibrationPlan([], [], [SimpleNamespace(train=TrainSettings(), digest="a")])  # type: ignore[list-item]
+    found = made_result(study.settings, [], checks=[TimeCheck("ad-psgd", 2, 1.0, 1.0)])
+    replaced: dict[str, Any] = {
+        "plan_calibration": lambda *_, **__: plan,
+        "_busy_cores": lambda *_: 1.5,
+        "_measure": lambda *_, **__: None,
+        "read_or_measure": lambda *_, **__: [],
+        "calibrated": lambda *_: (ClusterSettings(step_seconds=0.25), again),
+        "planned_runs": lambda *_, **__: [],
+        "load": lambda *_: found,
+    }
+    for name, function in replaced.items():
+        monkeypatch.setattr(compare, name, function)
+    result = compare._result(TrainedNights(tmp_path).run_folder, study, tmp_path, "compare")
+    assert result.checks == again
+    assert result.cluster == ClusterSettings(step_seconds=0.25).model_dump(mode="json")
+    assert result.made["machine"]["load"] == 1.5
+    assert read(tmp_path / "result.json").checks == again

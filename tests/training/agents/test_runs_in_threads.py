@@ -126,6 +126,33 @@ def test_a_lost_agent_is_replaced_and_starts_from_the_joint_model(dataset: Featu
     assert records(run.out_dir)[0][-1]["agents_lost"] == 1
 
 
+def test_a_run_whose_agent_began_late_had_no_summary(
+    dataset: FeatureDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first agent of a partition was lost before its first answer, and the next one began in the second epoch."""
+    run = spec_of(dataset, tmp_path / "out", max_restarts=3)
+    start, killed = ThreadedCluster.start, threading.Event()
+
+    def start_late(cluster: ThreadedCluster, agents: Any, *rest: Any) -> None:
+        def wait() -> None:
+            wait_until(lambda: any(each["epoch"] for each in cycles(run.out_dir)), what="the second epoch", seconds=60)
+            start(cluster, agents, *rest)
+
+        if killed.is_set():
+            threading.Thread(target=wait, daemon=True).start()
+        else:
+            start(cluster, agents, *rest)
+
+    def kill(cluster: ThreadedCluster, takes: dict[int, Take]) -> None:
+        if 1 in takes and not killed.is_set():
+            killed.set()
+            cluster.kill(1)
+
+    monkeypatch.setattr(ThreadedCluster, "start", start_late)
+    train_in_threads(run, before_reduce=kill)
+    assert summary(run.out_dir)["samples"] == 6 * NUM_ROWS
+
+
 def test_an_agent_that_ends_answers_what_waits_with_an_error(dataset: FeatureDataset, tmp_path: Path) -> None:
     """An exchange waited for ever where an agent ended between the message and the next step border."""
     run = spec_of(dataset, tmp_path, epochs=1)

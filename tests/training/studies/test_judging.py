@@ -81,16 +81,21 @@ def test_an_undecided_equivalence_did_not_say_what_it_needs() -> None:
     assert events[1] / events[0] == pytest.approx(4, rel=0.1)
 
 
+COUNTS = {"ad-psgd": (840, 860, 815), "ar-sgd": (800, 800, 800), "sgd": (830, 830, 830)}
+#: AD-PSGD is further from AR-SGD than from SGD.
+LESS_CERTAIN = made_result(
+    made_study(),
+    [made_run(method, seed, correct=found[seed]) for method, found in COUNTS.items() for seed in range(3)],
+)
+
+
 def test_a_claim_needs_what_its_least_certain_comparison_needs() -> None:
-    counts = {"ad-psgd": (840, 860, 815), "ar-sgd": (800, 800, 800), "sgd": (830, 830, 830)}
-    runs = [made_run(method, seed, correct=found[seed]) for method, found in counts.items() for seed in range(3)]
-    result = made_result(made_study(), runs)
     one, other, both = (
-        judged({"better": "ad-psgd", "than": than}, result) for than in ("ar-sgd", "sgd", ["ar-sgd", "sgd"])
+        judged({"better": "ad-psgd", "than": than}, LESS_CERTAIN) for than in ("ar-sgd", "sgd", ["ar-sgd", "sgd"])
     )
     assert {each.verdict for each in (one, other, both)} == {ClaimVerdict.UNDECIDED}
     assert both.needed == other.needed != one.needed
-    share = judged({"better": "ad-psgd", "than": ["ar-sgd", "sgd"], "share_of_cells": 0.5}, result)
+    share = judged({"better": "ad-psgd", "than": ["ar-sgd", "sgd"], "share_of_cells": 0.5}, LESS_CERTAIN)
     least, most = (judgement.needed for judgement in both.judged.values())
     assert (share.needed, both.needed) == (least, most), "half of them asked for the seeds of the less certain one"
 
@@ -249,6 +254,16 @@ def test_seeds_alone_were_said_to_decide_what_the_error_of_the_times_hides() -> 
         found._replace(unknown={comparison: 1.1 * size}).needed
         == f"{found.needed}, and times that the check of the simulator confirms"
     )
+
+
+def test_seeds_alone_were_said_to_decide_if_the_error_hides_another_comparison() -> None:
+    """Only the comparison that needs the most seeds was looked at."""
+    found = judged({"better": "ad-psgd", "than": ["ar-sgd", "sgd"]}, LESS_CERTAIN)
+    sizes = {each: abs(float(judgement.difference.value)) for each, judgement in found.judged.items()}
+    for hidden in sizes:
+        unknown = {each: (1.1 if each is hidden else 0.9) * size for each, size in sizes.items()}
+        needed = found._replace(unknown=unknown).needed
+        assert needed == f"{found.needed}, and times that the check of the simulator confirms"
 
 
 @pytest.mark.parametrize(("workers", "verdict"), [(2, ClaimVerdict.CONFIRMED), (8, ClaimVerdict.UNDECIDED)])

@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_study import made_study
 
 from training.settings import TrainSettings
 from training.simulation.probe import Measurement
-from training.studies.calibration import _ways, read_or_measure
+from training.studies.calibration import _ways, plan_calibration, read_or_measure
+from training.studies.plan import Subject
+from training.workloads.images_settings import MnistSettings
 
 
 @pytest.mark.parametrize(
@@ -30,6 +33,22 @@ def test_hidden_averages_were_predicted_for_runs_that_average_at_once(
     # Nothing else of the method changes.
     changed = TrainSettings.model_validate({**settings.model_dump(), **found})
     assert changed.algorithm.model_dump() == settings.algorithm.model_dump() | found.get("algorithm", {})
+
+
+def test_a_method_of_one_worker_was_checked_with_two(tmp_path: Path) -> None:
+    """Only the first method of one worker was left out. A bound on the staleness sent messages where none belong."""
+    study = made_study(
+        methods={
+            "one": {"train": {"algorithm": {"name": "ar-sgd"}, "workers": 1}},
+            "sgd": {"train": {"algorithm": {"name": "sgd"}, "workers": 1}},
+            "bound": {"train": {"algorithm": {"name": "ad-psgd"}, "workers": 2, "staleness_bound": 2}},
+        },
+        reference="bound",
+        claims=[],
+    )
+    plan = plan_calibration(study, Subject(MnistSettings()), TrainSettings(), tmp_path, cores=2, code_of=lambda *_: "")
+    assert [run.method for run in plan.checks] == ["one", "bound"]
+    assert {run.train.staleness_bound for run in (*plan.alone, *plan.apart)} == {None}
 
 
 def test_messages_were_not_measured_anew_after_a_change_of_the_code(
