@@ -16,16 +16,19 @@ from pipeline.commands.rollback import rollback
 from pipeline.config import load_config
 from pipeline.run_folder import RunFolder
 from pipeline.runs import own_folders
-from pipeline.runs.model_registry import Registry
+from pipeline.runs.model_registry import Registry, model_digest
 from pipeline.runs.store import StageStore, Version
 
 CHAIN = {"ingest": (), "features": ("ingest",), "train": ("features",), "evaluate": ("features", "train")}
 
 
-def publish(store: StageStore, **manifest: object) -> str:
+def publish(store: StageStore, *, model: str = "", **manifest: object) -> str:
+    """A version that holds something, and a model of this content."""
     folder = store.next_folder("0123456789")
     store.begin(folder)
     (folder / "data").write_bytes(b"x" * 1000)
+    (folder / "model").mkdir()
+    (folder / "model" / "weights.pt").write_text(model)
     return store.commit(folder, dict(manifest)).name
 
 
@@ -89,7 +92,7 @@ def test_the_model_in_use_keeps_all_that_it_came_from(run_folder: RunFolder) -> 
     nights = [night(run_dir) for _ in range(4)]
     registry = Registry(run_dir, "hlf")
     for each in nights[:2]:
-        publish(registry, train=each["train"], digest="d")
+        publish(registry, train=each["train"], model="d")
     clean(run_folder, 1)
     assert registry.complete() == [registry.current().name]  # type: ignore[union-attr]
     for stage in ("ingest", "features", "train"):
@@ -100,7 +103,7 @@ def test_the_model_in_use_keeps_all_that_it_came_from(run_folder: RunFolder) -> 
 def test_after_a_rollback_the_model_in_use_stays_though_it_is_old(run_folder: RunFolder) -> None:
     run_dir = run_folder.config.run_dir
     registry = Registry(run_dir, "hlf")
-    names = [publish(registry, train=night(run_dir)["train"], digest=str(place)) for place in range(3)]
+    names = [publish(registry, train=night(run_dir)["train"], model=str(place)) for place in range(3)]
     registry.point_to(names[0])
     clean(run_folder, 1)
     assert registry.complete() == [names[0], names[2]]
@@ -109,7 +112,7 @@ def test_after_a_rollback_the_model_in_use_stays_though_it_is_old(run_folder: Ru
 def test_a_model_that_a_repair_published_again_counts_once(run_folder: RunFolder) -> None:
     run_dir = run_folder.config.run_dir
     registry = Registry(run_dir, "hlf")
-    names = [publish(registry, train=night(run_dir)["train"], digest=digest) for digest in ("a", "b", "c", "c")]
+    names = [publish(registry, train=night(run_dir)["train"], model=model) for model in ("a", "b", "c", "c")]
     clean(run_folder, 2)
     assert registry.complete() == names[1:]
     # One that cannot be read counts for itself.
@@ -121,14 +124,19 @@ def test_a_model_that_a_repair_published_again_counts_once(run_folder: RunFolder
 def test_withdrawn_models_do_not_take_the_place_of_those_that_a_rollback_goes_to(run_folder: RunFolder) -> None:
     run_dir = run_folder.config.run_dir
     registry = Registry(run_dir, "hlf")
-    names = [publish(registry, train=night(run_dir)["train"], digest=str(place)) for place in range(6)]
+    names = [publish(registry, train=night(run_dir)["train"], model=str(place)) for place in range(6)]
     for name in names[4:]:
         registry.withdraw(Version(name, registry.folder / name, registry.manifest_of(name) or {}), "today")
     registry.point_to(names[3])
     clean(run_folder, 3)
     assert registry.complete() == names[1:]
     # What was withdrawn is still known, so that it is not promoted again.
-    assert registry.withdrawn_digests() == {"4", "5"}
+    withdrawn = [registry.manifest_of(name) or {} for name in names[4:]]
+    assert registry.withdrawn_digests() == {
+        model_digest(Version(name, registry.folder / name, each).files)
+        for name, each in zip(names[4:], withdrawn, strict=True)
+    }
+    assert len(registry.withdrawn_digests()) == 2
 
 
 def test_what_a_kill_leaves_of_a_removed_version_is_no_version(
@@ -250,5 +258,5 @@ def test_from_version_10000_on_the_newest_were_removed(run_folder: RunFolder) ->
 def test_from_version_10000_on_there_was_nothing_to_roll_back_to(run_folder: RunFolder) -> None:
     registry = Registry(run_folder.config.run_dir, "hlf")
     (registry.folder / "9998-00000000").mkdir(parents=True)
-    before, after = (publish(registry, digest=each, promoted="2026-01-01T00:00:00+00:00") for each in "ab")
+    before, after = (publish(registry, model=each, promoted="2026-01-01T00:00:00+00:00") for each in "ab")
     assert rollback(run_folder, "hlf") == (after, before)
