@@ -257,7 +257,7 @@ def test_seeds_alone_were_said_to_decide_what_the_error_of_the_times_hides() -> 
 
 
 def test_seeds_alone_were_said_to_decide_if_the_error_hides_another_comparison() -> None:
-    """Only the comparison that needs the most seeds was looked at."""
+    """Only the comparison that needs the most seeds counted."""
     found = judged({"better": "ad-psgd", "than": ["ar-sgd", "sgd"]}, LESS_CERTAIN)
     sizes = {each: abs(float(judgement.difference.value)) for each, judgement in found.judged.items()}
     for hidden in sizes:
