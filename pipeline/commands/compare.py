@@ -231,7 +231,6 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
             found = dataclasses.replace(
                 found, cluster=measured.model_dump(mode="json"), checks=checks, made=found.made | {"machine": machine}
             )
-            write_atomically(folder / _RESULT, found.to_json())
         return found
     if is_simulated:
         _simulate(run_folder, study.name, runs, code, cores)

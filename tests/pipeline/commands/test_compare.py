@@ -25,7 +25,7 @@ from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
 from training.studies.calibration import CalibrationPlan
 from training.studies.plan import Subject
-from training.studies.study_result import TimeCheck, read
+from training.studies.study_result import TimeCheck
 from training.workloads.hep_settings import HepSettings
 from training.workloads.images_settings import MnistSettings
 
@@ -203,4 +203,3 @@ def test_times_that_were_measured_again_did_not_reach_the_page(tmp_path: Path, m
     assert result.checks == again
     assert result.cluster == ClusterSettings(step_seconds=0.25).model_dump(mode="json")
     assert result.made["machine"]["load"] == 1.5
-    assert read(tmp_path / "result.json").checks == again
