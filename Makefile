@@ -26,8 +26,8 @@ export HEP_PIPELINE_NETWORK := $(value NETWORK)
 unexport CONFIG SET NETWORK
 STAGES := simulate ingest features gridsearch train evaluate export report
 COMMANDS := config validate plan status promote track clean
-# Number of test processes; one process runs all tests of a file. Many of them wait for processes that they start.
-TEST_PROCESSES ?= 3
+# Number of test processes; one process runs all tests of a file. More are faster, and disturb tests of times.
+TEST_PROCESSES ?= 2
 PYTEST = $(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help

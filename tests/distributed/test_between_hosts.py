@@ -39,7 +39,8 @@ def test_an_average_between_hosts_takes_one_round_trip_and_hides_behind_the_comp
     for result in results:
         assert result["protocol"] == "sockets"
         waited, beside = result["inline"], result["thread"]
-        assert round_trip * 0.9 < waited["median"] < 1.9 * round_trip
+        # The measured round trip may be longer than later ones, as on a busy machine.
+        assert 2 * DELAY < waited["median"] < 1.9 * round_trip
         assert waited["hidden_seconds"] == 0
         # The computing thread only copies and sends.
         assert beside["median"] < DELAY
