@@ -34,6 +34,7 @@ _PACKAGES: Final = ("ingestion", "features", "models", "training")
 _SECONDS_BETWEEN_LOOKS: Final = 0.5
 #: Spark kills a Python worker that does not end within two seconds.
 _SECONDS_FOR_TASKS_TO_END: Final = 10.0
+_SECONDS_FOR_WORKERS_TO_END: Final = 0.5
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 #: The JVM prints this at every start, since Spark requests its vector module.
 _NO_NEWS: Final = b"WARNING: Using incubator modules"
@@ -139,14 +140,17 @@ def _end_tasks() -> None:
     from pyspark import SparkContext  # noqa: PLC0415 - as above
 
     context = SparkContext._active_spark_context
-    deadline = time.monotonic() + _SECONDS_FOR_TASKS_TO_END
+    deadline, were_running = time.monotonic() + _SECONDS_FOR_TASKS_TO_END, False
     # The JVM may have ended before.
     with suppress(Py4JError, OSError):
         while context is not None and time.monotonic() < deadline:
             context.cancelAllJobs()
             executors = context._jsc.sc().statusTracker().getExecutorInfos()
             if not any(executor.numRunningTasks() for executor in executors):
+                # The daemon of Spark ends the Python process of a task just after the task.
+                time.sleep(_SECONDS_FOR_WORKERS_TO_END if were_running else 0)
                 break
+            were_running = True
             time.sleep(_SECONDS_BETWEEN_LOOKS / 10)
 
 
