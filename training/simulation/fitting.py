@@ -36,8 +36,8 @@ def calibrate(
 ) -> ClusterSettings:
     """A cluster of machines with the speed of this one, in computing and in messages.
 
-    The first epoch of each run counts only if there is no other, since it includes first reads and page faults. Nor does
-    the last of three or more, which has the wait for the end.
+    The first epoch of each run counts only if there is no other, since it includes first reads and page faults.
+    Nor does the last of three or more, which has the wait for the end.
 
     Args:
         alone: Records of runs on one core each, from `training.loop.records.read_records`. With at least two batch
