@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import psutil
 from py4j.protocol import Py4JError, Py4JJavaError
 from pydantic import SecretStr
 
@@ -85,8 +86,9 @@ class SparkProvider:
         return max(1, min(work_items, max(2 * self.context().defaultParallelism, -(-work_items // 8))))
 
     def stop(self) -> None:
-        """Stop Spark if it was started."""
+        """Stop Spark if it was started; a task that still runs would make it complain."""
         if self._context is not None:
+            _end_tasks(self._context)
             self._context.stop()
             self._context = None
         if self._code is not None:
@@ -111,7 +113,8 @@ def watched(bar: Bar, total: int, count: Callable[[], int]) -> Iterator[None]:
     Raises:
         SparkJobError: The job failed.
     """
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - Spark is loaded only by stages that need it
+    from pyspark import SparkContext  # noqa: PLC0415 - Spark is loaded only by stages that need it
+    from pyspark.errors import PySparkException  # noqa: PLC0415
 
     finished = threading.Event()
 
@@ -124,7 +127,7 @@ def watched(bar: Bar, total: int, count: Callable[[], int]) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        _end_tasks()
+        _end_tasks(SparkContext._active_spark_context)
         # Spark 4.3 names exceptions of Python in tasks like the second.
         if not isinstance(error, (Py4JJavaError, PySparkException)):
             raise
@@ -135,23 +138,36 @@ def watched(bar: Bar, total: int, count: Callable[[], int]) -> Iterator[None]:
         watcher.join()
 
 
-def _end_tasks() -> None:
+def _end_tasks(context: SparkContext | None) -> None:
     """Cancel all jobs, and wait until no task runs: Spark reports the failure of one task while others still write."""
-    from pyspark import SparkContext  # noqa: PLC0415 - as above
-
-    context = SparkContext._active_spark_context
     deadline, were_running = time.monotonic() + _SECONDS_FOR_TASKS_TO_END, False
     # The JVM may have ended before.
     with suppress(Py4JError, OSError):
         while context is not None and time.monotonic() < deadline:
             context.cancelAllJobs()
-            executors = context._jsc.sc().statusTracker().getExecutorInfos()
-            if not any(executor.numRunningTasks() for executor in executors):
-                # The daemon of Spark ends the Python process of a task just after the task.
-                time.sleep(_SECONDS_FOR_WORKERS_TO_END if were_running else 0)
+            # The scheduler knows it at once, Spark's status tracker a tenth of a second later.
+            running = context._jsc.sc().taskScheduler().rootPool().runningTasks()
+            _end_python_workers()
+            if not running:
+                # Python processes on other hosts are ended by Spark, just after their tasks.
+                is_elsewhere = were_running and not str(context.master).startswith("local")
+                time.sleep(_SECONDS_FOR_WORKERS_TO_END if is_elsewhere else 0)
                 break
             were_running = True
             time.sleep(_SECONDS_BETWEEN_LOOKS / 10)
+
+
+def _end_python_workers() -> None:
+    """End the Python processes of tasks on this host; Spark does so only after two seconds, by way of a daemon."""
+    ended = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            parent = process.parent()
+            # They are copies of the daemon; what they started, such as an agent, is not.
+            if parent is not None and "pyspark.daemon" in {*process.cmdline()} & {*parent.cmdline()}:
+                process.kill()
+                ended.append(process)
+    psutil.wait_procs(ended, timeout=_SECONDS_FOR_TASKS_TO_END)
 
 
 def _cause(words: str) -> str:

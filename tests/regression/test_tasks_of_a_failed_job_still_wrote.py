@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from pyspark import SparkContext
 
@@ -13,13 +15,18 @@ from pipeline.machine.spark_session import watched
 
 
 @pytest.mark.spark
-def test_no_task_writes_after_the_failure_is_known(spark: SparkContext, tmp_path: Path) -> None:
-    written, stop = tmp_path / "written", tmp_path / "stop"
+@pytest.mark.parametrize("daemon_works", [True, False])
+def test_no_task_writes_after_the_failure_is_known(spark: SparkContext, tmp_path: Path, daemon_works: bool) -> None:
+    """Spark asks a daemon to end the Python processes of tasks; without a turn of a processor it does so later."""
+    written, stop, daemon = tmp_path / "written", tmp_path / "stop", tmp_path / "daemon"
 
     def task(number: int) -> None:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and not stop.exists():
             if number == 0 and written.exists():
+                daemon.write_text(str(os.getppid()))
+                if not daemon_works:
+                    psutil.Process(os.getppid()).suspend()
                 raise RuntimeError("one task fails")
             if number == 1:
                 written.write_text("a part")
@@ -33,3 +40,5 @@ def test_no_task_writes_after_the_failure_is_known(spark: SparkContext, tmp_path
         assert not written.exists()
     finally:
         stop.touch()
+        psutil.Process(int(daemon.read_text())).resume()
+    assert spark.parallelize([1, 2], 2).map(lambda number: number + 1).sum() == 5
