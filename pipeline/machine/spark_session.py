@@ -145,7 +145,7 @@ def _end_tasks(context: SparkContext | None) -> None:
     with suppress(Py4JError, OSError):
         while context is not None and time.monotonic() < deadline:
             context.cancelAllJobs()
-            # The scheduler knows it at once, Spark's status tracker a tenth of a second later.
+            # The scheduler knows it at once, Spark's status tracker up to 0.7 s later.
             running = context._jsc.sc().taskScheduler().rootPool().runningTasks()
             _end_python_workers()
             if not running:
