@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import ClassVar
 
@@ -15,6 +17,7 @@ from pipeline.errors import MissingInputError, RunFolderError
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
 from pipeline.runs import own_folders
+from pipeline.runs.log import METRICS
 from pipeline.stages.base import Context, Result, Stage
 from pipeline.stages.evaluate import Evaluate
 from pipeline.stages.export import Export
@@ -96,3 +99,26 @@ def test_force_threw_interrupted_work_of_other_settings_away(tmp_path: Path, num
     made = store.current()
     assert made is not None
     assert not (made.folder / "half").exists()
+
+
+class Fails(Stage):
+    """Finds no input."""
+
+    name: ClassVar[str] = "ingest"
+
+    def run(self, context: Context) -> Result:
+        raise MissingInputError(f"{context.out_dir.name} has no input")
+
+
+def test_a_failed_run_says_so_in_the_log_and_in_the_metrics_that_alerts_watch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
+    monkeypatch.setattr("pipeline.runner.STAGES", [Fails()])
+    with pytest.raises(MissingInputError, match="no input"):
+        Runner(run_folder).run(["ingest"])
+    last = json.loads(run_folder.log.path.read_text().splitlines()[-1])
+    assert (last["event"], last["stage"], last["error"]) == ("run failed", "ingest", "MissingInputError")
+    assert last["message"].endswith("has no input")
+    metrics = (run_folder.config.run_dir / METRICS).read_text()
+    assert re.search(r'^hep_pipeline_stage_failed\{.*stage="ingest".*\} 1\.0$', metrics, re.MULTILINE)
