@@ -73,6 +73,8 @@ class SimNetwork:
     ) -> Generator[Register, None, float]:
         """Take part in the collective operation of this number; all workers take part in all, in the same order.
 
+        The number is 0 for those that a worker waits for, of which it is in one at a time.
+
         Returns:
             The time until the last worker arrived [s].
 
@@ -175,32 +177,31 @@ class SimTransport(Transport):
         self._network = network
         self.rank = rank
         self.world_size = network.world_size
-        self._collectives = self._sums = self._centres = 0
+        self._sums = self._centres = 0
         #: Number of exchanges with each neighbour. Both begin the same ones in the same order.
         self._exchanges: Counter[int] = Counter()
 
     @override
     async def all_reduce_sum(self, vector: Vector) -> None:
         network = self._network
-        self.waited += await network.meet(self.rank, self._next(), "an all-reduce", vector, network.add_up)
+        self.waited += await network.meet(self.rank, 0, "an all-reduce", vector, network.add_up)
 
     @override
     def begin_all_reduce(self, vector: Vector) -> PendingSum:
         """A sum begins when all workers are there and the sum before it is done."""
         network, what = self._network, "a sum beside the computation"
         self._sums += 1
-        # Other operations have positive numbers.
-        return SimSum(network.clock, network.meet(self.rank, -self._sums, what, vector, network.add_up_beside), self)
+        return SimSum(network.clock, network.meet(self.rank, self._sums, what, vector, network.add_up_beside), self)
 
     @override
     async def broadcast(self, vector: Vector) -> None:
         network = self._network
-        self.waited += await network.meet(self.rank, self._next(), "a broadcast", vector, network.spread)
+        self.waited += await network.meet(self.rank, 0, "a broadcast", vector, network.spread)
 
     @override
     async def barrier(self) -> None:
         network = self._network
-        self.waited += await network.meet(self.rank, self._next(), "a barrier", None, network.spread)
+        self.waited += await network.meet(self.rank, 0, "a barrier", None, network.spread)
 
     @override
     def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
@@ -252,7 +253,3 @@ class SimTransport(Transport):
     def now(self) -> float:
         """Seconds on the virtual clock."""
         return self._network.clock.now
-
-    def _next(self) -> int:
-        self._collectives += 1
-        return self._collectives
