@@ -1,7 +1,8 @@
 """The meaning of code for a result: syntax trees of the modules that an entry point imports.
 
-Comments, docstrings, texts of errors and other words for users, types of functions, the order of imports, and
-statements that only print or log change no result, so they do not count. Types of fields do: pydantic reads them.
+A statement is left out only for what it is, never for a name in it: comments, docstrings, texts of raised errors,
+imports for type checkers, and types of functions that no decorator sees change no result. A call counts, whatever it
+is called; if only words changed, `plan --accept` says so.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import ast
 import hashlib
 from collections.abc import Iterable
 from functools import cache
-from itertools import groupby
+from importlib.util import resolve_name
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -18,53 +19,15 @@ from typing import Final, NamedTuple
 ROOT: Final = Path(__file__).resolve().parents[2]
 PACKAGES: Final = ("pipeline", "ingestion", "features", "models", "training")
 
-#: Modules that change no result: they print, start, probe, watch or show progress. Their imports are not followed.
-EXEMPT: Final = frozenset(
-    {
-        "ingestion.errors",
-        "ingestion.secrets",
-        "ingestion.storage",
-        "features.errors",
-        "features.memory",
-        "models.errors",
-        "training.agents.spark_job",
-        "training.errors",
-        "training.launching.launcher",
-        "training.launching.probing",
-        "training.launching.rank_reports",
-        "training.loop.progress",
-        "training.loop.scalars",
-        "training.loop.watchdog",
-        "training.transports.self_test",
-    }
-)
-#: The modules of the shell that compute outputs of stages. The config counts by its values.
-_SHELL_WITH_RESULTS: Final = ("pipeline.stages.", "pipeline.reporting.", "pipeline.runs.trained_models")
-_SHELL_WITHOUT: Final = frozenset({"pipeline.stages.base", "pipeline.stages.table"})
+#: The rooms of the shell that compute outputs of stages. The config counts by its values; the other rooms start, watch,
+#: print and store. A stage whose result depends on one of their modules names it as an entry point.
+_SHELL_WITH_RESULTS: Final = ("pipeline.stages.", "pipeline.reporting.")
 #: Registries, which import all methods of a kind. Only the methods that the config chooses run; they are entry points.
-#: Of a registry only functions and classes count: a further line in its table changes no result.
+#: A statement of a registry that names what it imports from its own folder, such as its table, changes no result.
 REGISTRIES: Final = frozenset(
     {"training.algorithms.registry", "training.workloads.registry", "models.networks.registry"}
 )
-#: Files beside a module that it fills or includes, if it loads templates at all.
-_TEMPLATES: Final = (".html", ".css", ".js")
-_LOADER: Final = "FileSystemLoader"
-#: Calls that only affect what users read.
-_SPEAKING: Final = frozenset({"print", "say", "note", "warn", "debug", "info", "warning"})
-#: Arguments that only users read, by what is called: places of texts, and keywords.
-_WORDS: Final[dict[str, tuple[int | str, ...]]] = {
-    "bar": (0, 1, 2),
-    "Bar": (1, 2),
-    "Check": (0, 2),
-    "Feature": (2,),
-    "Result": ("summary",),
-}
-#: Functions that only make sentences for users.
-SENTENCES: Final = frozenset({"track_hint", "unit_hint", "advice", "_without_effect", "_about_slowmo"})
-_WITHOUT_MEANING: Final = frozenset({"ctx", "kind", "returns", "type_comment"})
-#: Modules of types; what is made of them stands where it is used.
-_TYPES: Final = frozenset({"collections.abc", "typing"})
-_IMPORTS: Final = (ast.Import, ast.ImportFrom, ast.alias)
+_WITHOUT_MEANING: Final = frozenset({"ctx", "kind", "type_comment"})
 
 
 class _Module(NamedTuple):
@@ -98,12 +61,12 @@ def code_digests(entry_points: Iterable[str]) -> dict[str, str]:
         module = _read(name, file, file.stat().st_mtime_ns)
         found[name] = module.digest
         waiting += [each for each in module.imports if _is_followed(name, each)]
+        # An import also runs the packages around the module.
+        waiting += [name.rpartition(".")[0]] if "." in name else []
     return dict(sorted(found.items()))
 
 
 def _is_followed(importer: str, imported: str) -> bool:
-    if imported in EXEMPT or imported in _SHELL_WITHOUT:
-        return False
     if importer in REGISTRIES and imported.rpartition(".")[0] == importer.rpartition(".")[0]:
         return False
     return not imported.startswith("pipeline.") or imported.startswith(_SHELL_WITH_RESULTS)
@@ -117,88 +80,98 @@ def _file_of(module: str) -> Path | None:
 
 @cache
 def _read(name: str, file: Path, _modified: int) -> _Module:
-    imports: set[str] = set()
     tree = ast.parse(file.read_text(encoding="utf-8"))
-    text = _canonical(tree, imports)
+    imports = _imports(tree, name if file.name == "__init__.py" else name.rpartition(".")[0])
     if name in REGISTRIES:
-        text = _canonical([node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)], set())
-    digest = hashlib.sha256(text.encode())
-    if _LOADER in text:
-        for template in sorted(path for path in file.parent.iterdir() if path.suffix in _TEMPLATES):
-            digest.update(template.read_bytes())
+        tree.body = _without_table(tree.body, name.rpartition(".")[0])
+    digest = hashlib.sha256(_canonical(tree).encode())
+    words = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    # A template includes others beside it, so that all files that are no code count with the module that names one.
+    beside = sorted(path for path in file.parent.iterdir() if path.is_file() and path.suffix not in {".py", ".typed"})
+    if any(path.name in words for path in beside):
+        for path in beside:
+            digest.update(path.read_bytes())
     return _Module(digest.hexdigest(), frozenset(imports))
 
 
-def _canonical(node: object, imports: set[str]) -> str:
+def _imports(tree: ast.Module, package: str) -> set[str]:
+    """Names that may be our modules: what is imported, also inside functions."""
+    names: set[str] = set()
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and _is_for_checkers(node):
+            waiting += node.orelse
+            continue
+        waiting += ast.iter_child_nodes(node)
+        if isinstance(node, ast.ImportFrom):
+            module = resolve_name("." * node.level + (node.module or ""), package)
+            names.update({module, *(f"{module}.{alias.name}" for alias in node.names)})
+        elif isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+    return {name for name in names if name.split(".")[0] in PACKAGES}
+
+
+def _without_table(statements: list[ast.stmt], package: str) -> list[ast.stmt]:
+    """The functions and classes of a registry, and those of its other statements that name nothing of its folder."""
+    siblings = {
+        alias.asname or alias.name
+        for node in statements
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{package}.")
+        for alias in node.names
+    }
+
+    def counts(node: ast.stmt) -> bool:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{package}."):
+            return False
+        named = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+        return isinstance(node, ast.FunctionDef | ast.ClassDef) or not named & siblings
+
+    return [node for node in statements if counts(node)]
+
+
+def _canonical(node: object, *, typed: bool = True) -> str:
     """A syntax tree as text, equal under every Python: without positions, contexts, docstrings and empty fields.
 
     Args:
         node: A node, a list of nodes, or a plain value.
-        imports: Collects the names of our modules that are imported, also inside functions.
+        typed: Whether types of arguments count, since a decorator may read them.
     """
     if isinstance(node, list):
-        texts = []
-        counting = [each for each in node if not (_only_speaks(each) or _only_types(each))]
-        for is_import, group in groupby(counting, key=lambda each: isinstance(each, _IMPORTS)):
-            found = [_canonical(each, imports) for each in group]
-            texts += sorted(found) if is_import else found
-        return f"[{','.join(texts)}]"
+        return f"[{','.join(_canonical(each, typed=typed) for each in node if not _without_effect(each))}]"
     if not isinstance(node, ast.AST):
         return repr(node)
     if isinstance(node, ast.If) and _is_for_checkers(node):
-        return _canonical(node.orelse, imports)
-    if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in PACKAGES:
-        imports.add(node.module)
-        imports.update(f"{node.module}.{alias.name}" for alias in node.names)
-    elif isinstance(node, ast.Import):
-        imports.update(alias.name for alias in node.names if alias.name.split(".")[0] in PACKAGES)
-    elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
-        node.exc.args = [arg for arg in node.exc.args if not _is_text(arg)]
-    elif isinstance(node, ast.Call):
-        words = _WORDS.get(_called(node), ())
-        node.args = [arg for place, arg in enumerate(node.args) if place not in words or not _is_text(arg)]
-        node.keywords = [each for each in node.keywords if each.arg not in words]
-    elif isinstance(node, ast.FunctionDef) and node.name in SENTENCES:
-        node.body = []
+        return _canonical(node.orelse)
+    left_out: set[str] = set(_WITHOUT_MEANING)
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        typed = bool(node.decorator_list)
+        left_out |= set() if typed else {"returns"}
+    elif isinstance(node, ast.arguments):
+        pass
+    elif isinstance(node, ast.arg):
+        left_out |= set() if typed else {"annotation"}
+    else:
+        typed = True
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+            node.exc.args = [arg for arg in node.exc.args if not _is_text(arg)]
     parts = [type(node).__name__]
     for name in node._fields:
         value = getattr(node, name, None)
-        if name not in _WITHOUT_MEANING and value is not None and value != [] and not _is_type(node, name):
-            parts.append(f"{name}={_canonical(value, imports)}")
+        if name not in left_out and value is not None and value != []:
+            parts.append(f"{name}={_canonical(value, typed=typed)}")
     return f"({' '.join(parts)})"
 
 
-def _only_speaks(node: object) -> bool:
-    """Whether a statement is a docstring, also of an attribute, a call that prints or logs, or a part of a summary."""
-    if isinstance(node, ast.Assign | ast.AugAssign):
-        targets = [node.target] if isinstance(node, ast.AugAssign) else node.targets
-        return _is_text(node.value) and all(isinstance(each, ast.Name) and each.id == "summary" for each in targets)
-    if not isinstance(node, ast.Expr):
-        return False
-    if isinstance(node.value, ast.Constant):
-        return isinstance(node.value.value, str)
-    return isinstance(node.value, ast.Call) and _called(node.value) in _SPEAKING
-
-
-def _called(call: ast.Call) -> str:
-    """The name of what is called."""
-    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-
-
-def _only_types(node: object) -> bool:
-    """Whether a statement only imports types."""
+def _without_effect(node: object) -> bool:
+    """Whether a statement is a plain value, such as a docstring, or only imports for type checkers."""
     if isinstance(node, ast.If):
         return _is_for_checkers(node) and not node.orelse
-    return isinstance(node, ast.ImportFrom) and node.module in _TYPES
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def _is_for_checkers(node: ast.If) -> bool:
     return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-
-
-def _is_type(node: ast.AST, field: str) -> bool:
-    """Whether a field of a node is the type of an argument of a function."""
-    return isinstance(node, ast.arg) and field == "annotation"
 
 
 def _is_text(node: ast.expr) -> bool:

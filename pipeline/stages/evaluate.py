@@ -38,8 +38,8 @@ class Evaluate(Stage):
     }
 
     def entry_points(self, config: Config) -> tuple[str, ...]:
-        """Also the networks."""
-        return (f"pipeline.stages.{self.name}", *config.model.modules)
+        """Also the networks, and what reads them."""
+        return (f"pipeline.stages.{self.name}", "pipeline.runs.trained_models", *config.model.modules)
 
     def config_items(self, config: Config) -> dict[str, Any]:
         """The section `evaluate`, cross-sections, and the text of the plots."""
