@@ -188,6 +188,8 @@ class TrainSettings(BaseModel):
             return self
         if self.launcher == "srun":
             raise ValueError("on_rank_loss: shrink needs a fault-tolerant mpirun, not srun; use restart")
+        if self.skew is not None:
+            raise ValueError("on_rank_loss: shrink would lose the events that the lost rank owns by skew; use restart")
         graph = self.algorithm.graph
         if self.traits.can_shrink and graph in (TopologyName.HYPERCUBE, TopologyName.TORUS):
             raise ValueError(

@@ -114,7 +114,7 @@ def through(reader: Reader, case: Case, *, epoch: int = 0) -> Iterable[Batch]:
     """One epoch of one rank."""
     rows = [group.rows for group in case.dataset.splits["train"]]
     plan = plan_epoch(rows, world_size=1, batch_size=_BATCH, seed=1, epoch=epoch)
-    return reader.train_batches(share_of(plan, rows, rank=0, epoch=epoch))
+    return reader.train_batches(share_of(plan, rank=0, epoch=epoch))
 
 
 def consume(batches: Iterable[Batch]) -> None:

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -45,6 +46,7 @@ from training.launching.rank import RunSpec, train, without_denormals
 from training.loop.records import read_records
 from training.readers.batch import Rows
 from training.readers.memory_rows import MemoryRows
+from training.readers.sharding import even_parts
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
 from training.simulation.simulate import simulate
@@ -332,7 +334,7 @@ def in_memory(num_rows: int, *, workers: int) -> tuple[MemoryRows, MemoryRows, n
         dataset = hlf_dataset(Path(folder) / "hlf", num_rows)
         network = build(model_spec(HlfSettings(), dataset))
         train, val = (MemoryRows.load(dataset, split, network.inputs, seed=1) for split in ("train", "val"))
-    return train.recut(max(workers, GROUPS)), val, network
+    return replace(train, group_rows=even_parts(len(train), max(workers, GROUPS))), val, network
 
 
 def simulator(workers: int) -> dict[str, Any]:
@@ -345,7 +347,7 @@ def simulator(workers: int) -> dict[str, Any]:
             {"algorithm": algorithm, "workers": workers, "epochs": epochs, "batch_size": batch}
         )
         few = settings.model_copy(update={"workers": 8, "epochs": 1})
-        simulate(network, train.recut(8), val, few, ClusterSettings(jitter=0.1))
+        simulate(network, train, val, few, ClusterSettings(jitter=0.1))
         started, busy = time.perf_counter(), time.process_time()
         simulated = simulate(network, train, val, settings, ClusterSettings(jitter=0.1))
         wall, cpu = time.perf_counter() - started, time.process_time() - busy

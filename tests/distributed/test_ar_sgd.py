@@ -29,7 +29,7 @@ from training.transports.transport import SingleTransport
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
 
-#: Uneven on purpose: ranks get different numbers of rows, and with 2 or 3 ranks a group is left out each epoch.
+#: Uneven on purpose: neither row groups nor rows divide among 2 or 3 ranks.
 ROWS = {"train": [20] * 6 + [7], "val": [15, 15], "test": [10]}
 
 
@@ -81,10 +81,7 @@ def interleaved(dataset: FeatureDataset, run: RunSpec, epochs: int) -> np.ndarra
             seed=settings.seed,
             epoch=epoch,
         )
-        shards = [
-            reader.train_batches(share_of(plan, ROWS["train"], rank=rank, epoch=epoch))
-            for rank in range(settings.workers)
-        ]
+        shards = [reader.train_batches(share_of(plan, rank=rank, epoch=epoch)) for rank in range(settings.workers)]
         for batches in zip(*shards, strict=True):
             labels, weights = (torch.cat(parts) for parts in zip(*[batch[1:] for batch in batches], strict=True))
             logits = network(torch.cat([batch.inputs[0] for batch in batches]))
@@ -115,18 +112,19 @@ def test_ranks_agree_count_all_samples_and_write_metrics_each(done: dict[str, Ru
         assert len({record["steps"] for record in epoch}) == 1
         samples = sum(record["samples"] for record in epoch)
         assert samples == epoch[0]["samples_all_ranks"]
-        assert samples + epoch[0]["samples_left_out"] == sum(ROWS["train"])
+        assert samples == epoch[0]["train_rows"] == sum(ROWS["train"])
         assert all(record["bytes_sent"] > 0 for record in epoch)
 
 
-def test_fewer_row_groups_than_workers_are_refused_with_the_fix(dataset: FeatureDataset, tmp_path: Path) -> None:
-    with pytest.raises(ShardError, match=r"7 row groups, fewer than the 8 workers.*features\.feed_workers: 8"):
-        launch(make_spec(dataset, tmp_path / "out", workers=8), on_progress=lambda _: None)
+def test_fewer_events_than_workers_are_refused_with_the_fix(tmp_path: Path) -> None:
+    few = write_dataset(tmp_path / "data", rows={"train": [5], "val": [3], "test": [3]})
+    with pytest.raises(ShardError, match=r"5 events, fewer than the 8 workers. Use at most 5 workers"):
+        launch(make_spec(few, tmp_path / "out", workers=8), on_progress=lambda _: None)
 
 
 def test_a_failure_on_one_rank_ends_the_job_soon_with_its_words(tmp_path: Path) -> None:
     broken = write_dataset(tmp_path / "data", rows={"train": [400, 400], "val": [10, 10], "test": [10]})
-    victim = plan_epoch([400, 400], world_size=2, batch_size=8, seed=1, epoch=0).groups[1][0]
+    victim = plan_epoch([400, 400], world_size=2, batch_size=8, seed=1, epoch=0).pieces[1][0].group
     path = broken.files("train")[victim]
     content = bytearray(path.read_bytes())
     content[4 : len(content) // 2] = bytes(len(content) // 2 - 4)

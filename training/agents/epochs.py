@@ -100,7 +100,7 @@ class EpochEnds:
         records = ledger.records()
         self.distance = math.sqrt(ledger.mean_square)
         facts = {
-            "samples_left_out": 0,
+            "train_rows": ledger.rows,
             "samples_seen_by_all": ledger.used,
             "consensus_distance": self.distance,
             "agents_lost": num_lost,

@@ -50,7 +50,7 @@ def train_with_agents(
         on_loss: Called with a sentence when an agent is lost.
 
     Raises:
-        ShardError: The dataset has too few row groups for the agents.
+        ShardError: There are fewer events than agents.
         NoEventsError: A split has no events.
         LaunchError: An agent failed, or agents were lost too often.
         DivergedError: The loss is no longer finite.
@@ -96,7 +96,7 @@ def train_with_agents(
             driver.run(after)
             epochs.end(ledger, driver, num_lost=crew.num_lost)
     epochs.close()
-    write_summary(spec.out_dir, spec.workload.network_name, settings, sum(rows), work.model.flat.numel())
+    write_summary(spec.out_dir, spec.workload.network_name, settings, work.model.flat.numel())
 
 
 class _Display:

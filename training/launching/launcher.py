@@ -59,7 +59,7 @@ def launch(
         hosts: Holds the hosts during each start of the ranks (`train.launcher: spark`).
 
     Raises:
-        ShardError: The dataset has too few row groups for the workers.
+        ShardError: There are fewer events than workers.
         NoEventsError: A split has no events.
         TopologyError: The communication graph does not exist for this number of workers.
         DivergedError: The loss is no longer finite.
@@ -171,12 +171,12 @@ def refuse_impossible(spec: RunSpec) -> None:
     """Refuse impossible runs before the workers start, since these take seconds to find out.
 
     Raises:
-        ShardError: The dataset has too few row groups for the workers.
+        ShardError: There are fewer events than workers.
         NoEventsError: A split has no events.
         TopologyError: The communication graph does not exist for this number of workers.
     """
     workload, settings = spec.workload.open(), spec.train
-    if settings.has_static_shards and settings.skew is None:
+    if settings.has_static_shards:
         rows = workload.group_rows("train")
         plan_epoch(rows, world_size=settings.workers, batch_size=settings.batch_size, seed=settings.seed, epoch=0)
     if settings.algorithm.graph is not None:

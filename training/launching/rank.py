@@ -88,7 +88,7 @@ def train(
         watchdog: Checks that there is progress.
 
     Raises:
-        ShardError: The dataset has too few row groups for the workers.
+        ShardError: There are fewer events than workers.
         NoExchangeError: The run ends before the first exchange of a method that returns what was exchanged.
         DivergedError: The loss is no longer finite.
         CheckpointError: A checkpoint is damaged.
@@ -117,8 +117,7 @@ def train(
     run_now(transport.barrier())
     files.close()
     if transport.rank == 0:
-        train_rows = sum(workload.group_rows("train"))
-        write_summary(spec.out_dir, spec.workload.network_name, settings, train_rows, work.model.flat.numel())
+        write_summary(spec.out_dir, spec.workload.network_name, settings, work.model.flat.numel())
     run_now(transport.barrier())
 
 

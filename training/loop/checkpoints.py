@@ -28,7 +28,7 @@ from training.errors import CheckpointError
 from training.settings import TrainSettings
 
 _KEPT: Final = 2
-_VERSION: Final = 6
+_VERSION: Final = 7
 _SECONDS_TO_APPEAR: Final = 60.0
 _SECONDS_BETWEEN_LOOKS: Final = 0.5
 #: Settings, in addition to those of speed, that may differ between the run that writes and the run that resumes.
@@ -205,5 +205,7 @@ def _write(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 def settings_digest(workload: Mapping[str, Any], train: TrainSettings) -> str:
     """Digest of what a checkpoint depends on: the workload, and all settings but speed, workers and epochs."""
-    content = {"workload": workload, "train": train.result_items(exclude=_FREE)}
+    # Other workers own other events, so that what is left of an epoch cannot be dealt anew.
+    free = _FREE if train.skew is None else _FREE - {"workers"}
+    content = {"workload": workload, "train": train.result_items(exclude=free)}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -19,7 +19,7 @@ from training.loop.scalars import TensorBoardScalars
 Record = dict[str, Any]
 """What a worker did in an epoch."""
 #: What one rank found out about all, in its record of an epoch.
-_OF_ALL: Final = ("samples_left_out", "samples_seen_by_all", "consensus_distance", "val_loss", "val_accuracy")
+_OF_ALL: Final = ("train_rows", "samples_seen_by_all", "consensus_distance", "val_loss", "val_accuracy")
 
 
 def merged(ranks: Sequence[Sequence[dict[str, Any]]]) -> list[list[dict[str, Any]]]:

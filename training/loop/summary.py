@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from training.loop.records import Record, complete_records, read_records
 from training.settings import TrainSettings
 
 
-def write_summary(out_dir: Path, network: str, settings: TrainSettings, train_rows: int, num_parameters: int) -> None:
+def write_summary(out_dir: Path, network: str, settings: TrainSettings, num_parameters: int) -> None:
     """Write `summary.json`, after the records are complete.
 
     Args:
         out_dir: Folder of the run, with the records of all ranks.
         network: Name of the network.
         settings: Settings of the training.
-        train_rows: Number of events of the training split.
         num_parameters: Number of parameters of the network.
     """
     complete_records(out_dir)
@@ -34,9 +33,7 @@ def write_summary(out_dir: Path, network: str, settings: TrainSettings, train_ro
         "workers": settings.workers,
         "epochs": settings.epochs,
         "steps": round(sum(record["steps"] for records in ranks for record in records) / len(ranks)),
-        "samples": sum(record["samples_all_ranks"] for record in history),
-        "samples_left_out": sum(record["samples_left_out"] for record in history),
-        "train_rows": train_rows,
+        **samples_of(history),
         "num_parameters": num_parameters,
         "learning_rate_in_effect": settings.effective_learning_rate,
         "best_epoch": best["epoch"],
@@ -50,6 +47,17 @@ def write_summary(out_dir: Path, network: str, settings: TrainSettings, train_ro
     unfinished = out_dir / ".summary.json"
     unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")
     unfinished.replace(out_dir / "summary.json")
+
+
+def samples_of(history: Sequence[Record]) -> dict[str, int]:
+    """Events that all ranks trained on in a run, those of its epochs that they did not, and the events of an epoch.
+
+    Examples:
+        >>> samples_of([{"samples_all_ranks": 9, "train_rows": 10}, {"samples_all_ranks": 10, "train_rows": 10}])
+        {'samples': 19, 'samples_left_out': 1, 'train_rows': 10}
+    """
+    samples, rows = (sum(record[name] for record in history) for name in ("samples_all_ranks", "train_rows"))
+    return {"samples": samples, "samples_left_out": rows - samples, "train_rows": history[-1]["train_rows"]}
 
 
 def summary_of_rank(records: list[Record]) -> Record:

@@ -66,20 +66,22 @@ class Trainer:
         owners: Owners | None = None,
     ) -> None:
         self._settings = settings
-        self._rows = tuple(rows)
+        self._rows, self._num_rows = tuple(rows), sum(rows)
         self._work = work
         self._algorithm = algorithm
         self._transport = transport
         self._meter = meter
         self._files = files
         self._account = Account(work, algorithm, meter)
-        self._progress = ProgressReport(on_progress, self._account, meter, settings.epochs, sum(rows))
+        self._progress = ProgressReport(on_progress, self._account, meter, settings.epochs, self._num_rows)
         self._clock = SampleClock(settings)
         self._rate_is_constant = settings.schedule.is_constant
         self._is_static = settings.has_static_shards
         self._owners = owners
         self._read = 0
         self._epoch = self._done = self._seen = self._counted = 0
+        self._dealt: list[tuple[int, int]] = []
+        """Numbers of workers that began this epoch before, and their steps: what they left is dealt anew."""
         self._buffers = SharedBuffers(work, transport)
         self._best: dict[str, Any] = {"val_loss": math.inf, "model": None, "buffers": None}
         self.history: list[dict[str, Any]] = []
@@ -89,20 +91,19 @@ class Trainer:
         """Train to the end, from the beginning or from a checkpoint.
 
         Raises:
-            ShardError: The dataset has too few row groups for the workers.
+            ShardError: There are fewer events than workers.
             NoEventsError: A split has no events.
             DivergedError: The loss is no longer finite.
         """
         parts, mine, is_same = ([], [], False) if resume is None else self._recall(resume)
         # Before any worker can write a checkpoint: they all wait for each other in start() or in the checkpoint.
-        self._files.begin(self.history, (self._epoch, self._done), resume)
+        self._files.begin(self.history, (0, 0) if resume is None else (resume.epoch, resume.step), resume)
         await start(self._work, self._algorithm, parts, is_same=is_same)
         if not self._is_static:
             await self._buffers.share()
         self._meter.lap("start")
         self._account.begin()
-        if is_same or not self._is_static:
-            self._account.load_states([part["account"] for part in mine])
+        self._account.load_states([part["account"] for part in mine])
         if self._epoch < self._settings.epochs:
             await (self._epochs_together() if self._is_static else self._epochs_without_waiting())
         await self._keep_best()
@@ -116,7 +117,7 @@ class Trainer:
         method, of_all = settings.algorithm, settings.batch_size * self._transport.world_size
         if method.steps_needed <= 1:
             return
-        of_epoch = self._share()[0].num_steps if self._is_static else -(-sum(self._rows) // of_all)
+        of_epoch = self._share()[0].num_steps if self._is_static else -(-self._num_rows // of_all)
         steps = settings.epochs * of_epoch
         if steps < method.steps_needed:
             raise NoExchangeError(
@@ -130,17 +131,18 @@ class Trainer:
         settings = self._settings
         while self._epoch < settings.epochs:
             plan, share = self._share()
-            budget, done = int(plan.samples.sum()), int(plan.samples[: self._done].sum())
-            self._clock.begin(self._epoch, budget, done=done, counted=self._counted)
-            end = self._counted + budget - done
+            left = plan.samples[self._done :]
+            self._clock.begin(self._epoch, self._num_rows, done=self._num_rows - int(left.sum()), counted=self._counted)
+            end = self._counted + int(left.sum())
             self._work.begin(share)
-            for step, of_all in enumerate(plan.samples[self._done :].tolist(), self._done + 1):
+            before = sum(steps for _, steps in self._dealt)
+            for step, of_all in enumerate(left.tolist(), before + self._done + 1):
                 await self._step(of_all)
-                self._progress.tell(self._epoch, step, plan.num_steps)
-                if settings.checkpoint_steps and step % settings.checkpoint_steps == 0 < plan.num_steps - step:
+                self._progress.tell(self._epoch, step, before + plan.num_steps)
+                if settings.checkpoint_steps and step % settings.checkpoint_steps == 0 < before + plan.num_steps - step:
                     await self._checkpoint((self._epoch, step))
             self._counted = end
-            await self._meet(budget, left_out=sum(self._rows) - budget)
+            await self._meet()
             await self._checkpoint((self._epoch, 0))
 
     async def _epochs_without_waiting(self) -> None:
@@ -156,8 +158,8 @@ class Trainer:
             start=place,
             rows_between=every * settings.batch_size * transport.world_size if every else None,
         )
-        self._clock.begin(place.epoch, sum(self._rows), done=place.row)
-        num_steps = -(-sum(self._rows) // settings.batch_size)
+        self._clock.begin(place.epoch, self._num_rows, done=place.row)
+        num_steps = -(-self._num_rows // settings.batch_size)
         ticket = await transport.count("tickets", 1) - 1
         unit = queue.take(ticket)
         share = self._own(unit, self._read)
@@ -180,13 +182,19 @@ class Trainer:
 
     def _share(self) -> tuple[EpochPlan, Share]:
         """The plan of the epoch, and this worker's part of what is left of it."""
-        settings, rows, rank, size = self._settings, self._rows, self._transport.rank, self._settings.batch_size
+        settings, transport = self._settings, self._transport
         if self._owners is None:
-            world_size = self._transport.world_size
-            plan = plan_epoch(rows, world_size=world_size, batch_size=size, seed=settings.seed, epoch=self._epoch)
+            plan = plan_epoch(
+                self._rows,
+                world_size=transport.world_size,
+                batch_size=settings.batch_size,
+                seed=settings.seed,
+                epoch=self._epoch,
+                before=self._dealt,
+            )
         else:
-            plan, rows = self._owners.plan(batch_size=size, epoch=self._epoch), self._owners.counts[rank].tolist()
-        return plan, share_of(plan, rows, rank=rank, epoch=self._epoch, first_step=self._done)
+            plan = self._owners.plan(batch_size=settings.batch_size, epoch=self._epoch)
+        return plan, share_of(plan, rank=transport.rank, epoch=self._epoch, first_step=self._done)
 
     def _own(self, unit: Unit | None, read: int) -> Share | None:
         """What this worker reads for a work unit, after it read a number of rows: the unit, or as many of its own."""
@@ -199,7 +207,7 @@ class Trainer:
         for boundary in boundaries:
             epoch, row = boundary.position
             if epoch == self._settings.epochs:
-                await self._meet(sum(self._rows))
+                await self._meet()
             elif not row:
                 await self._end_epoch(validates=boundary.ticket == ticket)
             await self._checkpoint(boundary.position)
@@ -221,7 +229,7 @@ class Trainer:
         meter.lap("compute")
         self._account.steps += 1
 
-    async def _meet(self, budget: int, *, left_out: int = 0) -> None:
+    async def _meet(self) -> None:
         """End an epoch with all workers: validate the model of the method, each on its share."""
         work, transport, meter = self._work, self._transport, self._meter
         meter.doing = "at the end of the epoch"
@@ -235,7 +243,7 @@ class Trainer:
             distance = await consensus_distance(own, result, transport)
             state = ModelState(result, await self._buffers.mean())
             sums = await work.validate(state, ValidationShare(transport.rank, transport.world_size))
-            facts = self._facts(await reduce_sums(sums, transport), distance, budget, left_out)
+            facts = self._facts(await reduce_sums(sums, transport), distance)
             if self._epoch == self._settings.epochs - 1 and transport.world_size > 1 and work.validates_alone:
                 alone = await work.validate(ModelState(own, work.buffers()), ValidationShare(0, 1))
                 facts |= {"worker_val_loss": alone.mean_loss, "worker_val_accuracy": alone.accuracy}
@@ -244,7 +252,7 @@ class Trainer:
     async def _end_epoch(self, *, validates: bool) -> None:
         """End this worker's epoch; one worker validates a snapshot of the model on the whole split."""
         if not validates:
-            self._seen += sum(self._rows)
+            self._seen += self._num_rows
             self._record({}, None)
             return
         self._meter.doing, result = "validating", self._work.model.empty()
@@ -252,16 +260,16 @@ class Trainer:
             distance = await self._algorithm.snapshot(result)
             state = ModelState(result, await self._buffers.snapshot())
             totals = await self._work.validate(state, ValidationShare(0, 1))
-        self._record(self._facts(totals, distance, sum(self._rows), 0), state)
+        self._record(self._facts(totals, distance), state)
 
-    def _facts(self, totals: Sums, distance: float, budget: int, left_out: int) -> dict[str, Any]:
+    def _facts(self, totals: Sums, distance: float) -> dict[str, Any]:
         """What an epoch's record says about all workers."""
         if not totals.samples:
             raise NoEventsError("the validation split has no events. Make the features again, from more events.")
-        self._seen += budget
+        self._seen += self._num_rows
         self._progress.distance = distance
         return {
-            "samples_left_out": left_out,
+            "train_rows": self._num_rows,
             "samples_seen_by_all": self._seen,
             "consensus_distance": distance,
             "val_loss": totals.mean_loss,
@@ -283,7 +291,7 @@ class Trainer:
             model, buffers = map(torch.from_numpy, state)
             self._best = {"val_loss": record["val_loss"], "model": model, "buffers": buffers}
         self._account.begin()
-        self._epoch, self._done = self._epoch + 1, 0
+        self._epoch, self._done, self._dealt = self._epoch + 1, 0, []
 
     async def _keep_best(self) -> None:
         """Store the best model of the run; the worker that validated it does so."""
@@ -307,6 +315,7 @@ class Trainer:
             "account": self._account.state(),
             "samples": self._seen,
             "read": self._read,
+            "dealt": self._dealt,
             "best": self._best,
             "history": self.history,
         }
@@ -333,8 +342,12 @@ class Trainer:
         elif rank < len(parts):
             # The records of ranks that are gone are kept in the totals.
             self.history = merged([part["history"] for part in parts])[rank]
-        # The steps of an epoch of equal shares cannot be divided anew, so it restarts.
-        self._epoch, self._done = resume.epoch, resume.step if is_same or not self._is_static else 0
+        self._epoch, self._done = resume.epoch, resume.step
+        if self._is_static and resume.step:
+            self._dealt = [(workers, steps) for workers, steps in parts[0]["dealt"]]
+            self._done -= sum(steps for _, steps in self._dealt)
+            if not is_same:
+                self._dealt, self._done = [*self._dealt, (resume.world_size, self._done)], 0
         self._seen = parts[0]["samples"]
         mine = parts if is_same else parts[rank::world_size]
         self._best = min((part["best"] for part in mine), key=lambda best: best["val_loss"], default=self._best)

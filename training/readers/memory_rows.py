@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Self
 
@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 
 from features.dataset import FeatureDataset
-from training.errors import CacheError, ShardError
+from training.errors import CacheError
 from training.random_streams import random_stream
 from training.readers.batch import Batch, BatchLayout, Rows
 from training.readers.hostile import refuse_pickled_schema
-from training.readers.sharding import OwnRows, Share, even_parts, reading_orders
+from training.readers.sharding import OwnRows, Share, reading_orders
 from training.readers.sources import ArrowSource
 
 
@@ -32,8 +32,6 @@ class MemoryRows:
         >>> from training.readers.sharding import Piece
         >>> rows.reading_order(Share(0, [Piece(1, 0, 2)], [1, 1])).tolist()
         [3, 4]
-        >>> rows.recut(5).group_rows
-        [1, 1, 1, 1, 1]
     """
 
     rows: Rows
@@ -98,24 +96,11 @@ class MemoryRows:
         """Write the rows of a row group to their position."""
         self.rows.write(int(self._starts[group]), part)
 
-    def recut(self, num_groups: int) -> Self:
-        """The same rows in `num_groups` row groups of nearly equal size, for more virtual workers than files.
-
-        Raises:
-            ShardError: There are fewer rows than `num_groups`.
-        """
-        num_rows = sum(self.group_rows)
-        if num_groups > num_rows:
-            raise ShardError(
-                f"{num_rows} training rows cannot be cut for {num_groups} workers. Use at most {num_rows}."
-            )
-        return replace(self, group_rows=even_parts(num_rows, num_groups))
-
     def reading_order(self, share: Share, own: OwnRows | None = None) -> NDArray[np.int64]:
         """Numbers of the rows of a share, in reading order; `own`: see `reading_orders`."""
         orders = reading_orders(share, self.group_rows, own, seed=self.seed)
         parts = [self._starts[group] + order for group, order in zip(share.groups, orders, strict=True)]
-        order = np.concatenate(parts) if len(parts) > 1 else parts[0]
+        order = np.concatenate(parts or [np.empty(0, dtype=np.int64)])
         # Rows that belong to a worker stay in their row groups.
         return _mixed(len(self), self.seed, share.epoch)[order] if self.mixes_groups and own is None else order
 

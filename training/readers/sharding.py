@@ -1,11 +1,11 @@
-"""Assigns row groups and numbers of steps to ranks: pure arithmetic, the same on every rank.
+"""Deals the rows of an epoch to ranks, and divides them into steps: pure arithmetic, the same on every rank.
 
 Petastorm's own sharding is `index % shard_count` for every seed, so it is not used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import repeat
 from typing import NamedTuple
@@ -20,82 +20,6 @@ OwnRows = Sequence[NDArray[np.int64]]
 """A worker's rows of each row group."""
 
 
-class EpochPlan(NamedTuple):
-    """One epoch of all ranks."""
-
-    groups: NDArray[np.int64]
-    """(world_size, groups_per_rank) row groups of each rank, in reading order."""
-    num_steps: int
-    """Number of steps of every rank."""
-    samples: NDArray[np.int64]
-    """(num_steps,) number of events per step, of all ranks together."""
-
-
-def plan_epoch(rows: Sequence[int], *, world_size: int, batch_size: int, seed: int, epoch: int) -> EpochPlan:
-    """Assign the row groups of a split to ranks.
-
-    Every rank gets the same number of row groups and takes the same number of steps. A rank's rows are spread evenly
-    over its steps, so that none is dropped. If the division leaves a remainder, other row groups are left out in every
-    epoch.
-
-    Args:
-        rows: Rows of each row group.
-        world_size: Number of ranks.
-        batch_size: Highest number of rows of a step.
-        seed: Seed of the run.
-        epoch: Number of the epoch, from 0.
-
-    Raises:
-        ShardError: There are fewer row groups than ranks.
-
-    Examples:
-        >>> plan = plan_epoch([10] * 5, world_size=2, batch_size=8, seed=1, epoch=0)
-        >>> plan.groups.shape, plan.num_steps
-        ((2, 2), 3)
-        >>> plan_epoch([3, 4], world_size=2, batch_size=2, seed=1, epoch=0).samples.tolist()
-        [3, 4]
-    """
-    return _plan_epoch(tuple(rows), world_size, batch_size, seed, epoch)
-
-
-# Cached, since thousands of simulated workers need the same plan.
-@lru_cache(maxsize=4)
-def _plan_epoch(rows: tuple[int, ...], world_size: int, batch_size: int, seed: int, epoch: int) -> EpochPlan:
-    num_groups = len(rows)
-    if num_groups < world_size:
-        raise ShardError(
-            f"the training split has {num_groups} row groups, fewer than the {world_size} workers. Use at most "
-            f"{num_groups} workers, or set features.feed_workers: {world_size} and make the features again."
-        )
-    remainder = num_groups % world_size
-    fixed = random_stream(seed, "rotation").permutation(num_groups)
-    used = np.roll(fixed, -epoch * remainder)[remainder:]
-    groups = random_stream(seed, "groups", epoch).permutation(used).reshape(world_size, -1)
-    num_steps, samples = samples_of_steps(np.asarray(rows)[groups].sum(axis=1), batch_size)
-    for array in (groups, samples):
-        array.flags.writeable = False
-    return EpochPlan(groups, num_steps, samples)
-
-
-def samples_of_steps(shard_rows: NDArray[np.int64], batch_size: int) -> tuple[int, NDArray[np.int64]]:
-    """Number of steps of every rank, and number of events per step of all ranks together.
-
-    Args:
-        shard_rows: (world_size,) rows of each rank.
-        batch_size: Highest number of rows of a step.
-
-    Examples:
-        >>> steps, samples = samples_of_steps(np.array([3, 4]), 2)
-        >>> steps, samples.tolist()
-        (2, [3, 4])
-    """
-    num_steps = -(-int(shard_rows.max()) // batch_size)
-    samples = np.zeros(num_steps, dtype=np.int64)
-    for size, times in zip(*np.unique(shard_rows, return_counts=True), strict=True):
-        samples += times * np.diff(step_bounds(int(size), num_steps))
-    return num_steps, samples
-
-
 class Piece(NamedTuple):
     """Consecutive rows of a row group, in the reading order of an epoch."""
 
@@ -104,11 +28,149 @@ class Piece(NamedTuple):
     stop: int
 
 
+class EpochPlan(NamedTuple):
+    """One epoch of all ranks, or what is left of one."""
+
+    pieces: tuple[tuple[Piece, ...], ...]
+    """The rows of each rank, in reading order."""
+    num_steps: int
+    """Number of steps of every rank."""
+    samples: NDArray[np.int64]
+    """(num_steps,) number of events per step, of all ranks together."""
+
+
+def plan_epoch(
+    rows: Sequence[int],
+    *,
+    world_size: int,
+    batch_size: int,
+    seed: int,
+    epoch: int,
+    before: Sequence[tuple[int, int]] = (),
+) -> EpochPlan:
+    """Deal the rows of a split to ranks: each row to one rank, and nearly as many to each.
+
+    Every rank takes the same number of steps, over which its rows are spread evenly.
+
+    Args:
+        rows: Rows of each row group.
+        world_size: Number of ranks.
+        batch_size: Highest number of rows of a step.
+        seed: Seed of the run.
+        epoch: Number of the epoch, from 0.
+        before: Numbers of ranks that began this epoch before, each with the number of its steps; the plan is of the
+            rows that they left.
+
+    Raises:
+        ShardError: There are fewer rows than ranks.
+
+    Examples:
+        >>> plan = plan_epoch([10] * 3, world_size=2, batch_size=8, seed=1, epoch=0)
+        >>> [[tuple(piece) for piece in pieces] for pieces in plan.pieces], plan.num_steps
+        ([[(1, 0, 10), (2, 0, 5)], [(2, 5, 10), (0, 0, 10)]], 2)
+        >>> plan.samples.tolist()
+        [14, 16]
+    """
+    return _plan_epoch(tuple(rows), world_size, batch_size, seed, epoch, tuple(before))
+
+
+# Cached, since thousands of simulated workers need the same plan.
+@lru_cache(maxsize=4)
+def _plan_epoch(
+    rows: tuple[int, ...],
+    world_size: int,
+    batch_size: int,
+    seed: int,
+    epoch: int,
+    before: tuple[tuple[int, int], ...],
+) -> EpochPlan:
+    if sum(rows) < world_size:
+        raise ShardError(
+            f"the training split has {sum(rows)} events, fewer than the {world_size} workers. Use at most {sum(rows)} "
+            f"workers, or add events."
+        )
+    pieces = [Piece(group, 0, rows[group]) for group in reading_order(len(rows), seed=seed, epoch=epoch)]
+    for earlier_size, steps in before:
+        dealt = plan_of(cut(pieces, _cuts(pieces, earlier_size, batch_size)), batch_size)
+        left = (share_of(dealt, rank=rank, epoch=epoch, first_step=steps) for rank in range(earlier_size))
+        pieces = [piece for share in left for piece in share.pieces]
+    return plan_of(cut(pieces, _cuts(pieces, world_size, batch_size)), batch_size)
+
+
+def reading_order(num_groups: int, *, seed: int, epoch: int) -> list[int]:
+    """The row groups in the order of an epoch: ranks that follow each other read parts of it that follow each other."""
+    # The order of earlier versions.
+    fixed = random_stream(seed, "rotation").permutation(num_groups)
+    order: list[int] = random_stream(seed, "groups", epoch).permutation(fixed).tolist()
+    return order
+
+
+def _cuts(pieces: Sequence[Piece], world_size: int, batch_size: int) -> list[int]:
+    """Where to cut the rows of some pieces for the ranks: (world_size + 1,).
+
+    A cut that is next to the border of a piece is moved there, so that only one rank reads that row group. The steps of
+    the ranks then differ by about one row, and their number stays the lowest.
+    """
+    borders = np.cumsum([0, *(stop - start for _, start, stop in pieces)])
+    cuts = step_bounds(int(borders[-1]), world_size)
+    most = int(np.diff(cuts).max())
+    num_steps = -(-most // batch_size)
+    near = borders[np.abs(borders[:, None] - cuts).argmin(axis=0)]
+    moved = np.abs(near - cuts) <= min(num_steps, num_steps * batch_size - most) // 2
+    found: list[int] = np.where(moved, near, cuts).tolist()
+    return found
+
+
+def cut(pieces: Sequence[Piece], bounds: Sequence[int]) -> list[tuple[Piece, ...]]:
+    """The rows of some pieces, divided in their order at these numbers of rows; the first is 0.
+
+    Examples:
+        >>> [[tuple(piece) for piece in part] for part in cut([Piece(4, 0, 3), Piece(2, 1, 6)], [0, 2, 2, 8])]
+        [[(4, 0, 2)], [], [(4, 2, 3), (2, 1, 6)]]
+    """
+    parts: list[list[Piece]] = [[] for _ in bounds[1:]]
+    part = row = 0
+    for group, first, stop in pieces:
+        start = first
+        while start < stop and row < bounds[-1]:
+            while bounds[part + 1] <= row:
+                part += 1
+            taken = min(stop - start, bounds[part + 1] - row)
+            parts[part].append(Piece(group, start, start + taken))
+            start, row = start + taken, row + taken
+    return [tuple(each) for each in parts]
+
+
+def plan_of(pieces: Sequence[Sequence[Piece]], batch_size: int) -> EpochPlan:
+    """The steps in which ranks train on these rows.
+
+    Args:
+        pieces: Rows of each rank, in reading order.
+        batch_size: Highest number of rows of a step.
+
+    Examples:
+        >>> plan_of([[Piece(0, 0, 3)], [Piece(1, 0, 4)]], 2).samples.tolist()
+        [3, 4]
+    """
+    sizes, ranks = np.unique([rows_in(each) for each in pieces], return_counts=True)
+    num_steps = -(-int(sizes.max()) // batch_size)
+    samples = np.zeros(num_steps, dtype=np.int64)
+    for size, times in zip(sizes.tolist(), ranks.tolist(), strict=True):
+        samples += times * np.diff(step_bounds(size, num_steps))
+    samples.flags.writeable = False
+    return EpochPlan(tuple(map(tuple, pieces)), num_steps, samples)
+
+
+def rows_in(pieces: Iterable[Piece]) -> int:
+    """Number of rows of some pieces."""
+    return sum(stop - start for _, start, stop in pieces)
+
+
 class Share(NamedTuple):
     """Rows that a worker trains on, in this order, and their division into steps."""
 
     epoch: int
-    pieces: list[Piece]
+    pieces: Sequence[Piece]
     sizes: list[int]
     """Number of rows of each step."""
     later: Sequence[int] = ()
@@ -120,36 +182,31 @@ class Share(NamedTuple):
         return [piece.group for piece in self.pieces]
 
 
-def share_of(plan: EpochPlan, rows: Sequence[int], *, rank: int, epoch: int, first_step: int = 0) -> Share:
-    """The rows that a rank reads from some step of an epoch on, without the row groups of earlier steps only.
+def share_of(plan: EpochPlan, *, rank: int, epoch: int, first_step: int = 0) -> Share:
+    """The rows that a rank reads from some step of a plan on.
 
     Args:
         plan: The epoch's plan.
-        rows: Rows of each row group.
         rank: Rank of the worker.
         epoch: Number of the epoch, from 0.
         first_step: Number of steps to skip.
 
     Raises:
-        ValueError: The epoch has fewer steps.
+        ValueError: The plan has fewer steps.
 
     Examples:
-        >>> plan = EpochPlan(np.array([[2, 0]]), 4, np.array([5] * 4))
-        >>> share_of(plan, [10, 10, 10], rank=0, epoch=0).sizes
+        >>> plan = plan_of([[Piece(2, 0, 10), Piece(0, 0, 10)]], 5)
+        >>> share_of(plan, rank=0, epoch=0).sizes
         [5, 5, 5, 5]
-        >>> share_of(plan, [10, 10, 10], rank=0, epoch=0, first_step=3)
-        Share(epoch=0, pieces=[Piece(group=0, start=5, stop=10)], sizes=[5], later=())
+        >>> share_of(plan, rank=0, epoch=0, first_step=3)
+        Share(epoch=0, pieces=(Piece(group=0, start=5, stop=10),), sizes=[5], later=())
     """
     if not 0 <= first_step <= plan.num_steps:
         raise ValueError(f"there is no step {first_step} in an epoch of {plan.num_steps} steps")
-    groups = plan.groups[rank].tolist()
-    bounds = step_bounds(sum(rows[group] for group in groups), plan.num_steps)[first_step:]
-    pieces, skipped = [], int(bounds[0])
-    for group in groups:
-        if skipped < rows[group]:
-            pieces.append(Piece(group, skipped, rows[group]))
-        skipped = max(0, skipped - rows[group])
-    return Share(epoch, pieces, np.diff(bounds).tolist())
+    pieces = plan.pieces[rank]
+    bounds = step_bounds(rows_in(pieces), plan.num_steps)[first_step:]
+    _, left = cut(pieces, [0, int(bounds[0]), int(bounds[-1])])
+    return Share(epoch, left, np.diff(bounds).tolist())
 
 
 # Cached, since the parts of a row group are read one after the other.

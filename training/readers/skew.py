@@ -22,7 +22,7 @@ from features.matrices import as_numpy
 from features.schema import readable
 from training.errors import ShardError
 from training.random_streams import random_stream
-from training.readers.sharding import EpochPlan, Piece, Share, samples_of_steps, step_bounds
+from training.readers.sharding import EpochPlan, Piece, Share, plan_of, step_bounds
 from training.readers.sources import reporting
 from training.settings import SkewKind, TrainSettings
 
@@ -110,9 +110,11 @@ class Owners:
         """An epoch in which each worker reads all of its rows once."""
         # Kept, since thousands of simulated workers need the same plan.
         if self._planned is None or self._planned[0] != (batch_size, epoch):
-            groups = np.stack([self._order(rank, epoch) for rank in range(self.world_size)])
-            num_steps, samples = samples_of_steps(self.counts.sum(axis=1), batch_size)
-            self._planned = (batch_size, epoch), EpochPlan(groups, num_steps, samples)
+            pieces = [
+                [Piece(group, 0, counts[group]) for group in self._order(rank, epoch).tolist() if counts[group]]
+                for rank, counts in enumerate(self.counts.tolist())
+            ]
+            self._planned = (batch_size, epoch), plan_of(pieces, batch_size)
         return self._planned[1]
 
     def following(self, share: Share, *, rank: int, start: int) -> Share:

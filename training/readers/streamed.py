@@ -26,6 +26,8 @@ class StreamedReader(FileReader):
 
     @override
     def train_batches(self, share: Share) -> Iterator[Batch]:
+        if not share.pieces:
+            return self.layout.unfilled(0).batches(np.arange(0), share.sizes)
         arriving = self._train_groups(share.groups)
         if self._ahead is not None and self._ahead[0] == share:
             _, first, arriving = self._ahead

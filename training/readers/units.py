@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from training.errors import NoEventsError
-from training.readers.sharding import Piece, Share, even_parts, plan_epoch, step_bounds
+from training.readers.sharding import Piece, Share, even_parts, reading_order, step_bounds
 
 #: Units per worker into which the rest of the run would divide: a unit of a worker that is ten times slower, and the
 #: one that it reads ahead, then take less time than the others need for the rest.
@@ -145,9 +145,7 @@ def _units(
             pieces.clear()
             held = 0
 
-    # The order in which a single worker reads them.
-    plan = plan_epoch(rows, world_size=1, batch_size=batch_size, seed=seed, epoch=epoch)
-    for group in plan.groups[0].tolist():
+    for group in reading_order(len(rows), seed=seed, epoch=epoch):
         done = max(0, min(first_row - row, rows[group]))
         row += done
         left = rows[group] - done

@@ -59,8 +59,6 @@ def simulate(
 ) -> Simulated:
     """Train `settings.workers` virtual workers in this process; the same seed gives the same numbers.
 
-    With fewer row groups than workers, the training rows are divided anew into one group per worker.
-
     Args:
         module: The network; every worker starts with its parameters.
         train: Rows of the training split.
@@ -81,8 +79,6 @@ def simulate(
     be_deterministic()
     if (owners is None) != (settings.skew is None):
         raise AssertionError("settings with `skew` need the owners of the rows, and only they")
-    if owners is None and len(train.group_rows) < world_size:
-        train = train.recut(world_size)
     clock = VirtualClock()
     if resume is not None:
         # With another starting time, rounding could separate simultaneous events.

@@ -61,8 +61,7 @@ def plan_calibration(
         code_of: The code of a run.
     """
     epochs = study.calibration_epochs or 1
-    groups = len(subject.settings.open().group_rows("train"))
-    counts = _worker_counts(min(cores, groups))
+    counts = _worker_counts(cores)
     shared = {"epochs": epochs, "slowmo": None, "optimizer_state": None, "sharding": None, "skew": None}
     found = {method: next(study.combinations(method)) for method in study.methods}
     like = {method: study.train_settings(method, values, base.seed) for method, values in found.items()}

@@ -11,7 +11,7 @@ from training.errors import DivergedError
 from training.launching.launcher import launch_all
 from training.loop.progress import Progress
 from training.loop.records import read_records
-from training.readers.sharding import even_parts, plan_epoch
+from training.readers.sharding import plan_epoch
 from training.studies.predictions import predictions_of
 from training.studies.run_result import Counts, write_result
 
@@ -42,7 +42,7 @@ def measure_all(
 
     Raises:
         DivergedError: A run diverges that may not.
-        ShardError: The dataset has too few row groups for the workers.
+        ShardError: There are fewer events than workers.
         TrainingError: A run failed; the message names it.
     """
     steps = [num_steps(run) for run in runs]
@@ -82,11 +82,9 @@ def num_steps(run: PlannedRun) -> int:
     """Number of steps of every worker over all epochs.
 
     Raises:
-        ShardError: The dataset has too few row groups for the workers.
+        ShardError: There are fewer events than workers.
     """
     settings = run.train
     rows = run.subject.settings.open().group_rows("train")
-    if settings.skew is not None:
-        rows = even_parts(sum(rows), settings.workers)
     plan = plan_epoch(rows, world_size=settings.workers, batch_size=settings.batch_size, seed=settings.seed, epoch=0)
     return plan.num_steps * settings.epochs

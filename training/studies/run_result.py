@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.loop.records import Record, settled
-from training.loop.summary import summary_of_rank, utilisation
+from training.loop.summary import samples_of, summary_of_rank, utilisation
 from training.settings import TrainSettings
 
 FILE: Final = "result.json"
@@ -157,8 +157,7 @@ def numbers_of(ranks: Sequence[Sequence[Record]], settings: TrainSettings) -> di
     found = {
         **{name: sum(each.get(name, 0) for each in summaries) for name in counted},
         "diverged": 0.0,
-        "samples": sum(record["samples_all_ranks"] for record in history),
-        "samples_left_out": sum(record["samples_left_out"] for record in history),
+        **samples_of(history),
         "learning_rate_in_effect": settings.effective_learning_rate,
         "best_epoch": history[-1]["best_epoch"],
         "bytes_sent": sum(each["bytes_sent"] for each in summaries) / workers / len(history),

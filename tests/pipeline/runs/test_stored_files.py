@@ -156,7 +156,7 @@ def test_readers_deliver_the_same_batches(site: Site, kind: Any) -> None:
         dataset = FeatureDataset.load(current(config, "features").folder)
         reader = open_reader(dataset, ["hlf", "particles"], kind=kind, seed=1)
         rows = [group.rows for group in dataset.splits["train"]]
-        share = share_of(plan_epoch(rows, world_size=1, batch_size=16, seed=1, epoch=0), rows, rank=0, epoch=0)
+        share = share_of(plan_epoch(rows, world_size=1, batch_size=16, seed=1, epoch=0), rank=0, epoch=0)
         found = [*reader.train_batches(share), *reader.val_batches(rank=0, world_size=1)]
         batches.append([(*(each.numpy() for each in batch.inputs), batch.labels.numpy()) for batch in found])
     assert is_remote(dataset.data)

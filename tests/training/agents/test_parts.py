@@ -31,6 +31,7 @@ from training.algorithms.mpca_rules import MpcaConstants
 from training.errors import CheckpointError, LaunchError
 from training.flat_model import FlatModel
 from training.loop.making import make_worker
+from training.readers.sharding import Share
 from training.settings import TrainSettings
 from training.transports.basics import run_now
 from training.transports.shards import shard_slices
@@ -99,17 +100,18 @@ def test_accounts_continue_with_fewer_partitions() -> None:
 
 def test_partitions_share_all_rows_and_a_pass_can_be_cut_anywhere() -> None:
     rows = [5, 7, 4, 6]
-    parts = [Partition(rows, index=index, count=3, batch_size=4, seed=1) for index in range(3)]
-    assert sum(part.num_rows for part in parts) == sum(rows)
-    whole = parts[0].share(3)
-    assert whole.pieces != parts[0].share(4).pieces or whole.epoch != 4
-    for cut in range(1, parts[0].num_rows):
-        pieces = [*parts[0].share(3, 0, cut).pieces, *parts[0].share(3, cut).pieces]
-        seen: Counter[int] = Counter()
-        for group, start, stop in pieces:
-            assert seen[group] == start
-            seen[group] = stop
-        assert seen == {group: rows[group] for group in whole.groups}
+
+    def places(*shares: Share) -> Counter[tuple[int, int]]:
+        return Counter((group, place) for share in shares for group, *ends in share.pieces for place in range(*ends))
+
+    for count in (1, 3, 5, 22):
+        parts = [Partition(rows, index=index, count=count, batch_size=4, seed=1) for index in range(count)]
+        assert max(part.num_rows for part in parts) - min(part.num_rows for part in parts) <= 1
+        every = Counter((group, place) for group, num_rows in enumerate(rows) for place in range(num_rows))
+        assert places(*(part.share(3) for part in parts)) == every
+        for part in parts:
+            for cut in range(1, part.num_rows):
+                assert places(part.share(3, 0, cut), part.share(3, cut)) == places(part.share(3))
 
 
 @pytest.fixture

@@ -189,9 +189,10 @@ def test_a_run_that_loses_too_many_agents_ends(
         train_in_threads(run, before_reduce=kill_one)
 
 
-def test_more_agents_than_row_groups_are_refused(dataset: FeatureDataset, tmp_path: Path) -> None:
-    with pytest.raises(ShardError, match="8 row groups"):
-        train_in_threads(spec_of(dataset, tmp_path / "out", workers=9))
+def test_more_agents_than_events_are_refused(dataset: FeatureDataset, tmp_path: Path) -> None:
+    rows = dataset.num_rows("train")
+    with pytest.raises(ShardError, match=f"{rows} events, fewer than the {rows + 1} workers"):
+        train_in_threads(spec_of(dataset, tmp_path / "out", workers=rows + 1))
 
 
 @pytest.mark.slow

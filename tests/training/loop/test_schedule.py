@@ -93,15 +93,14 @@ def test_with_work_units_a_slow_worker_has_the_rate_of_the_others(algorithm: str
 
 
 @pytest.mark.parametrize("algorithm", ["ar-sgd", "d-psgd", "ad-psgd"])
-def test_row_groups_that_are_left_out_do_not_slow_the_clock_down(algorithm: str) -> None:
-    # Eight row groups for three workers: two are left out in each epoch.
+def test_the_clock_ends_at_the_last_of_all_rows_though_they_do_not_divide_among_the_workers(algorithm: str) -> None:
     schedule = {"decay": "cosine", "final_fraction": 0.01}
     simulated = run(algorithm=algorithm, workers=3, epochs=2, schedule=schedule, sharding="static")
     rates = [records[-1]["learning_rate"] for records in simulated.records]
     assert min(rates) == pytest.approx(0.01 * 0.05)
 
 
-def test_an_abandoned_part_of_an_epoch_does_not_count() -> None:
+def test_the_clock_of_the_learning_rate_continues_with_another_number_of_workers() -> None:
     chosen: dict[str, Any] = {"algorithm": "ar-sgd", "optimizer": "sgd", "scale_learning_rate": False, "epochs": 2}
     chosen |= {"schedule": {"decay": "step", "milestones": [1.0], "factor": 0.1}, "train": toy_rows(240, groups=12)}
     kept = KeptCheckpoints()

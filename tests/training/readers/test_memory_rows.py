@@ -1,4 +1,4 @@
-"""Rows of a whole split in memory: the order of the readers, and more row groups than files."""
+"""Rows of a whole split in memory, in the order of the readers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from particle_datasets import write_particle_dataset
 
 from features.columns import NUM_HLF
 from features.dataset import FeatureDataset
-from training.errors import ShardError
 from training.readers.memory_rows import MemoryRows
 from training.readers.opening import open_reader
 from training.readers.sharding import plan_epoch, share_of
@@ -26,7 +25,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
 
 
 @pytest.mark.parametrize("inputs", [("hlf",), INPUTS], ids="+".join)
-@pytest.mark.parametrize("world_size", [1, 2, 5])
+@pytest.mark.parametrize("world_size", [1, 2, 5, 7])
 def test_steps_picked_from_memory_are_those_of_the_reader(
     dataset: FeatureDataset, inputs: tuple[str, ...], world_size: int
 ) -> None:
@@ -36,7 +35,7 @@ def test_steps_picked_from_memory_are_those_of_the_reader(
     for epoch in (0, 2):
         plan = plan_epoch(rows.group_rows, world_size=world_size, batch_size=4, seed=3, epoch=epoch)
         for rank in range(world_size):
-            share = share_of(plan, rows.group_rows, rank=rank, epoch=epoch)
+            share = share_of(plan, rank=rank, epoch=epoch)
             order, bounds = rows.reading_order(share), np.cumsum([0, *share.sizes])
             for step, expected in enumerate(reader.train_batches(share)):
                 found = rows.rows.batch(order[bounds[step] : bounds[step + 1]])
@@ -54,22 +53,6 @@ def test_the_tensors_hold_the_split_in_order(dataset: FeatureDataset) -> None:
     assert torch.equal(rows.labels, torch.cat([batch.labels for batch in batches]))
     assert torch.equal(rows.weights, torch.cat([batch.weights for batch in batches]))
     assert rows.weights.dtype == torch.float32
-
-
-@pytest.mark.parametrize("num_groups", [1, 7, 20, 49])
-def test_cut_anew_every_row_is_still_read_once(dataset: FeatureDataset, num_groups: int) -> None:
-    rows = MemoryRows.load(dataset, "train", ["hlf"], seed=3).recut(num_groups)
-    assert len(rows.group_rows) == num_groups
-    assert max(rows.group_rows) - min(rows.group_rows) <= 1
-    plan = plan_epoch(rows.group_rows, world_size=num_groups, batch_size=4, seed=3, epoch=1)
-    orders = [rows.reading_order(share_of(plan, rows.group_rows, rank=rank, epoch=1)) for rank in range(num_groups)]
-    assert sorted(np.concatenate(orders).tolist()) == list(range(49))
-    assert all(order.dtype == np.int64 for order in orders)
-
-
-def test_more_row_groups_than_rows_are_refused(dataset: FeatureDataset) -> None:
-    with pytest.raises(ShardError, match="49 training rows cannot be cut for 50 workers"):
-        MemoryRows.load(dataset, "train", ["hlf"]).recut(50)
 
 
 def test_they_lie_on_the_device(dataset: FeatureDataset, tmp_path: Path) -> None:

@@ -1,80 +1,116 @@
-"""Assignment of row groups: disjoint, even, rotating, deterministic."""
+"""The rows of an epoch are dealt to ranks: each once, nearly as many to each, the same everywhere."""
 
 from __future__ import annotations
 
-import numpy as np
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from training.errors import ShardError
-from training.readers.sharding import plan_epoch, share_of, shuffled, step_bounds
+from training.readers.sharding import EpochPlan, Piece, plan_epoch, reading_order, rows_in, share_of, shuffled
 
 sizes = st.lists(st.integers(1, 50), min_size=1, max_size=20)
 
 
-@given(sizes, st.integers(1, 8), st.integers(1, 30), st.integers(0, 5))
-def test_every_rank_gets_other_groups_and_nothing_is_lost(
-    rows: list[int], world_size: int, batch_size: int, epoch: int
-) -> None:
-    if len(rows) < world_size:
-        with pytest.raises(ShardError, match=r"features\.feed_workers"):
+def places(pieces: Iterable[Piece]) -> Counter[tuple[int, int]]:
+    """The places in the orders of the row groups."""
+    return Counter((group, place) for group, start, stop in pieces for place in range(start, stop))
+
+
+def all_places(rows: Sequence[int]) -> Counter[tuple[int, int]]:
+    return Counter((group, place) for group, num_rows in enumerate(rows) for place in range(num_rows))
+
+
+def rest_of(plan: EpochPlan, world_size: int, *, first_step: int = 0) -> list[Piece]:
+    shares = (share_of(plan, rank=rank, epoch=0, first_step=first_step) for rank in range(world_size))
+    return [piece for share in shares for piece in share.pieces]
+
+
+@given(sizes, st.integers(1, 9), st.integers(1, 30), st.integers(0, 5))
+def test_every_row_is_dealt_to_one_rank(rows: list[int], world_size: int, batch_size: int, epoch: int) -> None:
+    if sum(rows) < world_size:
+        with pytest.raises(ShardError, match=rf"{sum(rows)} events, fewer than the {world_size} workers"):
             plan_epoch(rows, world_size=world_size, batch_size=batch_size, seed=1, epoch=epoch)
         return
     plan = plan_epoch(rows, world_size=world_size, batch_size=batch_size, seed=1, epoch=epoch)
-    used = plan.groups.ravel().tolist()
-    assert set(used) <= set(range(len(rows)))
-    assert len(set(used)) == len(used) == len(rows) - len(rows) % world_size
-    for groups in plan.groups:
-        lengths = np.diff(step_bounds(sum(rows[group] for group in groups), plan.num_steps))
-        assert lengths.sum() == sum(rows[group] for group in groups)
-        assert lengths.max() <= batch_size
-        assert lengths.max() - lengths.min() <= 1
+    assert places(rest_of(plan, world_size)) == all_places(rows)
+    even = sum(rows) / world_size
+    assert plan.num_steps == math.ceil(math.ceil(even) / batch_size)
+    shares = [share_of(plan, rank=rank, epoch=epoch) for rank in range(world_size)]
+    assert plan.samples.tolist() == [sum(of_ranks) for of_ranks in zip(*(share.sizes for share in shares), strict=True)]
+    for share in shares:
+        assert sum(share.sizes) == rows_in(share.pieces)
+        assert max(share.sizes) <= batch_size
+        assert max(share.sizes) - min(share.sizes) <= 1
+        assert abs(sum(share.sizes) - even) <= max(1, plan.num_steps)
 
 
-def test_what_is_left_out_moves_on_until_every_group_had_its_turn() -> None:
-    plans = [plan_epoch([10] * 7, world_size=3, batch_size=10, seed=4, epoch=epoch) for epoch in range(7)]
-    left_out = [set(range(7)) - set(plan.groups.ravel().tolist()) for plan in plans]
-    assert sorted(group for groups in left_out for group in groups) == list(range(7))
+@given(sizes, st.lists(st.tuples(st.integers(1, 9), st.integers(0, 30)), max_size=3), st.integers(1, 9))
+def test_what_other_numbers_of_ranks_left_of_an_epoch_is_dealt_anew(
+    rows: list[int], others: list[tuple[int, int]], world_size: int
+) -> None:
+    before: list[tuple[int, int]] = []
+    done: Counter[tuple[int, int]] = Counter()
+    for ranks, asked in [*others, (world_size, 0)]:
+        if ranks > sum(rows):
+            return
+        plan = plan_epoch(rows, world_size=ranks, batch_size=4, seed=1, epoch=0, before=before)
+        # An epoch that is over is not resumed.
+        steps = min(asked, plan.num_steps - 1)
+        left = rest_of(plan, ranks, first_step=steps)
+        assert done + places(rest_of(plan, ranks)) == all_places(rows)
+        done += places(rest_of(plan, ranks)) - places(left)
+        before.append((ranks, steps))
 
 
-def test_the_plan_depends_on_seed_and_epoch_only() -> None:
-    def groups(seed: int, epoch: int) -> list[list[int]]:
-        return plan_epoch([10] * 12, world_size=3, batch_size=10, seed=seed, epoch=epoch).groups.tolist()
+def test_row_groups_that_do_not_divide_were_left_out_of_an_epoch() -> None:
+    """`train --workers 3` on four row groups dropped one of them."""
+    plan = plan_epoch([105, 105, 105, 104], world_size=3, batch_size=32, seed=1, epoch=0)
+    assert plan.samples.sum() == 419
+    assert sorted(map(rows_in, plan.pieces)) == [139, 140, 140]
 
-    assert groups(1, 0) == groups(1, 0)
-    assert groups(1, 0) != groups(1, 1)
-    assert groups(1, 0) != groups(2, 0)
+
+def test_a_row_group_is_read_by_one_rank_where_that_changes_a_step_by_one_row_at_most() -> None:
+    plan = plan_epoch([105, 105, 105, 104], world_size=2, batch_size=32, seed=1, epoch=0)
+    assert [len(pieces) for pieces in plan.pieces] == [2, 2]
+    assert sorted(map(rows_in, plan.pieces)) == [209, 210]
+    # One more row would be one more step.
+    plan = plan_epoch([33, 31], world_size=2, batch_size=32, seed=1, epoch=0)
+    assert [rows_in(pieces) for pieces in plan.pieces] == [32, 32]
+    assert plan.num_steps == 1
 
 
 @given(sizes, st.integers(1, 8), st.integers(1, 30), st.data())
 def test_the_rest_of_an_epoch_is_the_end_of_the_whole(
     rows: list[int], world_size: int, batch_size: int, data: st.DataObject
 ) -> None:
-    world_size = min(world_size, len(rows))
+    world_size = min(world_size, sum(rows))
     plan = plan_epoch(rows, world_size=world_size, batch_size=batch_size, seed=1, epoch=0)
     for rank in range(world_size):
-        whole = share_of(plan, rows, rank=rank, epoch=0)
-        assert whole.groups == plan.groups[rank].tolist()
+        whole = share_of(plan, rank=rank, epoch=0)
         assert len(whole.sizes) == plan.num_steps
-        assert sum(whole.sizes) == sum(rows[group] for group in whole.groups)
         first_step = data.draw(st.integers(0, plan.num_steps))
-        rest = share_of(plan, rows, rank=rank, epoch=0, first_step=first_step)
+        rest = share_of(plan, rank=rank, epoch=0, first_step=first_step)
         assert rest.sizes == whole.sizes[first_step:]
-        assert rest.groups == whole.groups[len(whole.groups) - len(rest.groups) :]
-        assert sum(stop - start for _, start, stop in rest.pieces) == sum(rest.sizes)
-        assert all(0 <= start < stop == rows[group] for group, start, stop in rest.pieces)
-        assert not any(start for _, start, _ in rest.pieces[1:])
+        ordered, end = (list(places(share.pieces)) for share in (whole, rest))
+        assert ordered[len(ordered) - len(end) :] == end
+        assert len(end) == sum(rest.sizes)
 
 
 @pytest.mark.parametrize("first_step", [-1, 4])
 def test_a_step_outside_of_the_epoch_is_refused(first_step: int) -> None:
     plan = plan_epoch([10, 10], world_size=1, batch_size=8, seed=1, epoch=0)
     with pytest.raises(ValueError, match=f"step {first_step} in an epoch of 3 steps"):
-        share_of(plan, [10, 10], rank=0, epoch=0, first_step=first_step)
+        share_of(plan, rank=0, epoch=0, first_step=first_step)
 
 
 def test_the_order_of_rows_is_the_one_of_earlier_versions() -> None:
     assert shuffled(8, seed=1, epoch=2, group=3).tolist() == [5, 3, 4, 1, 7, 6, 2, 0]
-    plan = plan_epoch([10] * 7, world_size=3, batch_size=8, seed=1, epoch=2)
-    assert plan.groups.tolist() == [[5, 2], [1, 6], [4, 3]]
+    orders = [reading_order(6, seed=seed, epoch=epoch) for seed, epoch in ((1, 2), (1, 3), (2, 2))]
+    assert orders == [[2, 3, 4, 1, 5, 0], [1, 3, 0, 2, 5, 4], [2, 4, 3, 5, 0, 1]]
+    plan = plan_epoch([10] * 6, world_size=3, batch_size=8, seed=1, epoch=2)
+    assert [[piece.group for piece in pieces] for pieces in plan.pieces] == [[2, 3], [4, 1], [5, 0]]

@@ -70,7 +70,7 @@ def test_a_single_worker_reads_in_the_order_of_an_epoch_of_equal_shares() -> Non
     for epoch in range(3):
         plan = plan_epoch(rows, world_size=1, batch_size=10, seed=1, epoch=epoch)
         pieces = [piece for unit in units if unit.share.epoch == epoch for piece in unit.share.pieces]
-        assert list(dict.fromkeys(piece.group for piece in pieces)) == share_of(plan, rows, rank=0, epoch=epoch).groups
+        assert list(dict.fromkeys(piece.group for piece in pieces)) == share_of(plan, rank=0, epoch=epoch).groups
 
 
 def test_units_are_row_groups_first_and_small_parts_of_one_at_the_end() -> None:

@@ -60,8 +60,7 @@ def test_every_event_is_used_once_an_epoch_and_counted() -> None:
     for epoch in range(2):
         records: list[dict[str, Any]] = [worker[epoch] for worker in simulated.records]
         seen = sum(record["samples"] for record in records)
-        # Eight row groups, of 40 and 41 rows, for three workers: two are left out, others in each epoch.
-        assert seen + records[0]["samples_left_out"] == 323
+        assert seen == records[0]["train_rows"] == 323
         assert {record["samples_all_ranks"] for record in records} == {seen}
         assert len({record["steps"] for record in records}) == 1
     assert samples_per_second(simulated.records) == pytest.approx(

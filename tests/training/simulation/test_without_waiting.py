@@ -49,7 +49,7 @@ def check_totals(simulated: Simulated, rows: int) -> None:
         assert {record["epoch"] for record in records} == {epoch}
         assert sum(record["samples"] for record in records) == rows
         assert {record["samples_all_ranks"] for record in records} == {rows}
-        assert {record["samples_left_out"] for record in records} == {0}
+        assert {record["train_rows"] for record in records} == {rows}
         assert {record["samples_seen_by_all"] for record in records} == {rows * (epoch + 1)}
 
 
