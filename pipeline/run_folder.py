@@ -11,7 +11,14 @@ from rich.console import Console
 
 from ingestion.storage import place
 from pipeline.config import Config
-from pipeline.errors import FolderInUseError, MachineError, MissingInputError, NoOutputYetError, RunFolderError
+from pipeline.errors import (
+    NOT_THERE_YET,
+    FolderInUseError,
+    MachineError,
+    MissingInputError,
+    NoOutputYetError,
+    RunFolderError,
+)
 from pipeline.machine.doctor import Finding, Need, PlannedUse, Severity, examine, render
 from pipeline.machine.facts import read_machine
 from pipeline.machine.spark_session import SparkProvider
@@ -19,6 +26,7 @@ from pipeline.runs.fingerprint import Fingerprint
 from pipeline.runs.lock import locked, reading
 from pipeline.runs.log import RunLog
 from pipeline.runs.model_registry import Registry
+from pipeline.runs.provenance import now
 from pipeline.runs.space import LEAST_BYTES
 from pipeline.runs.store import StageStore, Version
 from pipeline.simulated_samples import with_simulated_samples
@@ -51,7 +59,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self, job: str = "") -> Iterator[None]:
-        """Hold the run folder; see `pipeline.runs.lock`.
+        """Hold the run folder; see `pipeline.runs.lock`. In a file, a line of time, run and outcome comes last.
 
         Args:
             job: Name of a job that only reads versions and has its own output: it locks that output, and runs beside
@@ -60,6 +68,19 @@ class RunFolder:
         Raises:
             RunFolderError: It cannot be written, or another command holds it longer than the time to wait.
         """
+        outcome = "done"
+        try:
+            with self._held(job):
+                yield
+        except BaseException as error:
+            outcome = _outcome(error)
+            raise
+        finally:
+            if not self.console.is_terminal:
+                self.say(f"{now()} run {self.log.run_id}: {outcome}")
+
+    @contextmanager
+    def _held(self, job: str) -> Iterator[None]:
         tries = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(FolderInUseError),
             stop=tenacity.stop_after_delay(self._wait),
@@ -181,6 +202,15 @@ class RunFolder:
     def say(self, words: str) -> None:
         """Print a line without markup."""
         self.console.print(words, highlight=False, markup=False)
+
+
+def _outcome(error: BaseException) -> str:
+    """How a command ended; a night that waits is no failure."""
+    if isinstance(error, FolderInUseError):
+        return "waits for another run"
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    return "waits for its input" if isinstance(error, NOT_THERE_YET) else f"failed ({type(error).__name__})"
 
 
 def _manifests_in_use(stores: Iterable[StageStore]) -> dict[str, dict[str, Any] | None]:

@@ -17,7 +17,7 @@ from ingestion.secrets import redact_all
 from ingestion.storage import is_remote
 from pipeline.config import Config
 from pipeline.configuration.credentials import shown_command
-from pipeline.errors import CheckFailedError, RunFolderError, cannot_write
+from pipeline.errors import NOT_THERE_YET, CheckFailedError, RunFolderError, cannot_write
 from pipeline.run_folder import RunFolder
 from pipeline.runs.code_meaning import code_digests
 from pipeline.runs.fingerprint import Fingerprint, Input, reasons_to_run
@@ -37,6 +37,15 @@ class State(StrEnum):
     FRESH = "up to date"
     STALE = "stale"
     MISSING = "not there yet"
+    FAILS = "would fail"
+    """Its input cannot be read, or that of a stage that it reads."""
+    WAITS = "would wait"
+    """Its input is to come."""
+
+    @property
+    def runs(self) -> bool:
+        """Whether `run` makes a new version."""
+        return self in {State.STALE, State.MISSING}
 
 
 class StagePlan(NamedTuple):
@@ -70,23 +79,37 @@ class Runner:
 
     def plan(self) -> list[StagePlan]:
         """The state of every stage; a stage is also stale if a stage that it reads will run."""
-        plans: list[StagePlan] = []
-        will_run: set[str] = set()
+        plans: dict[str, StagePlan] = {}
         for stage in self.wanted():
             current = self.run_folder.store(stage.name).current()
-            waits_for = [
-                name for name in (*stage.upstream_of(self.config), *stage.optional_upstream) if name in will_run
-            ]
-            if current is None:
-                plans.append(StagePlan(stage, State.MISSING, [], None, self._unfinished(stage)))
+            reads = [*stage.upstream_of(self.config), *stage.optional_upstream]
+            before = {name: plans[name].state for name in reads if name in plans}
+            ends = [name for name, state in before.items() if state in {State.FAILS, State.WAITS}]
+            waits_for = [name for name, state in before.items() if state.runs]
+            notes = (
+                self._unfinished(stage) if current is None else [*_other_packages(current), *self._unfinished(stage)]
+            )
+            if ends:
+                state, reasons = before[ends[0]], [f"{name} {before[name]}" for name in ends]
             else:
-                reasons = self._reasons(stage, current, ignore=waits_for)
-                reasons += [f"{name} would run, and its result may change" for name in waits_for]
-                notes = [*_other_packages(current), *self._unfinished(stage)]
-                plans.append(StagePlan(stage, State.STALE if reasons else State.FRESH, reasons, current, notes))
-            if plans[-1].state is not State.FRESH:
-                will_run.add(stage.name)
-        return plans
+                state, reasons = self._state(stage, current, waits_for)
+            plans[stage.name] = StagePlan(stage, state, reasons, current, notes)
+        return list(plans.values())
+
+    def _state(self, stage: Stage, current: Version | None, waits_for: Sequence[str]) -> tuple[State, list[str]]:
+        """The state of a stage, with reasons, if all that it reads is or will be there."""
+        try:
+            if current is None:
+                if not waits_for:
+                    stage.find_inputs(self.config, None, self.console)
+                return State.MISSING, []
+            reasons = self._reasons(stage, current, ignore=waits_for)
+        except NOT_THERE_YET as problem:
+            return State.WAITS, [str(problem)]
+        except IngestionError as problem:
+            return State.FAILS, [str(problem)]
+        reasons += [f"{name} would run, and its result may change" for name in waits_for]
+        return State.STALE if reasons else State.FRESH, reasons
 
     def wanted(self) -> list[Stage]:
         """The stages that `run` includes, in order."""
@@ -128,11 +151,13 @@ class Runner:
 
     def _log_end(self, running: Stage | None, error: BaseException | None) -> None:
         where = None if running is None else running.name
+        waits = isinstance(error, NOT_THERE_YET)
         if error is None:
             self.log.event("run finished")
         else:
-            self.log.event("run failed", stage=where, error=type(error).__name__, message=str(error))
-        self.run_folder.write_metrics(failed=where)
+            name = "run waits" if waits else "run failed"
+            self.log.event(name, stage=where, error=type(error).__name__, message=str(error))
+        self.run_folder.write_metrics(failed=None if waits else where)
 
     def accept(self) -> list[str]:
         """Declare every existing version up to date; returns the stages that were stale.
@@ -141,7 +166,8 @@ class Runner:
             RunFolderError: A file of a version is gone, or has another size.
         """
         with self.run_folder.locked():
-            stale = [(plan, plan.current) for plan in self.plan() if plan.state is State.STALE and plan.current]
+            settled = {State.FRESH, State.MISSING}
+            stale = [(plan, plan.current) for plan in self.plan() if plan.state not in settled and plan.current]
             # All manifests are made before the first is written: an error changes nothing.
             accepted: dict[str, Version] = {}
             for plan, current in stale:
@@ -212,7 +238,7 @@ class Runner:
         # The stages of this run are not.
         others = upstream.keys() - self._up_to_date
         for each in STAGES:
-            if each.name in others and (reasons := self._reasons(each, upstream[each.name])):
+            if each.name in others and (reasons := self._state(each, upstream[each.name], ())[1]):
                 self.console.print(
                     f"  note: {each.name} is stale ({escape(reasons[0])}); {stage.name} uses its current version",
                     highlight=False,
@@ -339,10 +365,7 @@ class Runner:
     def _reasons(self, stage: Stage, current: Version, *, ignore: Sequence[str] = ()) -> list[str]:
         if any(self.run_folder.store(name).current() is None for name in stage.upstream_of(self.config)):
             return ["the output of a stage that it reads is gone"]
-        try:
-            found = stage.find_inputs(self.config, current, self.console)
-        except IngestionError as problem:
-            return [f"its input cannot be read: {problem}"]
+        found = stage.find_inputs(self.config, current, self.console)
         after = self._fingerprint(stage, found, self.run_folder.upstream(stage, mixed=True))
         before = Fingerprint.from_json(current.manifest["fingerprint"])
         reasons = reasons_to_run(before.without_inputs(ignore), after.without_inputs(ignore))

@@ -55,7 +55,7 @@ def accept(run_folder: RunFolder) -> str:
 def lines(plans: Iterable[StagePlan]) -> Iterator[str]:
     """For the terminal."""
     for each in plans:
-        will = "would run" if each.state is not State.FRESH else ""
+        will = "would run" if each.state.runs else ""
         yield f"{each.stage.name:<12}{each.state:<15}{will}".rstrip()
         yield from (f"            - {reason}" for reason in each.reasons)
         yield from (f"            note: {note}" for note in each.notes)
@@ -67,7 +67,7 @@ def as_json(plans: Iterable[StagePlan]) -> list[dict[str, Any]]:
         {
             "stage": each.stage.name,
             "state": each.state,
-            "would_run": each.state is not State.FRESH,
+            "would_run": each.state.runs,
             "reasons": redact_all(each.reasons),
             "notes": redact_all(each.notes),
             "version": None if each.current is None else each.current.name,

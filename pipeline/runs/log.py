@@ -9,7 +9,8 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 
 from ingestion.secrets import redact_all
 from pipeline.errors import cannot_write
+from pipeline.runs.space import size_of
 
 METRICS: Final = "metrics.prom"
 _LOGS: Final = "logs"
@@ -89,11 +91,37 @@ class RunLog:
         for network, manifest in in_use.items():
             promoted(network).set(_timestamp(manifest["promoted"]) if manifest else 0.0)
         gauge("last_run_timestamp_seconds", "When the last run ended")().set_to_current_time()
+        _measure_results(gauge, stages)
+        gauge("free_bytes", "Free space on the disk of the run folder")().set(shutil.disk_usage(self._run_dir).free)
+        gauge("used_bytes", "Size of all files in the run folder")().set(size_of(self._run_dir.rglob("*")))
         path = self._run_dir / METRICS
         try:
             write_to_textfile(str(path), registry)
         except OSError as cause:
             raise cannot_write(path, cause) from cause
+
+
+def _measure_results(gauge: Callable[..., Callable[..., Gauge]], stages: Mapping[str, Any]) -> None:
+    """Files and events of `ingest`, accuracies of `evaluate`, as far as the versions in use hold them."""
+    ingest, counters, evaluated = stages.get("ingest") or {}, _counters(stages, "ingest"), _counters(stages, "evaluate")
+    files = gauge("files", "Files that were read, skipped as damaged, or left for a later run", "state")
+    found = {
+        "read": ingest.get("inputs"), "skipped": counters.get("bad_files"), "waiting": counters.get("waiting_files")
+    }  # fmt: skip
+    for state, those in found.items():
+        if those is not None:
+            files(state).set(len(those))
+    events = gauge("events", "Events of a sample after ingest", "sample")
+    for sample, counts in counters.get("samples", {}).items():
+        events(sample).set(counts["events"])
+    accuracy = gauge("accuracy", "Accuracy on the test split", "network")
+    for network, run in evaluated.get("runs", {}).items():
+        accuracy(network).set(run["accuracy"]["value"])
+
+
+def _counters(stages: Mapping[str, Any], stage: str) -> dict[str, Any]:
+    counters: dict[str, Any] = (stages.get(stage) or {}).get("counters", {})
+    return counters
 
 
 def _timestamp(when: str) -> float:

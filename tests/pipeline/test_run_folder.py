@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import io
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -9,9 +12,10 @@ from command_line import SAMPLES, small_config
 from published_by_hand import publish
 from rich.console import Console
 
+from ingestion.errors import FilesToComeError
 from pipeline import run_folder as module
 from pipeline.config import load_config
-from pipeline.errors import MachineError, MissingInputError
+from pipeline.errors import FolderInUseError, MachineError, MissingInputError, NoOutputYetError
 from pipeline.machine.doctor import Finding, Need, PlannedUse, Severity
 from pipeline.machine.facts import Machine
 from pipeline.run_folder import RunFolder
@@ -85,3 +89,36 @@ def test_a_machine_with_an_error_is_refused_and_one_with_a_warning_is_not(
         run_folder.refuse_unfit_machine([Need.SPARK], "ingest cannot run", workers=5)
     assert "Java is old" not in str(refused.value)
     assert [each.workers for each in asked] == [2, 5]
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (None, "done"),
+        (NoOutputYetError("no events"), "waits for its input"),
+        (FilesToComeError("no files"), "waits for its input"),
+        (MachineError("no Java"), "failed (MachineError)"),
+        (KeyboardInterrupt(), "interrupted"),
+    ],
+)
+def test_a_night_that_waits_looked_like_one_that_failed(
+    tmp_path: Path, error: BaseException | None, outcome: str
+) -> None:
+    """`make` has one exit code for all; the last line of the log tells them apart."""
+    file = io.StringIO()
+    found = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(file=file, width=200))
+    with suppress(Exception, KeyboardInterrupt), found.locked():
+        if error is not None:
+            raise error
+    time, words = file.getvalue().splitlines()[-1].split(" ", 1)
+    assert dt.datetime.fromisoformat(time).tzinfo is not None
+    assert words == f"run {found.log.run_id}: {outcome}"
+
+
+def test_a_night_refused_by_another_run_says_so_on_a_line(tmp_path: Path) -> None:
+    file = io.StringIO()
+    config = load_config(str(small_config(tmp_path, SAMPLES)))
+    other = RunFolder(config, Console(file=file, width=200))
+    with RunFolder(config, Console(quiet=True)).locked(), pytest.raises(FolderInUseError), other.locked():
+        pass
+    assert file.getvalue().endswith(f" run {other.log.run_id}: waits for another run\n")

@@ -66,7 +66,26 @@ def test_metrics_of_two_run_folders_are_different_series(tmp_path: Path) -> None
         RunLog(tmp_path / name).write_metrics({"ingest": None}, {"hlf": None}, failed=None)
         families = text_string_to_metric_families((tmp_path / name / METRICS).read_text())
         series += [(one.name, frozenset(one.labels.items())) for each in families for one in each.samples]
-    assert len(series) == len(set(series)) == 8
+    assert len(series) == len(set(series)) == 12
+
+
+def test_a_night_that_skipped_ten_files_looked_like_any_other(tmp_path: Path) -> None:
+    made = {"created": "2026-01-01T00:00:00+00:00", "seconds": 2.5}
+    samples_of = {"qcd": {"entries": 90, "events": 70}, "ttbar": {"entries": 9, "events": 7}}
+    ingest = {"bad_files": [{}] * 10, "waiting_files": [{}], "samples": samples_of}
+    stages = {
+        "ingest": {**made, "inputs": [{}] * 3, "counters": ingest},
+        "evaluate": {**made, "counters": {"runs": {"hlf": {"accuracy": {"value": 0.93, "low": 0.9}}}}},
+    }
+    (tmp_path / "events").write_bytes(b"12345")
+    RunLog(tmp_path).write_metrics(stages, {}, failed=None)
+    found = samples(tmp_path)
+    files = {state: found["hep_pipeline_files", state] for state in ("read", "skipped", "waiting")}
+    assert files == {"read": 3, "skipped": 10, "waiting": 1}
+    assert (found["hep_pipeline_events", "qcd"], found["hep_pipeline_events", "ttbar"]) == (70, 7)
+    assert found["hep_pipeline_accuracy", "hlf"] == 0.93
+    assert found["hep_pipeline_used_bytes", ""] == 5
+    assert found["hep_pipeline_free_bytes", ""] > 0
 
 
 def test_metrics_are_replaced_as_a_whole(tmp_path: Path) -> None:
