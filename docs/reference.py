@@ -20,7 +20,7 @@ import typer
 import yaml
 
 from features.columns import COLUMNS, INPUT_COLUMNS
-from ingestion.schema import COLLECTIONS, OPTIONAL_SCALARS, SCALARS
+from ingestion.schema import COLLECTIONS, SCALARS
 from pipeline.cli import app
 from pipeline.config import Config
 from training.algorithms.method import Traits
@@ -96,7 +96,7 @@ def features_page() -> str:
         parts += [f"## {name}", "", _table(("", "feature", "unit", "meaning", "scaling"), numbered)]
     fields = SCALARS | {f"{group}.{name}": f for group, inner in COLLECTIONS.items() for name, f in inner.items()}
     rows = [
-        [_code(name), _code(f.branch) + (" (optional)" if name in OPTIONAL_SCALARS else ""), f.dtype, f.unit or "1"]
+        [_code(name), _code(f.branch) + (" (optional)" if name == "weight" else ""), f.dtype, f.unit or "1"]
         for name, f in fields.items()
     ]
     parts += ["## Fields of the events Parquet", "", _table(("field", "Delphes branch", "type", "unit"), rows)]

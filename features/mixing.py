@@ -135,7 +135,8 @@ def class_weights(
         if total <= 0:
             raise FeatureError(
                 f"the event weights of class {name} add up to {total:g} on the {split} split; balancing, losses and "
-                f"efficiencies need a positive sum. Check Event.Weight in its files, or add events."
+                f"efficiencies need a positive sum. Check the `weight` of its samples (a branch, or `none`), or add "
+                f"events."
             )
     return len(labels) / (len(names) * sums)
 

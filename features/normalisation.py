@@ -43,7 +43,8 @@ def physics_factors(samples: Mapping[str, GeneratedSample], luminosity: float) -
         if not each.sum_of_weights > 0:
             raise FeatureError(
                 f"the event weights of sample '{name}' add up to {each.sum_of_weights:g} over its {each.num_events} "
-                f"events; its normalisation needs a positive sum. Check Event.Weight in its files, or add files."
+                f"events; its normalisation needs a positive sum. State another `weight` of the sample: a branch, or "
+                f"`none` if every event counts 1; or add files."
             )
         known = None if each.label in uncertain else each.cross_section_pb
         expected = each.num_events if known is None else known * luminosity

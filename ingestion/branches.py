@@ -25,28 +25,31 @@ class BranchPlace(NamedTuple):
 def carried_numbers(
     array: ak.Array, column: str, carried: Carried, *, path: str, dtype: str | None = None, first: int = 0
 ) -> NDArray[Any]:
-    """The numbers of a carried column, from its branch of the entries from `first` on; `dtype` None keeps their type.
+    """The numbers of the weight or a carried column, from its branch of the entries from `first` on.
+
+    `dtype` None keeps their type.
 
     Raises:
         WrongBranchTypeError: The branch has no such number in an event, several where one is needed, or other content.
     """
+    key = "`weight` of the sample" if column == "weight" else "ingest.weights"
     place = BranchPlace(
         f"{path}: branch '{carried.branch}'",
-        f"Name one of a list under ingest.weights, from 0: '{carried.branch}[0]'."
-        if column.startswith(WEIGHT_PREFIX)
+        f"Name one of a list under {key}, from 0: '{carried.branch}[0]'."
+        if f"{column}_".startswith(WEIGHT_PREFIX)
         else "Take it out of ingest.carry; a number of a list can be a weight (ingest.weights).",
     )
     if carried.number is not None:
         if array.ndim != 2:
             raise WrongBranchTypeError(
-                f"{place.words} has no list of numbers per event. Leave [{carried.number}] out under ingest.weights."
+                f"{place.words} has no list of numbers per event. Leave [{carried.number}] out under {key}."
             )
         lengths = np.asarray(ak.num(array))
         if (lengths <= carried.number).any():
             entry = int(np.argmax(lengths <= carried.number))
             raise WrongBranchTypeError(
                 f"{place.words} holds {lengths[entry]} numbers in entry {first + entry}; [{carried.number}] (from 0) "
-                f"is not there. Correct it under ingest.weights."
+                f"is not there. Correct it under {key}."
             )
         array = array[:, carried.number]
     return event_numbers(array, place, dtype, first)

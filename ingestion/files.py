@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from glob import has_magic
@@ -32,14 +33,17 @@ from ingestion.errors import (
 )
 from ingestion.retrying import patiently
 from ingestion.root_format import check_header
-from ingestion.schema import OPTIONAL_SCALARS, ORIGIN_BRANCHES, PARTICLE_COLLECTIONS, WEIGHT_PREFIX
-from ingestion.settings import IngestSettings, OnBadFile, SampleSettings, field_branches
+from ingestion.schema import ORIGIN_BRANCHES, PARTICLE_COLLECTIONS, SCALARS, WEIGHT_PREFIX
+from ingestion.settings import NO_WEIGHT, Carried, IngestSettings, OnBadFile, SampleSettings, field_branches
 from ingestion.storage import file_system, is_remote, matching, size_and_time
 from ingestion.waiting import Waiting, arrived_late, is_recent, refuse_waiting
 
 _INSPECTORS: Final = 8
 #: Classes with the events of a file.
 _RNTUPLE: Final = "ROOT::RNTuple"
+_DEFAULT_WEIGHT: Final = SCALARS["weight"].branch
+#: Names of branches that may hold weights or cross-sections.
+_LIKE_A_WEIGHT: Final = re.compile(r"(?i)(?!(?-i:n[A-Z])).*(weight|wgt|xsec|cross_?section)(?!.*(_size|\.f\w+)$)")
 _TREES: Final = {"TTree", "TNtuple", "TNtupleD", _RNTUPLE}
 
 
@@ -49,6 +53,10 @@ class SourceFile(NamedTuple):
     sample: str
     label: int
     path: str
+    weight: str | None = None
+    """What the sample states: see `SampleSettings.weight`."""
+    needs_weight: bool = True
+    """Whether the file must have a branch of this name; else it may be one of collision data."""
 
 
 class FileInfo(NamedTuple):
@@ -72,6 +80,10 @@ class FileInfo(NamedTuple):
     """Digest of the content of a local file; empty until the file is read."""
     revision: str = ""
     """Time of the last change in place; empty if the file never changed."""
+    weight: str = _DEFAULT_WEIGHT
+    """The branch of the weights, or a number of it; `none` if the sample states so, empty if the file has none."""
+    like_weights: Sequence[str] = ()
+    """Branches that are named like weights, if `weight` is empty."""
 
     @property
     def lacks_particles(self) -> bool:
@@ -119,16 +131,19 @@ def found_files(
     known: Mapping[str, Known] | None = None,
     on_file: Callable[[int, int], None] | None = None,
     needs_particles: bool = True,
+    needs_weights: bool = True,
 ) -> Inventory:
     """Find and check the files of all samples; `say` gets a line about each that waits, and each glob without files.
 
-    If `strict`, every glob must match. The other arguments are those of `inventory`.
+    If `strict`, every glob must match. Without `needs_weights`, files may lack the weights of their sample. The other
+    arguments are those of `inventory`.
 
     Raises:
         IngestionError: See `expand` and `inventory`.
         FilesToComeError: A sample has files that wait, and none that can be read now.
     """
     sources = expand(samples, on_unmatched=None if strict else lambda words: say(f"note: {words}"))
+    sources = [source._replace(needs_weight=needs_weights) for source in sources]
     found = inventory(sources, settings, known=known, on_file=on_file, needs_particles=needs_particles)
     for each in found.waiting:
         say(f"left for another run: {each.path}: {each.reason}")
@@ -163,7 +178,9 @@ def expand(samples: Iterable[SampleSettings], *, on_unmatched: Callable[[str], N
         if on_unmatched:
             for name in map(_resolved, unmatched):
                 on_unmatched(f"sample '{sample.name}': no file matches '{name}' (yet?); its other files are taken")
-        found.extend(SourceFile(sample.name, sample.label, path) for _, paths in matches for path in paths)
+        found.extend(
+            SourceFile(sample.name, sample.label, path, sample.weight) for _, paths in matches for path in paths
+        )
     return found
 
 
@@ -227,7 +244,7 @@ def inventory(
         [result for result in results if isinstance(result, Waiting)],
     )
     refuse_too_many(found.bad, settings)
-    _refuse_conflicts(found.infos, settings)
+    _refuse_conflicts(found.infos)
     return found
 
 
@@ -261,14 +278,19 @@ def _look(
         return Waiting(source.sample, source.path, reason)
     # Without a modification time from the server, changes cannot be seen.
     if before is not None and modified and (before.size, before.modified) == stamp:
-        if isinstance(before, FileInfo):
+        if isinstance(before, FileInfo) and source.weight in _statements(before):
             return before._replace(sample=source.sample, label=source.label)
-        if settings.on_bad_file is OnBadFile.SKIP and before.found_while_reading:
+        if isinstance(before, BadFile) and settings.on_bad_file is OnBadFile.SKIP and before.found_while_reading:
             return before._replace(sample=source.sample)
     info = patiently(inspect, source, settings, size=size, modified=modified, needs_particles=needs_particles)
     if settings.settle_seconds and patiently(size_and_time, source.path) != stamp:
         return Waiting(source.sample, source.path, "it changed while it was checked")
     return info
+
+
+def _statements(info: FileInfo) -> set[str | None]:
+    """What a sample may state as its weight, if the weights of a file are read in this way."""
+    return {info.weight or None} | ({None} if info.weight == _DEFAULT_WEIGHT else set())
 
 
 def refuse_too_many(bad: Sequence[BadFile], settings: IngestSettings) -> None:
@@ -300,40 +322,70 @@ def inspect(
         tree: Any = file[settings.tree]
         # Fields of an RNTuple have the names that the branches of a split collection have (`Jet.PT`).
         branches = set(tree.keys(full_paths=kinds[settings.tree] == _RNTUPLE))
-        missing = _refuse_missing(source.path, settings, branches, needs_particles)
-        carried = {
+        if not source.needs_weight and Carried.of_weight(source.weight or _DEFAULT_WEIGHT).branch not in branches:
+            source = source._replace(weight=NO_WEIGHT)
+        missing = _refuse_missing(source, settings, branches, needs_particles)
+        has_weight = "weight" not in missing
+        weight = source.weight or (_DEFAULT_WEIGHT if has_weight else "")
+        wanted = settings.carried | ({"weight": Carried.of_weight(weight)} if has_weight else {})
+        kinds_of = {
             name: _kind_of(carried_numbers(tree[each.branch].array(entry_stop=1), name, each, path=source.path), name)
-            for name, each in settings.carried.items()
+            for name, each in wanted.items()
+            if name not in missing
         }
+        carried = {name: kinds_of.get(name, "float64") for name in settings.carried}
         uuid, entries = _identity(source.path, file.file.uuid), int(tree.num_entries)
         needed = set(field_branches(settings.branch_map).values()) & branches
         boundaries = basket_boundaries(tree[name] for name in needed)
     edges = tuple(chunk_edges(boundaries, 0, entries, settings.entries_per_task)) if entries else (0,)
     is_load_test = branches.issuperset(ORIGIN_BRANCHES)
-    return FileInfo(*source, uuid, entries, size, modified, missing, is_load_test, edges, carried)
+    like_weights = () if weight else tuple(sorted(filter(_LIKE_A_WEIGHT.match, branches), key=len))
+    return FileInfo(
+        *(
+            source.sample,
+            source.label,
+            source.path,
+            uuid,
+            entries,
+            size,
+            modified,
+            missing,
+            is_load_test,
+            edges,
+            carried,
+        ),
+        weight=weight,
+        like_weights=like_weights,
+    )
 
 
-def _refuse_missing(path: str, settings: IngestSettings, branches: set[str], needs_particles: bool) -> tuple[str, ...]:
+def _refuse_missing(
+    source: SourceFile, settings: IngestSettings, branches: set[str], needs_particles: bool
+) -> tuple[str, ...]:
     """The fields that the branches of a file may lack, and do; other missing branches are an error."""
-    wanted = field_branches(settings.branch_map)
+    wanted = field_branches(settings.branch_map) | {name: each.branch for name, each in settings.carried.items()}
+    if source.weight:
+        wanted["weight"] = Carried.of_weight(source.weight).branch
     missing = {field: branch for field, branch in wanted.items() if branch not in branches}
     particles = {field for field in wanted if field.startswith(PARTICLE_COLLECTIONS)}
-    may_be_missing = set(OPTIONAL_SCALARS)
-    if not needs_particles and particles <= missing.keys():
-        may_be_missing |= particles
     # A branch that the user maps must exist.
-    optional = (may_be_missing & missing.keys()) - set(settings.branch_map)
-    further = {
-        f"ingest.weights: {name.removeprefix(WEIGHT_PREFIX)}"
-        if name.startswith(WEIGHT_PREFIX)
-        else f"ingest.carry: {name}": each.branch
-        for name, each in settings.carried.items()
-    }
-    absent = {field: branch for field, branch in missing.items() if field not in optional}
-    absent |= {words: branch for words, branch in further.items() if branch not in branches}
-    if absent:
-        raise MissingBranchError.at(path, settings.tree, absent, branches)
+    optional = set() if source.weight else {"weight"} & missing.keys()
+    if source.weight == NO_WEIGHT:
+        optional = {"weight", *(name for name in missing if name.startswith(WEIGHT_PREFIX))}
+    if not needs_particles and particles <= missing.keys():
+        optional |= particles - set(settings.branch_map)
+    if absent := {_words_of(field, settings): branch for field, branch in missing.items() if field not in optional}:
+        raise MissingBranchError.at(source.path, settings.tree, absent, branches)
     return tuple(sorted(optional))
+
+
+def _words_of(field: str, settings: IngestSettings) -> str:
+    """What a branch is needed for, as a message says it."""
+    if field.startswith(WEIGHT_PREFIX):
+        return f"ingest.weights: {field.removeprefix(WEIGHT_PREFIX)}"
+    if field in settings.carry:
+        return f"ingest.carry: {field}"
+    return "`weight` of the sample" if field == "weight" else field
 
 
 def _identity(path: str, uuid: UUID) -> str:
@@ -345,7 +397,7 @@ def _identity(path: str, uuid: UUID) -> str:
         return str(UUID(bytes=hashlib.file_digest(file, xxhash.xxh3_128).digest()))
 
 
-def _refuse_conflicts(infos: Sequence[FileInfo], settings: IngestSettings) -> None:
+def _refuse_conflicts(infos: Sequence[FileInfo]) -> None:
     """Refuse the same file twice, and files of which some hold what others lack."""
     seen: dict[str, FileInfo] = {}
     for info in infos:
@@ -358,12 +410,12 @@ def _refuse_conflicts(infos: Sequence[FileInfo], settings: IngestSettings) -> No
     # What a file without entries lacks is not missed.
     infos = [info for info in infos if info.entries]
     for label in {info.label for info in infos}:
-        of_class = [info for info in infos if info.label == label]
-        if mixed := _mixed(of_class, lambda info: "weight" in info.missing_optional):
+        of_class = [info for info in infos if info.label == label and info.weight != NO_WEIGHT]
+        if mixed := _mixed(of_class, lambda info: not info.weight):
             raise ConflictingFilesError(
-                f"{mixed[0]} has the branch '{field_branches(settings.branch_map)['weight']}', {mixed[1]} has not: "
-                f"events of weight 1 would stand beside those with weights of the generator. Add the branch, or take "
-                f"one of the two kinds out of the samples of this class."
+                f"{mixed[0]} has weights of a generator, {mixed[1]} has no branch '{_DEFAULT_WEIGHT}': its "
+                f"events of weight 1 would stand beside them. State the weight of its sample: `weight:` a branch, or "
+                f"`weight: none` if each of its events counts 1."
             )
     if mixed := _mixed(infos, lambda info: info.lacks_particles):
         raise ConflictingFilesError(

@@ -33,7 +33,7 @@ EVENTS_PER_FILE: Final = 20_000
 
 def branch_map() -> dict[str, str]:
     """The branch map that reads these files: branches such as `tracks_pt`, with counters such as `ntracks`."""
-    return {name: name.replace(".", "_") for name in field_branches({})}
+    return {name: name.replace(".", "_") for name in field_branches({}) if name != "weight"}
 
 
 def write_load_test(
@@ -120,7 +120,8 @@ def _blocks(files: Sequence[FileInfo], settings: IngestSettings, num_events: int
 def _columns(raw: RawEvents) -> dict[str, Any]:
     """Branches of one block: one per collection, scalar and carried column, and the identity of the origin."""
     columns: dict[str, Any] = {name: candidates.listed() for name, candidates in raw.collections.items()}
-    columns |= {name: raw.scalars[name] for name in SCALARS}
+    columns |= {name: raw.scalars[name] for name in SCALARS if name != "weight"}
+    columns[SCALARS["weight"].branch] = raw.scalars["weight"]
     columns |= raw.carried
     uuids, entries = raw.origin
     halves = np.array([divmod(UUID(each).int, 1 << 64) for each in uuids], dtype=np.uint64)

@@ -20,14 +20,13 @@ from ingestion.errors import DamagedFileError, WrongBranchTypeError, reading
 from ingestion.files import FileInfo
 from ingestion.schema import (
     COLLECTIONS,
-    OPTIONAL_SCALARS,
     ORIGIN_BRANCHES,
     PARTICLE_COLLECTIONS,
     SCALARS,
     WEIGHT_PREFIX,
     events_schema,
 )
-from ingestion.settings import IngestSettings, field_branches
+from ingestion.settings import Carried, IngestSettings, field_branches
 from ingestion.storage import limit_waiting, protocol_of
 from ingestion.tally import WRAPPED_AZIMUTHS, StepCounts
 from ingestion.thresholds import (
@@ -84,9 +83,10 @@ def read_events(info: FileInfo, settings: IngestSettings, *, start: int, stop: i
         IngestionError: Some baskets cannot be read, or a branch is not jagged or not numeric where it must be.
     """
     names = field_branches(settings.branch_map)
+    names |= {name: carried.branch for name, carried in settings.carried.items()}
+    names["weight"] = Carried.of_weight(info.weight).branch
     for absent in info.missing_optional:
         del names[absent]
-    names |= {name: carried.branch for name, carried in settings.carried.items()}
     if info.is_load_test:
         names |= {name: name for name in ORIGIN_BRANCHES}
     with reading(info.path, f"entries {start} to {stop - 1}"):
@@ -123,12 +123,15 @@ def _raw_events(
     """Flat arrays of the fields of entries `first` to `last` (exclusive); `names` gives the branch of each field."""
     num_events = last - first
     places = {name: BranchPlace(f"{info.path}: branch '{branch}'") for name, branch in names.items()}
-    scalars = {name: np.full(num_events, value, SCALARS[name].dtype) for name, value in OPTIONAL_SCALARS.items()}
-    scalars |= {
-        name: event_numbers(arrays[name], places[name], spec.dtype, first)
-        for name, spec in SCALARS.items()
-        if name in arrays
+    scalars = {
+        name: event_numbers(arrays[name], places[name], SCALARS[name].dtype, first) for name in ("met", "met_phi")
     }
+    weight = Carried.of_weight(info.weight)
+    scalars["weight"] = (
+        carried_numbers(arrays["weight"], "weight", weight, path=info.path, dtype="float64", first=first)
+        if "weight" in arrays
+        else np.ones(num_events)
+    )
     collections = {}
     for name, fields in COLLECTIONS.items():
         if info.lacks_particles and name in PARTICLE_COLLECTIONS:
@@ -157,6 +160,8 @@ def _raw_events(
     carried = {
         name: carried_numbers(arrays[name], name, each, path=info.path, dtype=info.carried[name], first=first)
         * (scalars["weight"] if each.is_factor else 1)
+        if name in arrays
+        else scalars["weight"]
         for name, each in settings.carried.items()
     }
     entries = np.arange(first, last)

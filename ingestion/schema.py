@@ -64,9 +64,6 @@ SCALARS: Final[dict[str, Field]] = {
     "weight": Field("Event.Weight", "float64", ""),
 }
 
-#: Scalars that a file may lack, with the value used instead.
-OPTIONAL_SCALARS: Final[dict[str, float]] = {"weight": 1.0}
-
 #: Begin of the names of columns with other weights of the generator (`ingest.weights`).
 WEIGHT_PREFIX: Final = "weight_"
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from typing import Annotated, ClassVar, NamedTuple, Self
+from typing import Annotated, ClassVar, Final, NamedTuple, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator
 
 from ingestion.errors import nearest_names
 from ingestion.schema import COLLECTIONS, SCALARS, WEIGHT_PREFIX
+
+#: What a sample without weights of a generator states as its `weight`.
+NO_WEIGHT: Final = "none"
 
 
 class StrictSettings(BaseModel):
@@ -28,11 +31,20 @@ class SampleSettings(StrictSettings):
     files: list[str] = Field(min_length=1)
     """Paths, globs or URLs of the sample's ROOT files, or `simulate://NAME` for a process of `simulate`. At least one
     must match; a glob may match nothing yet."""
+    weight: str | None = Field(default=None, min_length=1)
+    """Weight of the generator: a branch (`genWeight`), a number of a list per event (`LHEWeight[3]`, from 0), or `none`
+    (every event has weight 1, as in collision data); null for Event.Weight where the files have it."""
     cross_section_pb: float | None = Field(default=None, gt=0)
-    """Cross-section of the sample [pb], greater than 0; null if unknown, or for that of `simulate`."""
+    """Cross-section of the sample [pb], greater than 0, with k-factor and efficiency of the generator's filter; null if
+    unknown, or for that of `simulate`."""
     cross_section_error_pb: float = Field(default=0.0, ge=0)
     """Its error of one standard deviation [pb], which rates and purity contain; 0 if unknown, or for that of
     `simulate`."""
+
+    @field_validator("weight")
+    @classmethod
+    def _none_in_any_case(cls, value: str | None) -> str | None:
+        return NO_WEIGHT if value is not None and value.lower() == NO_WEIGHT else value
 
 
 class OnBadFile(StrEnum):
@@ -54,17 +66,17 @@ class OnDuplicate(StrEnum):
 
 
 class Carried(NamedTuple):
-    """What a column is read from that is carried along to the predictions."""
+    """What a weight, or a column that is carried along to the predictions, is read from."""
 
     branch: str
     number: int | None = None
     """Which number of a list per event, from 0; None if the branch has one number per event."""
     is_factor: bool = False
-    """Whether the numbers are factors of Event.Weight."""
+    """Whether the numbers are factors of the sample's weight."""
 
     @classmethod
     def of_weight(cls, words: str) -> Self:
-        """A value of `ingest.weights`.
+        """A value of `ingest.weights`, or of `weight` of a sample.
 
         Examples:
             >>> Carried.of_weight("WeightLHEF.Weight[7]")
@@ -97,10 +109,10 @@ class IngestSettings(StrictSettings):
     """Further branches with one number per event, such as `Event.Number`, kept as columns of this name up to the
     predictions."""
     weights: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_]+$")], str] = {}
-    """Other weights of the generator by name, such as `scale_up: WeightLHEF.Weight[7]`: a branch in the scale of
-    Event.Weight, of a list the number in brackets (from 0); with `weight * ` before it, a branch with a factor of
-    Event.Weight. They are the columns `weight_<name>` up to the predictions, and `evaluate` shows what the metrics are
-    with each."""
+    """Other weights of the generator by name, such as `scale_up: WeightLHEF.Weight[7]`: a branch in the scale of the
+    sample's `weight`, of a list the number in brackets (from 0); with `weight * ` before it, a branch with a factor of
+    that weight. They are the columns `weight_<name>` up to the predictions, and `evaluate` shows what the metrics are
+    with each. In files of `weight: none` that lack the branch they are 1."""
     min_track_pt: float = Field(default=0.5, ge=0)
     """Tracks with a pT above this threshold are kept [GeV]."""
     min_photon_et: float = Field(default=1.0, ge=0)
@@ -141,7 +153,9 @@ class IngestSettings(StrictSettings):
     @field_validator("branch_map")
     @classmethod
     def _known_fields(cls, value: dict[str, str]) -> dict[str, str]:
-        known = {*COLLECTIONS, *field_branches({})}
+        if "weight" in value:
+            raise ValueError(f"'weight' belongs to each sample: `weight: {value['weight']}`, or `weight: none`")
+        known = {*COLLECTIONS, *field_branches({})} - {"weight"}
         for name in value:
             if name not in known:
                 raise ValueError(

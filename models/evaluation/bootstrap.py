@@ -108,7 +108,7 @@ class Replicas:
                 names = " and ".join(filter(None, np.unique(samples[rows]).tolist()))
                 raise UndefinedMetricError(
                     f"the test events of class {label}{f' in sample {names}' if names else ''} cannot be evaluated: "
-                    f"their weights add up to 0 or less. Add files, or check Event.Weight in them."
+                    f"their weights add up to 0 or less. Add files, or check the `weight` of the samples."
                 )
             rng = np.random.default_rng([seed, place])
             made.append(_stratum(label, sample, rows, weights[rows], num, max(1, _MOST_GROUPS // len(keys)), rng))

@@ -25,7 +25,7 @@ def balanced(labels: Labels, weights: Floats, num_classes: int) -> Floats:
     if not (sums > 0).all():
         raise UndefinedMetricError(
             f"the classes {np.flatnonzero(~(sums > 0)).tolist()} cannot be evaluated: there are no such events, or "
-            f"their weights add up to 0 or less. Add files, or check Event.Weight in them."
+            f"their weights add up to 0 or less. Add files, or check the `weight` of the samples."
         )
     return np.asarray(weights / sums[labels], dtype=np.float64)
 

@@ -17,7 +17,7 @@ from features.schema import identities
 from features.spark_job import Unsplit, make_unsplit, track_hint
 from ingestion.copies import UInt64s
 from ingestion.files import found_files
-from ingestion.settings import SampleSettings
+from ingestion.settings import NO_WEIGHT, SampleSettings
 from ingestion.spark_job import ingest, keys_folder
 from ingestion.storage import footers
 from ingestion.tally import by_sample, missing_weights, total
@@ -186,7 +186,9 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
 
     with Bar(run_folder.console, "checking files", "files") as bar:
         particles = config.features.particles
-        checked = found_files(samples, config.ingest, say, strict=True, on_file=bar, needs_particles=particles)
+        checked = found_files(
+            samples, config.ingest, say, strict=True, on_file=bar, needs_particles=particles, needs_weights=has_truth
+        )
     notes = _notes(samples, run_folder.config) if has_truth else []
     for words in (*notes, *missing_weights(info._asdict() for info in checked.infos)):
         say(f"note: {words}")
@@ -319,8 +321,10 @@ def _next_folder(run_folder: RunFolder) -> Path:
 def _samples(inputs: Sequence[str], config: Config) -> tuple[list[SampleSettings], bool]:
     """The new files as samples: of `SAMPLE=GLOB` with the cross-section of that sample, of `CLASS=GLOB` if it has one.
 
-    Without a name the label is a placeholder, and the second result is False.
+    Without a name the label is a placeholder, and the second result is False. The weight is that of the config.
     """
+    weights = {sample.weight for sample in config.samples if sample.weight != NO_WEIGHT}
+    weight = weights.pop() if len(weights) == 1 else None
     # The name of a class prevails over that of a sample.
     named = {sample.name: sample for sample in config.samples}
     for label, name in enumerate(config.classes):
@@ -337,12 +341,23 @@ def _samples(inputs: Sequence[str], config: Config) -> tuple[list[SampleSettings
     for place, (name, separator, pattern) in enumerate(words, start=1):
         if separator and name not in named:
             raise ConfigError(f"--inputs: there is no class or sample '{name}'.{nearest(name, list(named))}")
-        sample = named[name] if separator else SampleSettings(name="new", label=0, files=[pattern])
+        _refuse_different_samples(name, config)
+        new = SampleSettings(name="new", label=0, files=[pattern], weight=weight)
+        sample = named[name] if separator else new
         # Files of unknown cross-section count by their events, each on its own.
         key = f"new-{place}" if sample.cross_section_pb is None else sample.name
         files = [*found[key].files, pattern] if key in found else [pattern]
         found[key] = sample.model_copy(update={"name": key, "files": files})
     return list(found.values()), bool(words[0][1])
+
+
+def _refuse_different_samples(name: str, config: Config) -> None:
+    """Refuse the name of a class whose samples are read differently."""
+    of_class = [each for each in config.samples if name in config.classes and each.label == config.classes.index(name)]
+    own = {"name", "files", "cross_section_pb", "cross_section_error_pb"}
+    if any(each.model_dump(exclude=own) != of_class[0].model_dump(exclude=own) for each in of_class):
+        names = " or ".join(f"{each.name}=GLOB" for each in of_class)
+        raise ConfigError(f"--inputs: the samples of class '{name}' are read differently. Name the sample: {names}.")
 
 
 def _is_path(word: str) -> bool:

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from ingestion.errors import EmptySampleError
 from ingestion.files import found_files
+from ingestion.tally import missing_weights
 from pipeline.config import Config, simulated_processes
 from pipeline.configuration.mistakes import explain
 from pipeline.errors import ConfigError
@@ -35,6 +36,7 @@ def validate(config: Config, console: Console) -> Iterator[str]:
     finally:
         yield from said
     yield from (f"would be skipped: {each.message}" for each in found.bad)
+    yield from (f"note: {words}" for words in missing_weights(info._asdict() for info in found.infos))
     for sample in config.samples:
         if sample in to_come:
             yield f"{sample.name}: made by simulate, class {config.classes[sample.label]}"

@@ -45,10 +45,11 @@ class Ingest(Stage):
         return ("simulate",) if config.simulate.processes else ()
 
     def config_items(self, config: Config) -> dict[str, Any]:
-        """Thresholds, names, and the label of each sample."""
+        """Thresholds, names, and label and weight of each sample."""
         labels = {f"samples.{sample.name}.label": sample.label for sample in config.samples}
+        weights = {f"samples.{sample.name}.weight": sample.weight for sample in config.samples}
         particles = {"features.particles": config.features.particles}
-        return {**flat_items(config.ingest, "ingest"), **labels, **particles}
+        return {**flat_items(config.ingest, "ingest"), **labels, **weights, **particles}
 
     def find_inputs(self, config: Config, current: Version | None, console: Console) -> StageInputs:
         """The ROOT files, by UUID: moving a file changes nothing. Details: an `ingestion.files.Inventory`."""
@@ -134,7 +135,7 @@ class Ingest(Stage):
             info.uuid
             for info in infos
             if is_unchanged(info, old.get(info.uuid))
-            and (info.sample, info.label) == (old[info.uuid].sample, old[info.uuid].label)
+            and all(getattr(info, name) == getattr(old[info.uuid], name) for name in ("sample", "label", "weight"))
         }
         for part in (EventsPart(**each) for each in current.manifest["counters"]["parts"]):
             if part.file_uuid in unchanged:

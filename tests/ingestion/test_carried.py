@@ -88,9 +88,9 @@ def test_other_weights_arrive_as_physics_weights_and_have_their_own_names(tmp_pa
     assert found["weight_scale_up"].to_pylist() == [0.5, 1.5, 2.5]
 
 
-def carried_of(path: Path, settings: IngestSettings) -> dict[str, Any]:
+def carried_of(path: Path, settings: IngestSettings, weight: str | None = None) -> dict[str, Any]:
     """The carried columns of all entries."""
-    infos = inventory([SourceFile("a", 0, str(path))], settings).infos
+    infos = inventory([SourceFile("a", 0, str(path), weight)], settings).infos
     (raw,) = read_events(infos[0], settings, start=0, stop=infos[0].entries)
     return raw.carried
 
@@ -104,8 +104,8 @@ def listed(path: Path, *, short: int | None = None) -> Path:
 def test_weights_of_a_generator_are_lists_and_none_could_be_read(tmp_path: Path) -> None:
     path = listed(tmp_path / "a.root")
     weights = {"up": "WeightLHEF.Weight[7]", "factor": "weight * WeightLHEF.Weight[0]", "fixed": "Fixed[1]"}
-    settings = IngestSettings(weights=weights, branch_map={"weight": "ScalarHT.HT"})
-    found = carried_of(path, settings)
+    settings = IngestSettings(weights=weights)
+    found = carried_of(path, settings, "ScalarHT.HT")
     assert found["weight_up"].tolist() == [10.0 * entry + 7 for entry in range(6)]
     assert found["weight_factor"].tolist() == [entry / 4 * 10.0 * entry for entry in range(6)]
     assert found["weight_fixed"].tolist() == [1.0, 3.0, 5.0, 7.0, 9.0, 11.0]

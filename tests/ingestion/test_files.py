@@ -226,12 +226,14 @@ def test_weights_in_some_files_of_a_class_only_are_refused(tmp_path: Path) -> No
     for label in (0, 1):
         sources = [SourceFile("a", 0, str(present)), SourceFile("b", label, str(absent))]
         if label == 0:
-            words = r"'a': .*present\.root has the branch 'Event\.Weight', .*'b'"
+            words = r"'a': .*present\.root has weights of a generator, .*'b'.* no branch 'Event.Weight'.*`weight: none`"
             with pytest.raises(ConflictingFilesError, match=words):
                 inventory(sources, IngestSettings())
         else:
             # The scale of a class is its own.
             assert len(inventory(sources, IngestSettings()).infos) == 2
+    stated = [SourceFile("a", 0, str(present)), SourceFile("b", 0, str(absent), "none")]
+    assert [info.weight for info in inventory(stated, IngestSettings()).infos] == ["Event.Weight", "none"]
     empty = write_delphes(tmp_path / "empty.root", [], without=["Event.Weight"])
     assert [info.entries for info in check(present, empty)] == [1, 0]
 

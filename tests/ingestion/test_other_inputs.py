@@ -56,27 +56,26 @@ FLAT_MAP: Final = {
     **{f"{name}.{field}": f"{STEMS[name]}_{field}" for name, fields in COLLECTIONS.items() for field in fields},
     "met": "MET",
     "met_phi": "MET_phi",
-    "weight": "genWeight",
 }
 
 
-def sources_of(path: Path) -> list[SourceFile]:
-    return expand([SampleSettings(name="other", label=0, files=[str(path)])])
+def sources_of(path: Path, weight: str | None = None) -> list[SourceFile]:
+    return expand([SampleSettings(name="other", label=0, files=[str(path)], weight=weight)])
 
 
-def inventory_of(path: Path, settings: IngestSettings) -> Inventory:
-    return inventory(sources_of(path), settings)
+def inventory_of(path: Path, settings: IngestSettings, weight: str | None = None) -> Inventory:
+    return inventory(sources_of(path, weight), settings)
 
 
-def select(path: Path, settings: IngestSettings) -> Selection:
-    (info,) = inventory_of(path, settings).infos
+def select(path: Path, settings: IngestSettings, weight: str | None = None) -> Selection:
+    (info,) = inventory_of(path, settings, weight).infos
     (raw,) = read_events(info, settings, start=0, stop=info.entries)
     return select_events(raw, info, settings)
 
 
-def message_of(path: Path, settings: IngestSettings, kind: type[IngestionError]) -> str:
+def message_of(path: Path, settings: IngestSettings, kind: type[IngestionError], weight: str | None = None) -> str:
     with pytest.raises(kind) as caught:
-        inventory_of(path, settings)
+        inventory_of(path, settings, weight)
     return str(caught.value)
 
 
@@ -173,7 +172,6 @@ def test_nanoaod_with_all_that_it_has_mapped_lacks_the_candidates_only() -> None
         **{f"{name}.{field}": branch for name, field, branch in nano_branches()},
         "met": "MET_pt",
         "met_phi": "MET_phi",
-        "weight": "genWeight",
     }
     message = message_of(NANO, IngestSettings(tree="Events", branch_map=own), MissingBranchError)
     missing = set(re.findall(r"^  '[^']+' \(for ([^)]+)\)", message, flags=re.MULTILINE))
@@ -196,7 +194,6 @@ NANO_MAP: Final = {
     "jets.btag": "Jet_btagCSVV2",
     "met": "MET_pt",
     "met_phi": "MET_phi",
-    "weight": "genWeight",
 }
 
 
@@ -235,7 +232,7 @@ def test_the_factors_of_nanoaod_become_weights() -> None:
     settings = IngestSettings(
         tree="Events", branch_map=NANO_MAP, min_btag=0.8, weights={"down": "weight * LHEScaleWeight[0]"}
     )
-    (info,) = inventory(sources_of(NANO), settings, needs_particles=False).infos
+    (info,) = inventory(sources_of(NANO, "genWeight"), settings, needs_particles=False).infos
     (raw,) = read_events(info, settings, start=0, stop=info.entries)
     with uproot.open({NANO: "Events"}) as tree:
         factors, weights = tree["LHEScaleWeight"].array()[:, 0], tree["genWeight"].array()
@@ -342,7 +339,9 @@ def write_flat(path: Path, events: Sequence[Row], *, counters: bool = True) -> P
         else:
             columns |= {f"{STEMS[name]}_{field}": ak.unflatten(each, counts) for field, each in values.items()}
     for name in ("met", "met_phi", "weight"):
-        columns[FLAT_MAP[name]] = np.array([event[name] for event in events], dtype=np.float32)
+        columns[{**FLAT_MAP, "weight": "genWeight"}[name]] = np.array(
+            [event[name] for event in events], dtype=np.float32
+        )
     with uproot.recreate(path) as file:
         tree = file.mktree(
             "ntuple",
@@ -360,7 +359,7 @@ def test_a_flat_ntuple_gives_the_table_of_the_delphes_file(tmp_path: Path, count
     with uproot.open(flat_path) as file:
         assert {"Track_pt", "MET"} <= set(file["ntuple"].keys())
         assert ("nTrack" in file["ntuple"].keys()) is counters  # noqa: SIM118 - a tree is no dict
-    flat = select(flat_path, IngestSettings(tree="ntuple", branch_map=FLAT_MAP))
+    flat = select(flat_path, IngestSettings(tree="ntuple", branch_map=FLAT_MAP), "genWeight")
     assert delphes.counts["rejected_nonfinite"] == 1
     assert delphes.counts["rejected_no_lepton"] >= 1
     assert len(without_file(delphes.table)) >= 5
@@ -394,9 +393,9 @@ def test_a_mapped_branch_that_is_not_there_is_named_with_its_field(tmp_path: Pat
 
 def test_a_mapped_weight_that_is_not_there_is_not_silently_one(tmp_path: Path) -> None:
     path = write_flat(tmp_path / "flat.root", some_events())
-    settings = IngestSettings(tree="ntuple", branch_map={**FLAT_MAP, "weight": "genWeigth"})
-    message = message_of(path, settings, MissingBranchError)
-    assert re.search(r"'genWeigth' \(for weight\)\. Nearest: genWeight\b", message)
+    settings = IngestSettings(tree="ntuple", branch_map=FLAT_MAP)
+    message = message_of(path, settings, MissingBranchError, "genWeigth")
+    assert re.search(r"'genWeigth' \(for `weight` of the sample\)\. Nearest: genWeight\b", message)
 
 
 def test_branches_in_a_friend_tree_are_missing_and_the_message_says_why(tmp_path: Path) -> None:
@@ -426,8 +425,8 @@ def test_an_rntuple_gives_the_table_of_the_delphes_file(tmp_path: Path) -> None:
     with uproot.recreate(path) as file:
         written = file.mkrntuple("Delphes", {name: values[:3] for name, values in columns.items()})
         written.extend({name: values[3:] for name, values in columns.items()})
-    branches = {"met": "MissingET_MET", "met_phi": "MissingET_Phi", "weight": "Weight"}
-    found = select(path, IngestSettings(branch_map=branches))
+    branches = {"met": "MissingET_MET", "met_phi": "MissingET_Phi"}
+    found = select(path, IngestSettings(branch_map=branches), "Weight")
     assert without_file(found.table) == without_file(select(delphes, IngestSettings()).table)
     (info,) = inventory_of(path, IngestSettings(branch_map=branches, entries_per_task=1)).infos
     assert info.edges[:2] == (0, 3)

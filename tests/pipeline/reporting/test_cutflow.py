@@ -79,8 +79,12 @@ def test_samples_without_event_weights_are_named_once() -> None:
         {"sample": name, "entries": entries, "missing_optional": gone}
         for name, entries, gone in (("a", 1, lacks), ("b", 1, []), ("a", 2, lacks), ("c", 0, lacks))
     ]
-    assert missing_weights(files) == ["The files of a have no event weights: every event has weight 1."]
-    assert missing_weights(files[1:2]) == []
+    one = "every event has weight 1"
+    assert missing_weights(files) == [f"The files of a have no event weights: {one} (`weight: none` states it)."]
+    assert missing_weights(files[1:2]) == missing_weights([{**files[0], "weight": "none"}]) == []
+    (words,) = missing_weights([{**files[0], "like_weights": ["Event_Weight", "xsec"]}])
+    assert words.startswith(f"The files of a have no branch Event.Weight: {one}. Branches named like weights: ")
+    assert "Event_Weight, xsec. State one under each of these samples (`weight: Event_Weight`), or" in words
 
 
 def test_the_published_convention_has_a_step_more() -> None:

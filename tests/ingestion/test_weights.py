@@ -1,0 +1,141 @@
+"""The weight of each sample: a branch, a number of a list, or none; and what is said where it is not stated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import uproot
+from delphes_files import write_delphes
+from made_events import distinct, lepton, made_event
+from pydantic import ValidationError
+
+from ingestion.errors import MissingBranchError, WrongBranchTypeError
+from ingestion.files import FileInfo, SourceFile, expand, found_files, inventory
+from ingestion.reader import Selection, read_events, select_events
+from ingestion.settings import IngestSettings, SampleSettings
+from ingestion.tally import missing_weights
+
+ROWS = distinct([made_event(electrons=[lepton(40.0 + n, 0, 0)], weight=0.5 * n) for n in range(4)])
+
+
+def written(path: Path, weights: dict[str, Any]) -> Path:
+    """A Delphes file with these branches of weights, and no others."""
+    whole = write_delphes(path.with_suffix(".tmp.root"), ROWS, without=["Event.Weight"])
+    with uproot.open({whole: "Delphes"}) as tree:
+        columns = {name: tree[name].array() for name in tree.keys() if not name.startswith("n")}  # noqa: SIM118
+    types = {name: each.type.content for name, each in columns.items()}
+    types |= {name: np.dtype((each.dtype, each.shape[1:])) for name, each in weights.items()}
+    with uproot.recreate(path) as file:
+        file.mktree("Delphes", types).extend({**columns, **weights})
+    return path
+
+
+def info_of(path: Path, weight: str | None = None, settings: IngestSettings | None = None) -> FileInfo:
+    sample = SampleSettings(name="a", label=0, files=[str(path)], weight=weight)
+    return inventory(expand([sample]), settings or IngestSettings()).infos[0]
+
+
+def selected(info: FileInfo, settings: IngestSettings | None = None) -> Selection:
+    settings = settings or IngestSettings()
+    (raw,) = read_events(info, settings, start=0, stop=info.entries)
+    return select_events(raw, info, settings)
+
+
+THREE = np.arange(12, dtype=np.float32).reshape(4, 3)
+
+
+@pytest.mark.parametrize(
+    ("branch", "values", "weight", "expected"),
+    [
+        ("Event.Weight", THREE, "Event.Weight[0]", [0, 3, 6, 9]),
+        ("Event.Weight", THREE, "Event.Weight[2]", [2, 5, 8, 11]),
+        ("Event.Weight", THREE, "none", [1, 1, 1, 1]),
+        ("Event.Weight", np.zeros(4), "None", [1, 1, 1, 1]),
+        ("genWeight", np.array([-1, 2, 3, 2**40]), "genWeight", [-1, 2, 3, 2**40]),
+        ("genWeight", np.array([True, False, True, True]), "genWeight", [1, 0, 1, 1]),
+        ("genWeight", np.array([0.1, -0.1, 1e12, 1e-12]), "genWeight", [0.1, -0.1, 1e12, 1e-12]),
+    ],
+)
+def test_the_weight_is_what_the_sample_states(
+    tmp_path: Path, branch: str, values: np.ndarray[Any, Any], weight: str, expected: list[float]
+) -> None:
+    found = selected(info_of(written(tmp_path / "a.root", {branch: values}), weight))
+    assert found.table["weight"].to_pylist() == expected
+    assert found.weights["entries"][0] == pytest.approx(sum(expected), rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("weight", "kind", "words"),
+    [
+        (
+            None,
+            WrongBranchTypeError,
+            r"'Event.Weight' holds 3 numbers in entry 0; .* `weight` of .* 'Event.Weight\[0\]'",
+        ),
+        (
+            "Event.Weight[3]",
+            WrongBranchTypeError,
+            r"holds 3 numbers in entry 0; \[3\] \(from 0\) .* `weight` of the sample",
+        ),
+        ("genWeight", MissingBranchError, r"'genWeight' \(for `weight` of the sample\).*Nearest: Event.Weight"),
+    ],
+)
+def test_several_weights_of_an_event_were_refused_without_asking_for_the_one(
+    tmp_path: Path, weight: str | None, kind: type[Exception], words: str
+) -> None:
+    path = written(tmp_path / "a.root", {"Event.Weight": THREE})
+    with pytest.raises(kind, match=words):
+        info_of(path, weight)
+
+
+def test_a_snapshot_had_no_event_weights_although_event_weight_was_there(tmp_path: Path) -> None:
+    names = {name: np.ones(4) for name in ("Event_Weight", "xsec", "nWeights", "LHEWeight_originalXWGTUP")}
+    info = info_of(written(tmp_path / "a.root", names))
+    assert info.like_weights == ("xsec", "Event_Weight", "LHEWeight_originalXWGTUP")
+    (words,) = missing_weights([info._asdict()])
+    assert "no event weights" not in words
+    assert "xsec, Event_Weight, LHEWeight_originalXWGTUP. State one" in words
+    assert missing_weights([info_of(Path(info.path), "none")._asdict()]) == []
+    assert missing_weights([info_of(Path(info.path), "Event_Weight")._asdict()]) == []
+
+
+def test_collision_data_were_refused_by_a_config_that_maps_weights(tmp_path: Path) -> None:
+    """Neither the weight nor its variations are there; of simulated events each counts."""
+    settings = IngestSettings(weights={"up": "LHEWeight[1]", "down": "weight * LHEWeight[2]"})
+    data = written(tmp_path / "data.root", {"run": np.arange(4)})
+    made = written(tmp_path / "made.root", {"genWeight": np.arange(4.0), "LHEWeight": THREE})
+    ones = [1.0] * 4
+    for path, weight, up in ((data, "none", ones), (made, "none", [1, 4, 7, 10]), (made, "genWeight", [1, 4, 7, 10])):
+        table = selected(info_of(path, weight, settings), settings).table
+        assert table["weight_up"].to_pylist() == up
+        assert table["weight"].to_pylist() == (ones if weight == "none" else [0, 1, 2, 3])
+    with pytest.raises(MissingBranchError, match=r"(?s)for `weight` of the sample.*for ingest\.weights: up"):
+        info_of(data, "genWeight", settings)
+    # Events without true classes may be of either kind.
+    samples = [SampleSettings(name=each.stem, label=0, files=[str(each)], weight="genWeight") for each in (data, made)]
+    found = found_files(samples, settings, lambda _: None, needs_weights=False)
+    assert [info.weight for info in found.infos] == ["none", "genWeight"]
+    assert missing_weights(info._asdict() for info in found.infos) == []
+
+
+def test_a_weight_of_the_branch_map_is_asked_for_at_the_sample() -> None:
+    with pytest.raises(
+        ValidationError, match="'weight' belongs to each sample: `weight: genWeight`, or `weight: none`"
+    ):
+        IngestSettings(branch_map={"weight": "genWeight"})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_known"),
+    [(None, None, True), (None, "Event.Weight", True), ("Event.Weight", None, True), (None, "none", False)],
+)
+def test_files_are_checked_again_when_the_statement_changes(
+    tmp_path: Path, before: str | None, after: str | None, is_known: bool
+) -> None:
+    path = write_delphes(tmp_path / "a.root", ROWS)
+    remembered = {str(path): info_of(path, before)._replace(entries=12345)}
+    (info,) = inventory([SourceFile("a", 0, str(path), after)], IngestSettings(), known=remembered).infos
+    assert (info.entries == 12345) is is_known
