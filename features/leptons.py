@@ -22,13 +22,13 @@ class Cuts(NamedTuple):
     ordering: int
     """One of `features.low_level.ORDERINGS`."""
     min_lepton_pt: float
-    max_lepton_isolation: float
     min_leptons: int
     isolation_cone: float
     own_track_dr: float
     max_tracks: int
     max_photons: int
     max_neutral_hadrons: int
+    max_lepton_isolation: float = math.inf
     max_lepton_abs_eta: float = math.inf
     max_leptons: int = sys.maxsize
 

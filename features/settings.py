@@ -82,8 +82,9 @@ class FeatureSettings(BaseModel):
     """The pT of the selected lepton is above this threshold [GeV]."""
     max_lepton_abs_eta: float | None = Field(default=None, gt=0)
     """The |eta| of the selected lepton is below this limit; null for none."""
-    max_lepton_isolation: float = Field(default=0.45, gt=0)
-    """The isolation of the selected lepton, summed over all kinds and relative to its pT, is below this threshold."""
+    max_lepton_isolation: float | None = Field(default=0.45, gt=0)
+    """The isolation of the selected lepton, summed over all kinds and relative to its pT, is below this threshold; null
+    for none."""
     min_leptons: int = Field(default=1, ge=1)
     """Lowest number of leptons that pass these cuts; that of highest pT is the selected lepton."""
     max_leptons: int | None = Field(default=None, ge=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
@@ -46,6 +46,11 @@ from training.settings import SEEDS, TrainSettings
 
 #: A folder on object storage: bucket, and at least one name. Other servers lack the conditional requests of S3.
 _STORAGE: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]+(/(?!\.\.?(?:/|$))[\w.=-]+)+/?", re.ASCII)
+#: Names of classes that say which is the signal; ttbar only among the published ones.
+_SIGNALS: Final = ("signal", "sig", "s", "ttbar")
+_PUBLISHED: Final = {"qcd", "ttbar", "wjets"}
+#: What the evaluation calls all classes but the signal; no class has this name.
+_TOGETHER: Final = "all backgrounds"
 #: Configs that come with the code, by name.
 SHIPPED: Final = Path(__file__).parent / "configs"
 
@@ -61,8 +66,9 @@ class Config(BaseModel):
     storage: str | None = Field(default=None, examples=["s3://bucket/experiment/night"])
     """Folder on object storage for the Parquet of the stages ingest and features, `s3://bucket/prefix`, of this run
     folder alone; null for `run_dir`, where all else stays. Credentials come from the environment, as for inputs."""
-    classes: list[str] = Field(default=["QCD", "ttbar", "W+jets"], min_length=2, max_length=100)
-    """Names of the classes, at least 2; the label of a sample is an index into this list."""
+    classes: list[str] = Field(min_length=2, max_length=100, examples=[["QCD", "ttbar", "W+jets"]])
+    """Names of the classes, at least 2; the label of a sample is an index into this list. They differ in letters and
+    digits."""
     samples: list[SampleSettings] = Field(
         min_length=1,
         examples=[
@@ -94,18 +100,26 @@ class Config(BaseModel):
 
     @model_validator(mode="after")
     def _samples_fit_classes(self) -> Self:
-        for name in self.classes:
-            if not name.strip() or self.classes.count(name) > 1:
-                raise ValueError(f"classes: the name '{name}' is blank or given twice; names must differ")
-        names = [sample.name for sample in self.samples]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"samples: the name '{name}' is given twice; names must differ")
+        plain, names = list(map(_plain, self.classes)), [sample.name.casefold() for sample in self.samples]
+        for name, letters in zip(self.classes, plain, strict=True):
+            if letters in {"", _plain(_TOGETHER)} or plain.count(letters) > 1:
+                raise ValueError(
+                    f"classes: the name '{name}' is blank, given twice, or taken; names must differ in letters and "
+                    f"digits (of either case), and '{_TOGETHER}' are all classes but the signal"
+                )
         for sample in self.samples:
+            if names.count(sample.name.casefold()) > 1:
+                raise ValueError(f"samples: the name '{sample.name}' is given twice; names must differ")
             if sample.label >= len(self.classes):
                 raise ValueError(
                     f"samples: '{sample.name}' has the label {sample.label}, but classes has only "
                     f"{len(self.classes)} names (labels 0 to {len(self.classes) - 1})"
+                )
+            if _plain(sample.name) in set(plain) - {plain[sample.label]}:
+                raise ValueError(
+                    f"samples: '{sample.name}' has the label {sample.label}, that is class "
+                    f"'{self.classes[sample.label]}', but has the name of another class; correct the label, the order "
+                    f"of classes, or the name"
                 )
         labels = {sample.label for sample in self.samples}
         for label, name in enumerate(self.classes):
@@ -158,14 +172,28 @@ class Config(BaseModel):
 
     @model_validator(mode="after")
     def _signal_is_a_class(self) -> Self:
-        if self.signal not in self.classes:
-            raise ValueError(f"evaluate.signal: there is no class '{self.signal}'.{nearest(self.signal, self.classes)}")
+        signal = self.evaluate.signal
+        if signal is not None and signal not in self.classes:
+            raise ValueError(f"evaluate.signal: there is no class '{signal}'.{nearest(signal, self.classes)}")
         return self
 
     @property
     def signal(self) -> str:
-        """Name of the signal class of the working points."""
-        return self.evaluate.signal or ("ttbar" if "ttbar" in self.classes else self.classes[1])
+        """Name of the signal class: the one that is set, or the only one with an obvious name.
+
+        Raises:
+            ConfigError: None is set, and the names of the classes do not say which it is.
+        """
+        names = {_plain(name): name for name in self.classes}
+        named = [names[each] for each in _SIGNALS if each in names]
+        # The top quark is a background of many searches.
+        is_known = len(named) == 1 and ("ttbar" not in names or names.keys() <= _PUBLISHED)
+        if self.evaluate.signal is None and not is_known:
+            raise ConfigError(
+                f"evaluate.signal is not set, and the names of the classes do not say which one is the signal. Set it "
+                f"to one of: {', '.join(self.classes)}."
+            )
+        return self.evaluate.signal or named[0]
 
     @field_validator("run_dir", mode="before")
     @classmethod
@@ -271,6 +299,11 @@ class Config(BaseModel):
         )
 
 
+def _plain(name: str) -> str:
+    """What distinguishes names: letters and digits."""
+    return re.sub(r"[\W_]", "", name).casefold()
+
+
 def simulated_processes(sample: SampleSettings) -> list[str]:
     """The processes whose files a sample reads from the stage `simulate`."""
     return [name.removeprefix(SCHEME) for name in sample.files if name.startswith(SCHEME)]
@@ -345,6 +378,9 @@ def load(name: str, overrides: Sequence[str] = ()) -> LoadedConfig:
     except ValidationError as cause:
         words = explain(cause, Config, place=str(path), of_file=_mistakes(content), overrides=given)
         raise ConfigError(words) from None
+    trainings = {name: config.training_of(name).model_dump() for name in config.train_by_network}
+    for key in _truths_as_numbers(whole, {**config.model_dump(), "train_by_network": trainings}, ""):
+        raise ConfigError(f"{path}: '{key}' is a number, not true or false.")
     keep_secret(config.model_dump())
     if config.storage and redact(config.storage) != config.storage:
         raise ConfigError(
@@ -357,6 +393,17 @@ def load(name: str, overrides: Sequence[str] = ()) -> LoadedConfig:
 def _refuse_half_characters(path: Path, content: dict[str, Any]) -> None:
     for where in not_text(content, ""):
         raise ConfigError(f"{path}: {short(where)} holds half a character (a surrogate), which no file can hold.")
+
+
+def _truths_as_numbers(given: Any, meant: Any, place: str) -> Iterator[str]:
+    """Dotted keys of the values true and false that would count as 1 and 0."""
+    if isinstance(given, bool):
+        if type(meant) in (int, float):
+            yield place.removeprefix(".")
+    elif isinstance(given, (dict, list)) and isinstance(meant, type(given)):
+        for key, value in given.items() if isinstance(given, dict) else enumerate(given):
+            inner: Any = meant.get(key) if isinstance(meant, dict) else meant[key]
+            yield from _truths_as_numbers(value, inner, f"{place}.{key}")
 
 
 def _mistakes(content: dict[str, Any]) -> ValidationError | None:

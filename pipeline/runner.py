@@ -124,18 +124,21 @@ class Runner:
         """
         with self.run_folder.locked():
             # A run that cannot begin writes nothing.
-            self.run_folder.refuse_missing_upstream(stage for stage in STAGES if stage.name in names)
+            chosen = [stage for stage in STAGES if stage.name in names]
+            self.run_folder.refuse_missing_upstream(chosen)
+            for stage in chosen:
+                # A stage that lacks a setting, such as the signal, asks for it.
+                stage.config_items(self.config)
             running: Stage | None = None
             ran: list[str] = []
             self.log.event("run started", command=shown_command(sys.argv), stages=list(names))
             try:
-                for stage in STAGES:
-                    if stage.name in names:
-                        running = stage
-                        if self._run_stage(stage, force=force):
-                            ran.append(stage.name)
-                            self.run_folder.refresh()
-                        self._up_to_date.add(stage.name)
+                for stage in chosen:
+                    running = stage
+                    if self._run_stage(stage, force=force):
+                        ran.append(stage.name)
+                        self.run_folder.refresh()
+                    self._up_to_date.add(stage.name)
             except BaseException as error:
                 try:
                     self._log_end(running, error)

@@ -36,6 +36,7 @@ def plot_curves(
     signal: str,
     words: Mapping[str, str],
     points: Sequence[float],
+    end: float,
     labels: PlotLabels,
     *,
     rejection: bool,
@@ -47,6 +48,7 @@ def plot_curves(
         signal: Name of the signal class.
         words: Longer names of backgrounds.
         points: Signal efficiencies to mark, with error bars.
+        end: Signal efficiency above which nothing is measurable; this region is grey.
         labels: Words on the plot.
         rejection: Whether to draw background rejection, which is 1 / background efficiency.
     """
@@ -60,6 +62,8 @@ def plot_curves(
         for number, (name, curve) in enumerate(models.items()):
             shown += _draw(main, number, name, curve, points, lowest, len(models), rejection=rejection)
             _draw_ratio(below, number, curve, reference, lowest, rejection=rejection)
+        for axes in (main, below):
+            axes.axvspan(max(end, lowest), 1.005, color=GREY, alpha=0.12, linewidth=0)
         below.axhline(1, color=GREY, linewidth=1)
         below.set(xlabel=f"Efficiency of {plain(signal)}", xlim=(lowest, 1.005), yscale="log", ylim=_RATIOS)
         below.yaxis.set_major_locator(FixedLocator([0.25, 0.5, 1, 2, 4]))

@@ -242,19 +242,26 @@ def _add_trainings(
         found.measured.numbers["trainings"] = over_trainings(runs)
 
 
+def _measurable(found: Predicted) -> list[float]:
+    """Signal efficiencies of the working points that can be measured."""
+    return [point["wanted"] for point in found.measured.numbers["working_points"] if point["measurable"]]
+
+
 def _plot(found: Predicted, task: EvaluationTask, folder: Path) -> None:
     """Figures of one model."""
-    numbers, classes = found.measured.numbers, task.classes
+    numbers = found.measured.numbers
     labels = task.labels._replace(model=found.candidate.name)
     folder.mkdir()
     figures: dict[str, Callable[[], Figure]] = {
         "confusion": lambda: plots.plot_confusion(numbers["confusion"], labels),
-        "scores": lambda: plots.plot_scores(found.test, found.train, numbers["train_against_test"], classes, labels),
+        "scores": lambda: plots.plot_scores(
+            found.test, found.train, numbers["train_against_test"], task.classes, task.outputs, labels
+        ),
         "calibration": lambda: plots.plot_calibration(numbers["calibration"], labels),
     }
-    if task.working_points:
-        signal, point = classes[task.signal], task.working_points[0]
-        figures["efficiencies"] = lambda: plots.plot_efficiencies(numbers["efficiency_against"], signal, point, labels)
+    if points := _measurable(found):
+        against, signal = numbers["efficiency_against"], task.classes[task.signal]
+        figures["efficiencies"] = lambda: plots.plot_efficiencies(against, signal, points[0], labels)
     if found.candidate.history:
         figures["learning_curve"] = lambda: plots.plot_learning_curve(found.candidate.history, labels)
     for name, draw in figures.items():
@@ -272,9 +279,9 @@ def _plot_side_by_side(
         for name in predicted[0].measured.curves
     }
     words = {ALL_BACKGROUNDS: task.mixture.words}
-    points = task.working_points
+    points, end = _measurable(predicted[0]), predicted[0].measured.numbers["measurable_to"]
     for name, rejection in (("background_efficiency", False), ("rejection", True)):
-        save_figure(plot_curves(curves, signal, words, points, task.labels, rejection=rejection), folder / name)
+        save_figure(plot_curves(curves, signal, words, points, end, task.labels, rejection=rejection), folder / name)
     important = {name: each["importance"] for name, each in metrics["runs"].items() if "importance" in each}
     if important:
         save_figure(plots.plot_importance(important, signal, task.labels), folder / "importance")

@@ -64,21 +64,23 @@ def plot_scores(
     train: ScoredEvents | None,
     tests: Mapping[str, Mapping[str, Any]],
     classes: Sequence[str],
+    outputs: Sequence[int],
     labels: PlotLabels,
 ) -> Figure:
-    """Distribution of each output of the network for the events of each true class; one panel per output.
+    """Distribution of outputs of the network for the events of each true class; one panel per output.
 
     Args:
         test: Events drawn as points with statistical errors; classes stand beside each other within a bin.
         train: Events drawn as lines; None for no lines.
         tests: Two-sample test of the two splits for each output and true class; the panel shows its p-value.
         classes: Names of the classes.
+        outputs: The classes whose outputs are drawn.
         labels: Words on the plot.
     """
-    figure, first = new_figure(labels, panels=len(classes))
+    figure, first = new_figure(labels, panels=len(outputs))
     edges = np.linspace(0, 1, _SCORE_BINS + 1)
     shown: list[Floats] = []
-    for output, axes in enumerate(figure.axes):
+    for output, axes in zip(outputs, figure.axes, strict=True):
         for index, name in enumerate(classes):
             heights, errors = _shares(test, output, index, edges)
             there = heights > 0

@@ -57,9 +57,15 @@ class EvaluationTask(NamedTuple):
 
     @property
     def backgrounds(self) -> dict[str, Mapping[int, float]]:
-        """The mixture, and each background alone, by name."""
+        """The mixture first, and each background alone, by name; of a single background only itself."""
         fractions = self.mixture.fractions
-        return {ALL_BACKGROUNDS: fractions, **{self.classes[label]: {label: 1.0} for label in fractions}}
+        together = {ALL_BACKGROUNDS: fractions} if len(fractions) > 1 else {}
+        return {**together, **{self.classes[label]: {label: 1.0} for label in fractions}}
+
+    @property
+    def outputs(self) -> list[int]:
+        """The classes whose outputs are looked at: of two only the signal, since the other output is 1 minus its."""
+        return list(range(len(self.classes))) if len(self.classes) > 2 else [self.signal]
 
 
 class Measured(NamedTuple):
@@ -75,9 +81,11 @@ class Measured(NamedTuple):
 def mixture_of(classes: Sequence[str], signal: int, rates: Rates | None) -> Mixture:
     """Backgrounds in the fractions of their rates, or in equal parts if these are unknown."""
     labels = [label for label in range(len(classes)) if label != signal]
+    if len(labels) == 1:
+        return Mixture({labels[0]: 1.0}, classes[labels[0]])
     if rates is None:
         words = " and ".join(classes[each] for each in labels)
-        return Mixture(dict.fromkeys(labels, 1 / len(labels)), words + (" in equal parts" if len(labels) > 1 else ""))
+        return Mixture(dict.fromkeys(labels, 1 / len(labels)), f"{words} in equal parts")
     sizes = np.array([rates.of_class(label) for label in labels])
     fractions = dict(zip(labels, (sizes / sizes.sum()).tolist(), strict=True))
     parts = ", ".join(f"{100 * fraction:.3g} % {classes[label]}" for label, fraction in fractions.items())
@@ -102,12 +110,13 @@ def measure(events: ScoredEvents, train: ScoredEvents | None, replicas: Replicas
         what = "training events to compare with, or their weights add up to 0 or less. Raise evaluate.train_events"
         refuse_missing(train, classes, what)
     labels, scores, weights, _, _ = events
-    curves, areas, points = {}, {}, []
+    curves, areas = {}, {}
+    points: list[dict[str, Any]] = []
     for name, fractions in task.backgrounds.items():
         score = discriminant(scores, signal=signal, fractions=fractions)
         scored = Scored(replicas, score, signal, GRID)
         curves[name], areas[name] = background_curve(scored, fractions), scored.area(fractions)
-        if name == ALL_BACKGROUNDS:
+        if not points:
             points = _points(events, Scored(replicas, score, signal, np.array(task.working_points)), task)
     counts = np.zeros((len(classes), len(classes)), dtype=np.int64)
     np.add.at(counts, (labels, scores.argmax(axis=1)), 1)
@@ -115,7 +124,7 @@ def measure(events: ScoredEvents, train: ScoredEvents | None, replicas: Replicas
         "num_events": len(labels),
         "events_per_class": dict(zip(classes, np.bincount(labels, minlength=len(classes)).tolist(), strict=True)),
         "accuracy": _accuracy(events, replicas)._asdict(),
-        "auc": {name: _one_vs_rest(scores, replicas, index)._asdict() for index, name in enumerate(classes)},
+        "auc": {classes[index]: _one_vs_rest(scores, replicas, index)._asdict() for index in task.outputs},
         "auc_against": {name: estimate(each)._asdict() for name, each in areas.items()},
         "confusion": {
             "classes": list(classes),
@@ -123,11 +132,12 @@ def measure(events: ScoredEvents, train: ScoredEvents | None, replicas: Replicas
             "events": counts.tolist(),
         },
         "working_points": points,
+        "measurable_to": 1 - FEWEST_FAILING / _effective(events, signal),
         "calibration": _calibration(events, task),
-        "train_against_test": {} if train is None else _shapes(train, events, classes),
-        "efficiency_against": _kinematics(events, task, points[0]["threshold"]) if points else {},
+        "train_against_test": {} if train is None else _shapes(train, events, task),
+        "efficiency_against": _kinematics(events, task, points),
     }
-    return Measured(numbers, curves, areas[ALL_BACKGROUNDS])
+    return Measured(numbers, curves, next(iter(areas.values())))
 
 
 def refuse_missing(events: ScoredEvents, classes: Sequence[str], what: str) -> None:
@@ -163,7 +173,7 @@ def _points(events: ScoredEvents, scored: Scored, task: EvaluationTask) -> list[
     together = scored.of_mixture(task.mixture.fractions)
     behind = rates_behind(scored, rates, classes, seed=task.seed) if rates else [{} for _ in scored.wanted]
     ours = events.weights[events.labels == signal]
-    size = WeightSums.of(ours).counted(1.0)[0]
+    size = _effective(events, signal)
     found = []
     for point, wanted in enumerate(scored.wanted.tolist()):
         place = scored.points[point, 0]
@@ -183,6 +193,11 @@ def _points(events: ScoredEvents, scored: Scored, task: EvaluationTask) -> list[
     return found
 
 
+def _effective(events: ScoredEvents, label: int) -> float:
+    """Effective number of events of a class."""
+    return WeightSums.of(events.weights[events.labels == label]).counted(1.0)[0]
+
+
 def _calibration(events: ScoredEvents, task: EvaluationTask) -> dict[str, Any]:
     """Calibration with equal total weight of all classes, as in the loss: the probabilities refer to this mixture."""
     labels, scores = events.labels, events.probabilities
@@ -192,24 +207,24 @@ def _calibration(events: ScoredEvents, task: EvaluationTask) -> dict[str, Any]:
     generator = np.random.default_rng([task.seed, 2])
     expected = expected_calibration_errors(labels, scores, events.weights, errors, generator=generator)
     return {
-        name: {
-            "error": error,
-            "expected": perfect.mean,
-            "p_value": perfect.p_value,
-            "bins": [{**each._asdict(), "observed": each.observed._asdict()} for each in content],
+        task.classes[index]: {
+            "error": errors[index],
+            "expected": expected[index].mean,
+            "p_value": expected[index].p_value,
+            "bins": [{**each._asdict(), "observed": each.observed._asdict()} for each in bins[index]],
         }
-        for name, error, perfect, content in zip(task.classes, errors, expected, bins, strict=True)
+        for index in task.outputs
     }
 
 
-def _shapes(train: ScoredEvents, test: ScoredEvents, classes: Sequence[str]) -> dict[str, Any]:
+def _shapes(train: ScoredEvents, test: ScoredEvents, task: EvaluationTask) -> dict[str, Any]:
     """Kolmogorov-Smirnov test of the two splits for each output and true class."""
     found: dict[str, Any] = {}
-    for output, name in enumerate(classes):
-        found[name] = {}
-        for index, truth in enumerate(classes):
+    for output in task.outputs:
+        tests = found[task.classes[output]] = {}
+        for index, truth in enumerate(task.classes):
             first, second = (each.labels == index for each in (train, test))
-            found[name][truth] = kolmogorov_smirnov(
+            tests[truth] = kolmogorov_smirnov(
                 train.probabilities[first, output],
                 train.weights[first],
                 test.probabilities[second, output],
@@ -218,10 +233,13 @@ def _shapes(train: ScoredEvents, test: ScoredEvents, classes: Sequence[str]) -> 
     return found
 
 
-def _kinematics(events: ScoredEvents, task: EvaluationTask, threshold: float) -> dict[str, Any]:
-    """Efficiency of each class at a working point against kinematic variables."""
+def _kinematics(events: ScoredEvents, task: EvaluationTask, points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Efficiency of each class at the first measurable working point against kinematic variables; else empty."""
+    point = next((each for each in points if each["measurable"]), None)
+    if point is None:
+        return {}
     score = discriminant(events.probabilities, signal=task.signal, fractions=task.mixture.fractions)
-    passing = score >= threshold
+    passing = score >= point["threshold"]
     found: dict[str, Any] = {}
     for variable, edges in task.edges.items():
         values = events.hlf[:, HLF_NAMES.index(variable)]

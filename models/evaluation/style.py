@@ -125,10 +125,8 @@ def new_grid(labels: PlotLabels, *, panels: int, columns: int) -> tuple[Figure, 
 
 @styled
 def put_labels(left: Axes, right: Axes, labels: PlotLabels) -> None:
-    """Write experiment, "Simulation" and sample above the left axes, model and energy above the right axes."""
-    is_said = "simulation" in labels.sample_note.lower()
-    words = [labels.experiment, "" if is_said or labels == NO_LABELS else "Simulation", labels.sample_note]
-    bold, *others = [each for each in words if each] or [""]
+    """Write experiment and sample above the left axes, model and energy above the right axes."""
+    bold, *others = [each for each in (labels.experiment, labels.sample_note) if each] or [""]
     title = left.set_title(bold, loc="left", fontsize="medium", fontweight="bold", parse_math=False)
     beside = left.annotate(
         " ".join(others),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from models.evaluation.discriminant import discriminant
 from models.evaluation.efficiencies import Floats
-from models.evaluation.measurements import ALL_BACKGROUNDS, EvaluationTask
+from models.evaluation.measurements import EvaluationTask
 from models.evaluation.metrics import within_classes
 from models.evaluation.scored_events import ScoredEvents
 
@@ -130,7 +130,7 @@ def _area(labels: NDArray[np.int64], of: Varied, score: Floats, task: Evaluation
     totals = np.bincount(labels, of.weights, len(task.classes))
     if not all(totals > 0):
         return None
-    fractions = {task.signal: 1.0, **task.backgrounds[ALL_BACKGROUNDS]}
+    fractions = {task.signal: 1.0, **task.mixture.fractions}
     counts = np.array([fractions.get(label, 0.0) for label in range(len(task.classes))])
     portions = (counts / totals)[labels] * of.weights
     _, place = np.unique(np.where(of.is_selected, score, -np.inf), return_inverse=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Final
 
 from features.columns import INPUT_COLUMNS
@@ -13,18 +15,18 @@ _MOST_EVENTS: Final = 512
 _TYPES: Final = {"float32": "TYPE_FP32", "int32": "TYPE_INT64"}
 
 
-def triton_config(settings: NetworkSettings, num_classes: int) -> str:
+def triton_config(settings: NetworkSettings, classes: Sequence[str]) -> str:
     """The text of `config.pbtxt` for `model.onnx`; the server takes the model's name from its folder.
 
     Lists of particles have any length; the number of particles is one number per event, without an axis of its own.
 
     Args:
         settings: Settings of the network.
-        num_classes: Width of the output.
+        classes: Names of the classes, in the order of the output; a parameter holds them as JSON.
 
     Examples:
         >>> from models.networks.particles_settings import ParticlesSettings
-        >>> print(triton_config(ParticlesSettings(), 3).splitlines()[2])
+        >>> print(triton_config(ParticlesSettings(), ["QCD", "ttbar"]).splitlines()[2])
         input { name: "particles" data_type: TYPE_FP32 dims: [ -1, 19 ] }
     """
     lines = ['backend: "onnxruntime"', f"max_batch_size: {_MOST_EVENTS}"]
@@ -36,9 +38,10 @@ def triton_config(settings: NetworkSettings, num_classes: int) -> str:
     return "\n".join(
         [
             *lines,
-            f'output {{ name: "{OUTPUT}" data_type: TYPE_FP32 dims: [ {num_classes} ] }}',
+            f'output {{ name: "{OUTPUT}" data_type: TYPE_FP32 dims: [ {len(classes)} ] }}',
             "instance_group { count: 1 kind: KIND_CPU }",
             "dynamic_batching { }",
+            f'parameters {{ key: "classes" value {{ string_value: {json.dumps(json.dumps(list(classes)))} }} }}',
             'parameters { key: "intra_op_thread_count" value { string_value: "1" } }',
             "",
         ]

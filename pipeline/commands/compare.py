@@ -22,6 +22,7 @@ from pipeline.configuration.mistakes import explain
 from pipeline.configuration.yaml_text import read_mapping
 from pipeline.errors import USER_ERRORS, ConfigError, RunFolderError, StudiesFailedError, nearest
 from pipeline.machine.facts import read_machine
+from pipeline.reporting.origin import plot_labels
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
 from pipeline.runs.code_meaning import code_digests
@@ -299,10 +300,16 @@ def _subject(run_folder: RunFolder, study: Study) -> tuple[Subject, dict[str, An
     config.refuse_load_test(features.manifest["counters"]["load_test"])
     dataset = FeatureDataset.load(features.folder)
     settings = HepSettings(folder=features.folder.absolute(), network=config.model.of(chosen))
-    about = {"version": features.name, "classes": dataset.classes, "sample_note": config.report.sample_note}
+    about = {"version": features.name, "classes": dataset.classes, "sample_note": _labels(run_folder).sample_note}
     counts = {split: [*found, sum(found)] for split, found in dataset.counts.items()}
     digest = content_digest(features.files, {}, ["dataset.json", "scaler.json", *(f"{split}/*" for split in SPLITS)])
     return Subject(settings, digest), about | {"counts": counts, "digest": digest}
+
+
+def _labels(run_folder: RunFolder) -> PlotLabels:
+    """Words on the plots of the events of the run folder."""
+    ingested = run_folder.store("ingest").current()
+    return plot_labels(run_folder.config.model_dump(mode="json"), ingested.manifest["inputs"] if ingested else ())
 
 
 def _refuse_launcher(launcher: str) -> None:
@@ -352,10 +359,10 @@ def _say(run_folder: RunFolder, what: str, runs: Sequence[PlannedRun], left: Seq
 
 def _write(run_folder: RunFolder, result: StudyResult, folder: Path, publish: Path | None) -> Path:
     """Draw the figures and write the page; also into the folder to publish in. Returns the last page."""
-    report, figures, page = run_folder.config.report, folder / _FIGURES, folder / _PAGE
-    labels = PlotLabels(report.experiment, report.sample_note, report.energy_tev)
-    if not isinstance(result.study.workload, str):
-        labels = PlotLabels("", result.data["sample_note"], None)
+    figures, page = folder / _FIGURES, folder / _PAGE
+    labels = PlotLabels("", result.data["sample_note"], None)
+    if isinstance(result.study.workload, str):
+        labels = _labels(run_folder)
     draw_all(result, labels, figures)
     page.write_text(render(result, folder=_FIGURES), encoding="utf-8")
     write_atomically(folder / _TABLE, _for_report(result))

@@ -30,6 +30,7 @@ from pipeline.configuration.local_folder import chosen_folder
 from pipeline.errors import ConfigError, MissingInputError, RunFolderError, cannot_write, nearest
 from pipeline.machine.spark_session import counted
 from pipeline.reporting.cutflow import cutflow, generated, uncertain_mixtures
+from pipeline.reporting.origin import Files
 from pipeline.run_folder import RunFolder
 from pipeline.runs import own_folders
 from pipeline.runs.models_on_disk import find_models
@@ -37,7 +38,7 @@ from pipeline.runs.provenance import code_version, now
 from pipeline.runs.seen_events import NO_KEYS, count_seen, distinct_keys
 from pipeline.runs.store import write_atomically
 from pipeline.runs.trained_models import FoundModel, refuse_other_features, refuse_seen_events, trained_models
-from pipeline.stages.evaluate import Evaluate, make_task, rates_before, rates_behind_cutflow
+from pipeline.stages.evaluate import Evaluate, about_signal, make_task, rates_before, rates_behind_cutflow
 from pipeline.terminal.progress import Bar
 from pipeline.terminal.tables import evaluation_tables
 from training.threads import use_threads
@@ -59,6 +60,8 @@ class _Events(NamedTuple):
     files: list[Path]
     has_truth: bool
     rates: Rates | None = None
+    inputs: Files = ()
+    """Their input files, as a manifest holds them; empty if these are unknown."""
     keys: UInt64s = NO_KEYS
     """Keys of new events, by which copies are known."""
 
@@ -86,6 +89,8 @@ def evaluate_files(run_folder: RunFolder, models: Sequence[str], inputs: Sequenc
         ModelError: A model cannot be read, has other features or classes, or has seen the events.
     """
     use_threads(run_folder.config.train.threads)
+    # One that is not known is asked for before any work.
+    _ = run_folder.config.signal
     with run_folder.locked("evaluate-files"):
         try:
             return _evaluate(run_folder, models, inputs, out)
@@ -103,7 +108,7 @@ def _evaluate(run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str
         if inputs or dataset is None:
             events = _new_events(run_folder, inputs, unfinished)
         else:
-            events = _Events("test split", dataset.files("test"), has_truth=True, rates=_rates_of_split(run_folder))
+            events = _Events("test split", dataset.files("test"), True, *_rates_of_split(run_folder))
         for name in refuse_seen_events(found, events.files, events.keys):
             run_folder.say(
                 f"  nobody knows whether {name} was trained on these events or on copies of them; if so, the result "
@@ -123,14 +128,14 @@ def _evaluate(run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str
     return folder
 
 
-def _rates_of_split(run_folder: RunFolder) -> Rates | None:
-    """Rates of the samples, if the events that the features are of are still there."""
+def _rates_of_split(run_folder: RunFolder) -> tuple[Rates | None, Files]:
+    """Rates of the samples, and their files, if the events that the features are of are still there."""
     try:
         upstream = run_folder.upstream(_OfAnyModel(), command="evaluate-files")
     except MissingInputError as error:
         run_folder.say(f"  no rates: {error}")
-        return None
-    return rates_before(run_folder.config, upstream)
+        return None, ()
+    return rates_before(run_folder.config, upstream), upstream["ingest"].manifest["inputs"]
 
 
 def _dataset(run_folder: RunFolder, *, is_needed: bool) -> FeatureDataset | None:
@@ -227,7 +232,9 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
     say(f"{len(checked.infos)} files, {entries} entries, {kept} with a lepton, {selected} selected")
     if not selected:
         raise FeatureError("--inputs: no event of these files passes the selection. Give more, or others.")
-    return _Events(", ".join(inputs), made.files, has_truth, _rates(config, run_folder.config, ingested, made), keys)
+    rates = _rates(config, run_folder.config, ingested, made)
+    read_files = [info._asdict() for info in checked.infos]
+    return _Events(", ".join(inputs), made.files, has_truth, rates, read_files, keys)
 
 
 def _generated(
@@ -282,7 +289,8 @@ def _write(
     train = dataset.files("train") if dataset is not None and not events.files[0].is_relative_to(folder) else []
     if any(dict(config.evaluate.systematics).values()):
         run_folder.say("  no shifts of energy scales here: evaluate.systematics is for the stage `evaluate`")
-    task = make_task(config, config.classes, events.rates, config.features)
+    task = make_task(config, config.classes, events.rates, config.features, events.inputs)
+    run_folder.say(f"  {about_signal(config, task)}")
     with Bar(run_folder.console, "evaluate", "events") as bar:
         most = config.evaluate.train_events
         metrics = evaluate(candidates, events.files, train, task, folder, train_events=most, on_progress=bar)

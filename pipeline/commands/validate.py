@@ -22,10 +22,11 @@ def validate(config: Config, console: Console) -> Iterator[str]:
     """Find the input files and check them as `ingest` will: trees, branches; yields lines for the terminal.
 
     Raises:
-        ConfigError: The section `compare` has a key that no study has.
+        ConfigError: The section `compare` has a key that no study has, or the signal is not known.
         IngestionError: A sample has no file, or a file is bad.
     """
     _refuse_unknown_keys_of_studies(config.compare)
+    signal = config.signal
     said: list[str] = []
     # Once made, simulated samples have paths.
     to_come = [sample for sample in config.samples if simulated_processes(sample)]
@@ -45,6 +46,7 @@ def validate(config: Config, console: Console) -> Iterator[str]:
         if not sum(entries):
             raise EmptySampleError(f"sample '{sample.name}': its files hold no entries. Check them.")
         yield f"{sample.name}: {len(entries)} files, {sum(entries)} entries, class {config.classes[sample.label]}"
+    yield f"signal: {signal}"
     yield "the config is valid"
 
 

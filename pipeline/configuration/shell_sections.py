@@ -51,10 +51,11 @@ class EvaluateSettings(ShellSection):
     """The evaluation on the test split."""
 
     signal: str | None = None
-    """Signal class of the working points; null for `ttbar` if that is a class, else the second class."""
+    """Signal class of the working points; null for the only class named signal, sig or s, or for ttbar if the others
+    are QCD or W+jets, as published. With other names it must be set."""
     working_points: list[Annotated[float, Field(gt=0, lt=1)]] = Field(default=[0.90, 0.95, 0.99], min_length=1)
     """Signal efficiencies at which backgrounds and rates are reported, between 0 and 1. Plots of the efficiency against
-    kinematic variables use the first."""
+    kinematic variables use the first that can be measured."""
     fractions: Literal["rate", "equal"] = "rate"
     """Fractions f_b of the backgrounds in the score p_signal / sum f_b p_b of the working points, and in the background
     efficiency of all of them together: in proportion to their rates if all cross-sections are known, or equal."""
@@ -102,9 +103,10 @@ class ReportSettings(ShellSection):
     """Title of the report."""
     experiment: str = ""
     """Name of the experiment, in the upper left corner of plots."""
-    sample_note: str = "Simulation"
-    """Kind of events, after the name of the experiment on plots."""
-    rates_note: str = ""
-    """Remark beside rates and purity, for example on the origin of the cross-sections."""
-    energy_tev: float = Field(default=13, gt=0)
-    """Centre-of-mass energy on plots and in the report, greater than 0 [TeV]."""
+    sample_note: str | None = None
+    """Kind of events, after the name of the experiment on plots; null for what the files say: `Simulation` for events
+    of Delphes or with weights of a generator."""
+    rates_note: str | None = None
+    """Remark beside rates and purity, for example on the origin of the cross-sections; null for what the files say."""
+    energy_tev: float | None = Field(default=None, gt=0)
+    """Centre-of-mass energy on plots, greater than 0 [TeV]; null for what the files say: that of `simulate`."""

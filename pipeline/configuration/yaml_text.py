@@ -37,7 +37,7 @@ class _Resolver(VersionedResolver):
 
 
 class _Constructor(SafeConstructor):
-    """Makes values; refuses repeated keys, and aliases with too many values."""
+    """Makes text, numbers, true, false, null, lists and mappings; refuses repeated keys, and too many values."""
 
     def construct_document(self, node: Any) -> Any:
         """The content of a file; see the base class."""
@@ -47,6 +47,16 @@ class _Constructor(SafeConstructor):
             )
         return super().construct_document(node)
 
+    def construct_undefined(self, node: Any) -> Any:
+        """Refuse a value of another type; a set, for one, has no order, and the order of most lists matters."""
+        raise ConstructorError(
+            None,
+            None,
+            f"a value of the type {node.tag} is none of text, number, true, false, null, list and keys with values; a "
+            f"set, for one, has no order",
+            node.start_mark,
+        )
+
     def check_mapping_key(self, node: Any, key_node: Any, mapping: Any, key: Any, value: Any) -> bool:  # noqa: ARG002
         """Whether a key is new; see the base class, whose message shows the values."""
         if key in mapping:
@@ -55,6 +65,10 @@ class _Constructor(SafeConstructor):
                 None, None, f"the key '{key}' is given twice, first in line {first}", key_node.start_mark
             )
         return True
+
+
+for _tag in (None, *(f"tag:yaml.org,2002:{kind}" for kind in ("set", "omap", "pairs", "binary", "timestamp"))):
+    _Constructor.add_constructor(_tag, _Constructor.construct_undefined)
 
 
 def _num_values(node: Node, counted: dict[int, int]) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from features.settings import Convention, FeatureSettings, LeptonFlavour
+from ingestion.schema import PARTICLE_COLLECTIONS
 from models.evaluation.intervals import Efficiency, WeightSums, share
 
 
@@ -188,6 +189,39 @@ def _unweighted(each: Yield) -> Yield:
     return Yield(each.events, float(each.events), float(each.events))
 
 
+def as_applied(features: Mapping[str, Any], files: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The section `features` without a cut on isolation, if the files have no particles to compute one from.
+
+    Args:
+        features: The section.
+        files: Input files, as the manifest of ingest holds them.
+    """
+    lacks = any(field.startswith(PARTICLE_COLLECTIONS) for each in files for field in each["missing_optional"])
+    return {**features, "max_lepton_isolation": None} if lacks else dict(features)
+
+
+def selection(features: Mapping[str, Any]) -> str:
+    """What the selected events have, in words.
+
+    Examples:
+        >>> selection({"lepton_flavours": ["muon"], "max_lepton_isolation": None, "max_leptons": 1, "min_jets": 2})
+        'exactly 1 muon (pT > 23 GeV) and at least 2 jets (pT > 30 GeV, |eta| < 2.6)'
+    """
+    cuts = FeatureSettings.model_validate(features)
+    lepton = [f"pT > {cuts.min_lepton_pt:g} GeV"]
+    lepton += [f"|eta| < {cuts.max_lepton_abs_eta:g}"] if cuts.max_lepton_abs_eta else []
+    lepton += [f"isolation < {cuts.max_lepton_isolation:g}"] if cuts.max_lepton_isolation else []
+    number = f"{cuts.min_leptons} to {cuts.max_leptons}"
+    if cuts.max_leptons in (None, cuts.min_leptons):
+        number = f"{'exactly' if cuts.max_leptons else 'at least'} {cuts.min_leptons}"
+    found = [f"{number} {' or '.join(cuts.lepton_flavours)} ({', '.join(lepton)})"]
+    if cuts.min_jets or cuts.min_bjets:
+        bjets = f", {cuts.min_bjets} of them b-jets" if cuts.min_bjets else ""
+        jets = f"pT > {cuts.min_jet_pt:g} GeV, |eta| < {cuts.max_jet_abs_eta:g}"
+        found.append(f"at least {max(cuts.min_jets, cuts.min_bjets)} jets ({jets}){bjets}")
+    return " and ".join(found)
+
+
 def _cuts(config: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Counter of the rejected events, and words, of each cut of the features that can reject some."""
     loose, cuts = config["ingest"]["min_lepton_pt"], FeatureSettings.model_validate(config["features"])
@@ -198,7 +232,8 @@ def _cuts(config: Mapping[str, Any]) -> list[tuple[str, str]]:
         kinds = " or ".join({"electron": "e", "muon": "mu"}[flavour] for flavour in cuts.lepton_flavours)
         eta = f", |eta| < {cuts.max_lepton_abs_eta:g}" if cuts.max_lepton_abs_eta else ""
         found.append(("rejected_no_lepton_in_acceptance", f"... {kinds} with pT > {cuts.min_lepton_pt:g} GeV{eta}"))
-    found.append(("rejected_no_isolated_lepton", f"... with isolation < {cuts.max_lepton_isolation:g}"))
+    if cuts.max_lepton_isolation:
+        found.append(("rejected_no_isolated_lepton", f"... with isolation < {cuts.max_lepton_isolation:g}"))
     if cuts.min_leptons > 1 or cuts.max_leptons is not None:
         upper = "or more" if cuts.max_leptons is None else f"to {cuts.max_leptons}"
         found.append(("rejected_number_of_leptons", f"{cuts.min_leptons} {upper} of these leptons"))

@@ -16,21 +16,21 @@ from models.evaluation.intervals import Efficiency
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.reporting import summary
 from pipeline.reporting.card import CAPTIONS
-from pipeline.reporting.cutflow import as_json, cutflow, uncertain_mixtures
-from pipeline.runs.code_meaning import ROOT
+from pipeline.reporting.cutflow import as_applied, as_json, cutflow, selection, uncertain_mixtures
+from pipeline.reporting.origin import BUNDLED
 from pipeline.runs.store import Version
 
 _HERE: Final = Path(__file__).parent
-_BUNDLED: Final = ROOT / "samples"
 #: With fewer test events than this, the report warns.
 _FEW_EVENTS: Final = 1000
 #: Probability below which the report says that two samples differ.
 _DIFFERENT: Final = 0.01
 _SIDE_BY_SIDE: Final = {
     "background_efficiency": "ROC curves on the test split: how much background passes (down is better) when a share "
-    "of the signal is kept; against all backgrounds together, and against each alone, by the score that is best there. "
-    "Bars at the working points, and bands of the ratios, are intervals of one standard deviation from the bootstrap; "
-    "the ratios' errors are paired. Where no background event passes there is no line.",
+    "of the signal is kept, by the score that is best against the background of the panel. Bars at the measurable "
+    "working points, and bands of the ratios, are intervals of one standard deviation from the bootstrap; "
+    "the ratios' errors are paired. Where no background event passes there is no line. Grey: not measurable, since "
+    "fewer than 10 signal events are expected to fail.",
     "rejection": "The same as background rejection, 1 / background efficiency (up is better).",
     "importance": "Permutation importance: area under the signal's ROC curve that is lost when the values of one "
     "feature are shuffled among the test events; bars are errors of the events and of five shuffles.",
@@ -43,8 +43,8 @@ _OF_MODEL: Final = {
     "calibration": "Calibration: share of true events of a class among those that were given a probability, classes "
     "counting alike. Beside the mean distance stands what a perfect model with these predictions shows on average, and "
     "the probability p that it shows at least the observed distance.",
-    "efficiencies": "Efficiency of each class at the first working point against kinematics; the first and last bin "
-    "hold what lies beyond.",
+    "efficiencies": "Efficiency of each class at the first measurable working point against kinematics; the first and "
+    "last bin hold what lies beyond.",
 }
 _GRIDSEARCH: Final = {
     "pareto": "Cross-validated accuracy against the number of parameters and the time of one event, and what is "
@@ -64,7 +64,7 @@ def render(
 
     Args:
         versions: Current versions of ingest, features, train and evaluate, and of gridsearch and export if they exist.
-        report: The section `report` of the config.
+        report: The section `report` of the config, with the words of `pipeline.reporting.origin`.
         card: Folder of the dataset card's figures.
         comparisons: Tables of comparisons of optimisers, by study.
     """
@@ -108,9 +108,11 @@ def content(
     if "gridsearch" in versions:
         config["gridsearch"] = versions["gridsearch"].manifest["config"]["gridsearch"]
     selected, metrics = features["counters"], evaluate["counters"]
-    steps = cutflow(ingest["counters"], selected, config)
+    applied = as_applied(config["features"], ingest["inputs"])
+    steps = cutflow(ingest["counters"], selected, config | {"features": applied})
     return {
         **{key: report[key] for key in ("title", "sample_note")},
+        "selection": selection(applied),
         "created": evaluate["created"],
         "warnings": warnings(versions),
         "samples": [sample["name"] for sample in config["samples"]],
@@ -134,6 +136,7 @@ def content(
         "shown_point": summary.point_to_show(metrics["runs"]),
         "kinds": _kinds(metrics["runs"]),
         "unmeasurable": summary.unmeasurable(metrics),
+        "measurable_to": next(iter(metrics["runs"].values()))["measurable_to"],
         "comparisons": comparisons or {},
         "export": versions["export"].manifest["counters"]["networks"] if "export" in versions else {},
         "files": ingest["inputs"],
@@ -161,9 +164,11 @@ def warnings(versions: Mapping[str, Version]) -> list[str]:
     found = []
     if features["counters"]["load_test"]:
         found.append("Load-test sample: copies of a few events. Only the times on this page have a meaning.")
-    if any(Path(file["path"]).is_relative_to(_BUNDLED) for file in ingest["inputs"]):
+    bundled = sum(file["uuid"] in BUNDLED for file in ingest["inputs"])
+    if bundled:
         found.append(
-            "Technical sample: the bundled events test the software; they do not measure the quality of such models."
+            f"Technical sample: {bundled} of the {len(ingest['inputs'])} input files are bundled with the software. "
+            f"Their events test it; they do not measure the quality of such models."
         )
     if metrics["num_events"] < _FEW_EVENTS:
         found.append(f"Only {metrics['num_events']} test events: small differences between models mean nothing.")

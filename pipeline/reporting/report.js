@@ -29,26 +29,27 @@
       svg.append(make("line", {x1: left, x2: right, y1: y(value), y2: y(value), class: "grid"}));
       svg.append(make("text", {x: left - 6, y: y(value) + 4, "text-anchor": "end"}, String(Number(value.toPrecision(1)))));
     }
-    svg.append(make("text", {x: right, y: bottom + 54, "text-anchor": "end"}, "Signal efficiency"));
+    svg.append(make("text", {x: right, y: bottom + 54, "text-anchor": "end"}, "Efficiency of " + box.dataset.signal));
     svg.append(make("text", {x: -top, y: 18, transform: "rotate(-90)", "text-anchor": "end"}, "Background efficiency"));
     models.forEach(([, each], number) => {
       const points = each.signal_efficiency.map((value, place) => [value, each.background_efficiency[place]])
         .filter(([value, left]) => value >= from && left > 0).map(([value, left]) => x(value).toFixed(1) + "," + y(left).toFixed(1));
       svg.append(make("polyline", {points: points.join(" "), fill: "none", ...look(number)}));
     });
-    show(0.9);
+    show(Math.min(0.9, Number(box.dataset.last)));
   }
   function show(wanted) {
     svg.querySelector(".at")?.remove();
     const models = Object.entries(curves[choice.value]), grid = models[0][1].signal_efficiency;
     const place = grid.reduce((best, value, each) => Math.abs(value - wanted) < Math.abs(grid[best] - wanted) ? each : best, 0);
     svg.append(make("line", {x1: x(grid[place]), x2: x(grid[place]), y1: top, y2: bottom, class: "at"}));
-    table.replaceChildren(`Signal efficiency ${percent(grid[place])}`);
+    table.replaceChildren(`Efficiency of ${box.dataset.signal} ${percent(grid[place])}`);
     models.forEach(([name, each], number) => {
       const line = document.createElement("div"), mark = make("svg", {viewBox: "0 0 30 8"}), value = each.background_efficiency[place];
       mark.append(make("line", {x1: 0, x2: 30, y1: 4, y2: 4, ...look(number)}));
       const low = (100 * each.low[place]).toPrecision(3), high = percent(each.high[place]);
-      line.append(mark, value > 0 ? ` ${name}: ${percent(value)} (${low} to ${high})` : ` ${name}: <\u00A0${high}`);
+      if (grid[place] > Number(box.dataset.last)) line.append(mark, ` ${name}: not measurable`);
+      else line.append(mark, value > 0 ? ` ${name}: ${percent(value)} (${low} to ${high})` : ` ${name}: <\u00A0${high}`);
       table.append(line);
     });
   }

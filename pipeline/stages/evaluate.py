@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from features.dataset import FeatureDataset
     from models.evaluation.rates import Rates
+    from pipeline.reporting.origin import Files
 
 #: Conversion from [1/(cm2 s)] to [1/(pb s)].
 _PB_PER_CM2 = 1e-36
@@ -67,6 +68,10 @@ class Evaluate(Stage):
         refuse_other_features(found, dataset.definitions)
         candidates = [each.candidate for each in found]
         train = dataset.files("train")
+        files = context.upstream["ingest"].manifest["inputs"]
+        rates = rates_before(config, context.upstream)
+        task = make_task(config, dataset.classes, rates, _selection(context), files)
+        context.say(about_signal(config, task))
         with context.bar("evaluate", "events") as bar:
             if config.evaluate.reference:
                 from models.evaluation.boosted_trees import boosted_trees
@@ -77,7 +82,7 @@ class Evaluate(Stage):
                 candidates,
                 dataset.files("test"),
                 train,
-                make_task(config, dataset.classes, rates_before(config, context.upstream), _selection(context)),
+                task,
                 context.out_dir,
                 train_events=config.evaluate.train_events,
                 on_progress=bar,
@@ -129,7 +134,13 @@ def _selection(context: Context) -> FeatureSettings:
     return FeatureSettings.model_validate(context.upstream["features"].manifest["config"]["features"])
 
 
-def make_task(config: Config, classes: list[str], rates: Rates | None, selection: FeatureSettings) -> Any:
+def about_signal(config: Config, task: Any) -> str:
+    """The first line of an evaluation: the signal, who chose it, and the backgrounds."""
+    implied = "" if config.evaluate.signal else " (by its name; evaluate.signal is not set)"
+    return f"signal: {config.signal}{implied}, against {task.mixture.words}"
+
+
+def make_task(config: Config, classes: list[str], rates: Rates | None, selection: FeatureSettings, files: Files) -> Any:
     """The settings of an evaluation, a `models.evaluation.measurements.EvaluationTask`.
 
     Args:
@@ -137,26 +148,26 @@ def make_task(config: Config, classes: list[str], rates: Rates | None, selection
         classes: Classes of the events.
         rates: Rates before the classifier, if they are known.
         selection: Selection of the events.
+        files: Their input files, as the manifest of ingest holds them.
 
     Raises:
         MissingInputError: The events have other classes than the config.
     """
     from models.evaluation.curves import kinematic_edges
     from models.evaluation.measurements import EvaluationTask
-    from models.evaluation.style import PlotLabels
+    from pipeline.reporting.origin import plot_labels
 
     if classes != config.classes:
         raise MissingInputError(
             f"the features were made for the classes {classes}; the config has {config.classes} now. Run `python -m "
             f"pipeline features` first, or `python -m pipeline run` for all, with the same options."
         )
-    report = config.report
     return EvaluationTask(
         classes=classes,
         signal=classes.index(config.signal),
         working_points=config.evaluate.working_points,
         rates=rates,
-        labels=PlotLabels(report.experiment, report.sample_note, report.energy_tev),
+        labels=plot_labels(config.model_dump(mode="json"), files),
         seed=config.train.seed,
         by_rate=config.evaluate.fractions == "rate",
         edges=kinematic_edges(selection.min_lepton_pt, selection.max_lepton_abs_eta),

@@ -133,7 +133,7 @@ def _export(context: Context, network: str) -> dict[str, Any]:
         one = OneEventClassifier(folder / "one_event.onnx")
         differences["one_event.onnx"] = largest_difference(model, one, columns, batch_sizes=(_EVENTS,))
     firmware = _firmware(context, model, dataset, folder) if context.config.export.hls4ml else []
-    (folder / "config.pbtxt").write_text(triton_config(spec.settings, len(spec.classes)), encoding="utf-8")
+    (folder / "config.pbtxt").write_text(triton_config(spec.settings, spec.classes), encoding="utf-8")
     return {
         "inputs": list(exported.inputs),
         "classes": exported.classes,

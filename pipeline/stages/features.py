@@ -16,7 +16,7 @@ from pipeline.configuration.sections import flat_items
 from pipeline.errors import MissingInputError
 from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import counted
-from pipeline.reporting.cutflow import as_json, as_text, cutflow, generated, uncertain_mixtures
+from pipeline.reporting.cutflow import as_applied, as_json, as_text, cutflow, generated, uncertain_mixtures
 from pipeline.runs import own_folders
 from pipeline.runs.kernel_outputs import remove_unused_outputs
 from pipeline.runs.store import StageStore, Version
@@ -211,7 +211,8 @@ def _write_cutflow(context: Context, counters: dict[str, Any]) -> None:
     ingested = context.upstream["ingest"].manifest
     config = {
         **{key: ingested["config"][key] for key in ("samples", "ingest")},
-        **context.config.model_dump(mode="json", include={"classes", "features"}),
+        "classes": context.config.classes,
+        "features": as_applied(context.config.features.model_dump(mode="json"), ingested["inputs"]),
     }
     by_class = cutflow(ingested["counters"], counters, config, by_class=True)
     by_sample = cutflow(ingested["counters"], counters, config)

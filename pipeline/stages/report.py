@@ -50,21 +50,24 @@ class Report(Stage):
 
     def run(self, context: Context) -> Result:
         """Render the page from the manifests."""
-        from models.evaluation.style import PlotLabels
         from pipeline.reporting.card import load_histograms, plot_card
+        from pipeline.reporting.origin import origin_of, plot_labels
         from pipeline.reporting.page import numbers, render
 
         features = context.upstream["features"]
-        report = context.config.report
+        section = context.config.report.model_dump(mode="json")
+        # The rates are those of the cross-sections then.
+        config = {**context.upstream["evaluate"].manifest["config"], "report": section}
+        files = context.upstream["ingest"].manifest["inputs"]
         with context.bar("report", "figures") as bar:
             bar(0, 0, "drawing the dataset card")
             plot_card(
                 load_histograms(features.folder),
                 features.manifest["config"]["classes"],
-                PlotLabels(report.experiment, report.sample_note, report.energy_tev),
+                plot_labels(config, files),
                 context.out_dir / "card",
             )
-        section = context.config.report.model_dump(mode="json")
+        section |= origin_of(config, files)._asdict()
         # In the order in which they run.
         order = ("ingest", "features", "gridsearch", "train", "evaluate", "export")
         versions = {name: context.upstream[name] for name in order if name in context.upstream}

@@ -106,7 +106,9 @@ def search_table(scores: list[Score]) -> Grid:
 def evaluation_tables(metrics: Mapping[str, Any]) -> list[Grid]:
     """Accuracy and areas by model, the working points, and the rates if they are known."""
     classes, signal = metrics["classes"], metrics["signal"]
-    summary = Grid("model", "accuracy", *(f"AUC {name}" for name in classes))
+    # Of two classes, one area is both.
+    outputs = list(next(iter(metrics["runs"].values()))["auc"])
+    summary = Grid("model", "accuracy", *(f"AUC {name}" for name in outputs))
     backgrounds = [name for name in classes if name != signal]
     points = Grid(
         *("model", "kept", "threshold", *backgrounds),
@@ -118,7 +120,7 @@ def evaluation_tables(metrics: Mapping[str, Any]) -> list[Grid]:
         "model", "kept", *classes, "purity", keys=2, title=f"rates [1/s] at this signal efficiency for {signal}"
     )
     for name, run in metrics["runs"].items():
-        summary.add_row(name, estimate(run["accuracy"]), *(estimate(run["auc"][each]) for each in classes))
+        summary.add_row(name, estimate(run["accuracy"]), *(estimate(run["auc"][each]) for each in outputs))
         for point in run["working_points"]:
             kept = f"{100 * point['wanted']:g}%"
             if not point["measurable"]:
@@ -134,12 +136,12 @@ def evaluation_tables(metrics: Mapping[str, Any]) -> list[Grid]:
                 purity = "not defined" if point["purity"] is None else f"{point['purity']['value']:.3f}"
                 rates.add_row(name, kept, *(_interval(point["rates"][each]) for each in classes), purity)
     trainings = Grid(
-        *("model", "trainings", "accuracy", *(f"AUC {name}" for name in classes)),
+        *("model", "trainings", "accuracy", *(f"AUC {name}" for name in outputs)),
         title="mean and spread over trainings with other seeds, on the same events",
     )
     for name, run in metrics["runs"].items():
         if found := run.get("trainings"):
-            areas = (spread(found["auc"][each]) for each in classes)
+            areas = (spread(found["auc"][each]) for each in outputs)
             trainings.add_row(name, str(found["count"]), spread(found["accuracy"]), *areas)
     varied = [table for kind in ("weights", "systematics") if (table := _variations_table(metrics, kind))]
     return [summary, points, *(each for each in (rates, trainings) if len(each.rows) > 1), *varied]

@@ -51,9 +51,8 @@ class Analysis:
     def config(self, **changes: Any) -> Config:
         """Sections of the config given here replace the defaults; those of features are added to ours."""
         features = {"feed_workers": 1, "split": SHARES, **changes.pop("features", {})}
-        return Config.model_validate(
-            {"run_dir": self.run_dir, "samples": self.samples, "features": features, **changes}
-        )
+        common = {"run_dir": self.run_dir, "classes": ["QCD", "ttbar", "W+jets"]}
+        return Config.model_validate({**common, "samples": self.samples, "features": features, **changes})
 
     def run(self, *stages: str, force: bool = False, **changes: Any) -> str:
         """What is printed, in long lines."""

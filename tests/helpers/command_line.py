@@ -36,13 +36,13 @@ def small_config(folder: Path, data: Path | str, **changes: Any) -> Path:
     names = ("qcd", "ttbar", "wjets")
     content = {
         "run_dir": str(folder / "run"),
+        "classes": ["QCD", "ttbar", "W+jets"],
         "samples": [
             {"name": name, "label": label, "files": [f"{data}/{name}*.root"]} for label, name in enumerate(names)
         ],
         "features": {"feed_workers": 2},
         "train": {"workers": 2, "epochs": 3, "batch_size": 16},
         "evaluate": {"reference": False},
-        "report": {"sample_note": "technical sample"},
         "spark": {"master": "local[2]"},
     }
     path = folder / "config.yaml"

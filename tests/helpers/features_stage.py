@@ -38,8 +38,8 @@ def config_of(folder: Path, run_dir: Path, **changes: Any) -> Path:
     names = ("qcd", "ttbar", "wjets")
     content = {
         "run_dir": str(run_dir),
+        "classes": ["QCD", "ttbar", "W+jets"],
         "samples": [{"name": name, "label": label, "files": [f"{name}.root"]} for label, name in enumerate(names)],
-        "report": {"sample_note": "technical sample"},
     }
     path = folder / "config.yaml"
     path.write_text(write_yaml({**content, **changes}))

@@ -13,6 +13,7 @@ from pipeline.errors import ConfigError
 
 MINIMAL: dict[str, Any] = {
     "run_dir": "runs/x",
+    "classes": ["QCD", "ttbar", "W+jets"],
     "samples": [
         {"name": "qcd", "label": 0, "files": ["a.root"]},
         {"name": "ttbar", "label": 1, "files": ["b.root"]},

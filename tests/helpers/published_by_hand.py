@@ -36,6 +36,7 @@ def publish(run_dir: Path, stage: str, folder: Path | None = None, *, content: s
         "seconds": 1.0,
         "counters": {"networks": {"hlf": {}}, "further": {}} if stage == "train" else {},
         "packages": {},
+        "inputs": [],
         "fingerprint": Fingerprint(inputs, {}, {}).to_json(),
         "upstream": {name: version.name for name, version in found.items()},
     }

@@ -106,6 +106,7 @@ class Analysis:
         config = Config.model_validate(
             {
                 "run_dir": self.run_dir,
+                "classes": ["QCD", "ttbar", "W+jets"],
                 "samples": [
                     {"name": name, "label": label, "files": [str(self.data / f"{name}*.root")]}
                     for label, name in enumerate(NAMES)

@@ -13,13 +13,13 @@ from pydantic import SecretStr
 from features.kernel_pass import unmixed_schema
 from features.schema import features_schema
 from features.settings import FeatureSettings
-from ingestion.generation.settings import PRESETS
 from ingestion.secrets import redact
 from ingestion.settings import IngestSettings
 from pipeline.config import SHIPPED, Config, find_config, load, load_config
 from pipeline.configuration.sections import flat_items
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.errors import ConfigError
+from pipeline.reporting.origin import BUNDLED
 from pipeline.runs.code_meaning import ROOT
 from training.settings import TrainSettings
 
@@ -102,8 +102,8 @@ def test_missing_keys_are_named(tmp_path: Path) -> None:
         ({"train": {"launcher_args": ["-np", "3"]}}, "set train.workers instead"),
         ({"train": {"learning_rate": float("inf")}}, "'train.learning_rate'"),
         ({"train": {"seed": 10**23}}, "'train.seed'"),
-        ({"classes": ["A", "A", "B"]}, "'A' is blank or given twice"),
-        ({"classes": ["A", " ", "B"]}, "' ' is blank or given twice"),
+        ({"classes": ["A", "A", "B"]}, "'A' is blank, given twice"),
+        ({"classes": ["A", " ", "B"]}, "' ' is blank, given twice"),
         ({"run_dir": "s3://bucket/run"}, "run_dir: 's3://bucket/run' is a URL, and outputs go to local file systems"),
         ({"run_dir": "runs/" + "x" * 300}, "run_dir: a name in it is 300 bytes long"),
         ({"samples": [{"name": "q" * 300, "label": 0, "files": ["a"]}]}, "at most 100 characters"),
@@ -343,12 +343,7 @@ def test_everybody_sees_rates_in_the_demo_with_the_cross_sections_of_the_samples
     demo = load_config("demo")
     found = {demo.classes[each.label]: f"{each.cross_section_pb:,.0f}" for each in demo.samples}
     assert found == dict(re.findall(r"^\| (\S+) \| ([\d,]+) \|", page, flags=re.MULTILINE))
-    assert "illustrative" in demo.report.rates_note
-
-
-def test_the_threshold_of_the_generator_stood_nowhere_beside_the_rates_that_it_lowers() -> None:
-    (threshold,) = [words.split(" = ")[1] for words in PRESETS["qcd"] if words.startswith("PhaseSpace:pTHatMin")]
-    assert f"pTHat = {threshold} GeV" in load_config("simulated").report.rates_note
+    assert {each.cross_section_pb for each in demo.samples} == set(BUNDLED.values())
 
 
 @pytest.mark.parametrize("name", sorted({*unmixed_schema().names, *features_schema().names}))

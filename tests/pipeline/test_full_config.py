@@ -37,5 +37,5 @@ def test_full_yaml_names_every_key() -> None:
 
 def test_full_yaml_has_the_defaults_of_the_code() -> None:
     config = load_config("full")
-    plain = Config(run_dir=config.run_dir, samples=config.samples)
+    plain = Config(run_dir=config.run_dir, classes=config.classes, samples=config.samples)
     assert config == plain

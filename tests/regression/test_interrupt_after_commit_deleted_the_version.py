@@ -33,7 +33,8 @@ class Small(Stage):
 
 def runner(run_dir: Path) -> Runner:
     samples = [SampleSettings(name=f"s{label}", label=label, files=["x.root"]) for label in range(3)]
-    return Runner(RunFolder(Config(run_dir=run_dir, samples=samples), Console(file=io.StringIO())))
+    config = Config(run_dir=run_dir, classes=["A", "B", "C"], samples=samples)
+    return Runner(RunFolder(config, Console(file=io.StringIO())))
 
 
 def make_small_version(run_dir: Path) -> None:

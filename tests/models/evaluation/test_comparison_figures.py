@@ -34,7 +34,7 @@ def marks_of(axes: Axes) -> list[ErrorbarContainer]:
 
 @BOTH
 def test_lines_and_marks_are_those_of_the_curves_in_the_working_region(plot: Plot) -> None:
-    figure = plot(CURVES, "t_t", WORDS, POINTS, LABELS)
+    figure = plot(CURVES, "t_t", WORDS, POINTS, 0.95, LABELS)
     inverse = plot is plot_rejection
     for axes, models in zip(figure.axes, CURVES.values(), strict=False):
         lines = [line for line in axes.lines if len(line.get_xdata()) > len(POINTS)]
@@ -56,7 +56,7 @@ def test_lines_and_marks_are_those_of_the_curves_in_the_working_region(plot: Plo
 
 @BOTH
 def test_panels_say_what_is_on_them_and_the_legend_covers_none(plot: Plot) -> None:
-    figure = plot(CURVES, "t_t", WORDS, POINTS, LABELS)
+    figure = plot(CURVES, "t_t", WORDS, POINTS, 0.95, LABELS)
     words = [[text.get_text().replace(r"\$", "$") for text in axes.texts] for axes in figure.axes[:2]]
     assert words[0][-1] == "against 91 % QCD, 9 % W+jets, by rate"
     assert words[1] == [r"against $t\bar{t}$_2"]
@@ -75,7 +75,7 @@ def test_panels_say_what_is_on_them_and_the_legend_covers_none(plot: Plot) -> No
 def test_ratios_are_to_the_first_model_within_their_panel(plot: Plot) -> None:
     near = made_curve(3)._replace(background_efficiency=1.5 * CURVES["all backgrounds"]["hlf"].background_efficiency)
     models = {"hlf": CURVES["all backgrounds"]["hlf"], "near": near}
-    below = plot({"one": models}, "signal", {}, [0.9], LABELS).axes[1]
+    below = plot({"one": models}, "signal", {}, [0.9], 0.95, LABELS).axes[1]
     drawn = np.asarray(below.lines[0].get_ydata(), dtype=float)
     assert np.nanmax(np.abs(drawn - (1 / 1.5 if plot is plot_rejection else 1.5))) < 1e-9
     assert ratio(near, models["hlf"])[0][-1] == pytest.approx(1.5)
@@ -84,7 +84,9 @@ def test_ratios_are_to_the_first_model_within_their_panel(plot: Plot) -> None:
 @BOTH
 def test_models_differ_in_colours_and_dashes_and_have_the_same_in_each_panel(plot: Plot) -> None:
     names = [f"model {place}" for place in range(6)]
-    figure = plot({panel: dict.fromkeys(names, made_curve(1)) for panel in ("first", "second")}, "s", {}, [], LABELS)
+    figure = plot(
+        {panel: dict.fromkeys(names, made_curve(1)) for panel in ("first", "second")}, "s", {}, [], 0.95, LABELS
+    )
     looks = []
     for axes in figure.axes[:2]:
         lines = [line for line in axes.lines if len(line.get_xdata()) > 5]
@@ -96,7 +98,7 @@ def test_models_differ_in_colours_and_dashes_and_have_the_same_in_each_panel(plo
 @pytest.mark.slow
 @BOTH
 def test_low_working_points_widen_the_region(plot: Plot) -> None:
-    figure = plot(CURVES, "s", WORDS, [0.5, 0.9], LABELS)
+    figure = plot(CURVES, "s", WORDS, [0.5, 0.9], 0.95, LABELS)
     assert figure.axes[0].get_xlim()[0] < 0.5
     assert outside(figure) == []
 
@@ -106,6 +108,6 @@ def test_low_working_points_widen_the_region(plot: Plot) -> None:
 def test_a_model_that_lets_nothing_pass_and_negative_weights_can_be_drawn(tmp_path: Path, plot: Plot) -> None:
     models = {"perfect": PERFECT, "negative": made_curve(2, lightest=-0.5)}
     assert not PERFECT.background_efficiency.any()
-    figure = plot({"all": models}, "signal", {}, POINTS, LABELS)
+    figure = plot({"all": models}, "signal", {}, POINTS, 0.95, LABELS)
     assert outside(figure) == []
     save_figure(figure, tmp_path / "plot")

@@ -47,8 +47,8 @@ def made_events(count: int = 90, *, seed: int = 1, lightest: float = 1.0) -> Sco
 @cache
 def made_numbers(lightest: float = 1.0) -> tuple[ScoredEvents, ScoredEvents, dict[str, Any]]:
     """Test events, training events and the numbers of them."""
-    test, train = made_events(lightest=lightest), made_events(60, seed=2, lightest=lightest)
-    task = EvaluationTask(NAMES, 1, [0.5], None, LABELS, 1)
+    test, train = made_events(180, lightest=lightest), made_events(60, seed=2, lightest=lightest)
+    task = EvaluationTask(NAMES, 1, [0.4], None, LABELS, 1)
     replicas = Replicas(test.labels, test.samples, test.weights, seed=1, num=50)
     return test, train, measure(test, train, replicas, task).numbers
 
@@ -59,10 +59,10 @@ def made_figure(name: str, lightest: float = 1.0) -> Figure:
     row = {name: {"value": float(place), "error": 0.1} for place, name in enumerate(HLF_NAMES)}
     history = [{**each, "consensus_distance": 0.1} for each in HISTORY]
     kinds: dict[str, Callable[[], Figure]] = {
-        "background_efficiency": lambda: plot_curves(CURVES, "t_t", WORDS, POINTS, LABELS, rejection=False),
-        "rejection": lambda: plot_curves(CURVES, "t_t", WORDS, POINTS, LABELS, rejection=True),
+        "background_efficiency": lambda: plot_curves(CURVES, "t_t", WORDS, POINTS, 0.95, LABELS, rejection=False),
+        "rejection": lambda: plot_curves(CURVES, "t_t", WORDS, POINTS, 0.95, LABELS, rejection=True),
         "confusion": lambda: figures.plot_confusion(numbers["confusion"], LABELS),
-        "scores": lambda: figures.plot_scores(test, train, numbers["train_against_test"], NAMES, LABELS),
+        "scores": lambda: figures.plot_scores(test, train, numbers["train_against_test"], NAMES, range(3), LABELS),
         "calibration": lambda: figures.plot_calibration(numbers["calibration"], LABELS),
         "efficiencies": lambda: figures.plot_efficiencies(numbers["efficiency_against"], NAMES[1], 0.5, LABELS),
         "importance": lambda: figures.plot_importance(dict.fromkeys(NAMES, row), NAMES[1], LABELS),
@@ -113,8 +113,7 @@ def test_the_style_is_around_the_whole_drawing(name: str) -> None:
 @every_figure
 def test_figures_say_what_they_are_of(name: str) -> None:
     axes = made_figure(name).axes
-    assert axes[0].get_title(loc="left") == "Simulation"
-    assert any(text.get_text() == "technical sample" for text in axes[0].texts)
+    assert axes[0].get_title(loc="left") == "technical sample"
     assert any(each.get_title(loc="right") == "hlf, 13 TeV" for each in axes)
     panels = [each for each in axes if each.axison]
     is_twin = name == "learning_curve"
@@ -126,10 +125,10 @@ def test_figures_say_what_they_are_of(name: str) -> None:
         assert all(each.get_ylabel() for each in lefts)
 
 
-def test_an_experiment_stands_first_and_simulation_is_said_once() -> None:
-    axes = figures.plot_learning_curve(HISTORY, PlotLabels("ALEPH", "Open Simulation", 0.2)).axes[0]
+def test_the_experiment_and_the_kind_of_events_stand_as_they_are_given() -> None:
+    axes = figures.plot_learning_curve(HISTORY, PlotLabels("ALEPH", "collision data", 0.2)).axes[0]
     assert axes.get_title(loc="left") == "ALEPH"
-    assert [text.get_text() for text in axes.texts] == ["Open Simulation"]
+    assert [text.get_text() for text in axes.texts] == ["collision data"]
 
 
 @pytest.mark.parametrize("name", OF_MODEL)
@@ -180,7 +179,7 @@ def test_confusion_plots_have_the_truth_down_as_shares_and_as_events() -> None:
 @pytest.mark.parametrize("lightest", [1.0, -0.5])
 def test_score_plots_have_shares_of_both_splits_with_errors_of_the_test_split(lightest: float) -> None:
     test, train, numbers = made_numbers(lightest)
-    figure = figures.plot_scores(test, train, numbers["train_against_test"], NAMES, LABELS)
+    figure = figures.plot_scores(test, train, numbers["train_against_test"], NAMES, range(3), LABELS)
     places = set()
     for output, axes in enumerate(figure.axes):
         assert (axes.get_yscale(), axes.get_xlim()) == ("log", (0, 1))
@@ -222,7 +221,7 @@ def slow_share(events: ScoredEvents, output: int, truth: int, place: int) -> tup
 
 
 def test_score_plots_without_training_events_have_points_only() -> None:
-    figure = figures.plot_scores(made_events(), None, {}, NAMES, LABELS)
+    figure = figures.plot_scores(made_events(), None, {}, NAMES, range(3), LABELS)
     assert words_of(figure) == [f"true {name}, test" for name in NAMES]
     assert not any(isinstance(patch, StepPatch) for patch in figure.axes[0].patches)
 

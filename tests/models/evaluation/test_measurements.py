@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -95,6 +96,31 @@ def test_the_mixture_is_that_of_the_rates_or_of_equal_parts_and_says_so() -> Non
     found = mixture_of(CLASSES, 1, known({"QCD": 100.0, "ttbar": 1.0, "W+jets": 10.0}))
     assert found.fractions == pytest.approx({0: 100 / 110, 2: 10 / 110})
     assert found.words == "90.9 % QCD, 9.09 % W+jets, by rate"
+
+
+@pytest.mark.parametrize("signal", [0, 1])
+def test_numbers_of_two_classes_stood_twice(monkeypatch: pytest.MonkeyPatch, signal: int) -> None:
+    events, names = made_events(300), ["one", "two"]
+    chosen = events.chosen(np.flatnonzero(events.labels < 2))
+    both = chosen.probabilities[:, :2] / chosen.probabilities[:, :2].sum(axis=1, keepdims=True)
+    two = chosen._replace(probabilities=np.nan_to_num(both, nan=0.5), samples=np.array(names)[chosen.labels])
+    monkeypatch.setattr(sys.modules[__name__], "CLASSES", names)
+    found = measured(two, two, signal=signal)
+    ours, other = names[signal], names[1 - signal]
+    for key in ("auc", "calibration", "train_against_test"):
+        assert list(found[key]) == [ours], key
+    assert list(found["train_against_test"][ours]) == names
+    assert list(found["auc_against"]) == [other]
+    assert found["auc"][ours]["value"] == pytest.approx(found["auc_against"][other]["value"])
+
+
+def test_efficiencies_were_those_of_a_point_that_is_not_measurable() -> None:
+    events = made_events(300)
+    found = measured(events, working_points=[0.999, 0.6, 0.5])
+    assert [each["measurable"] for each in found["working_points"]] == [False, True, True]
+    assert 0.5 < found["measurable_to"] < 0.999
+    assert found["efficiency_against"] == measured(events, working_points=[0.6])["efficiency_against"] != {}
+    assert measured(events, working_points=[0.999])["efficiency_against"] == {}
 
 
 def test_a_purity_of_no_events_is_null_and_not_a_word_that_json_lacks() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,9 +41,13 @@ def parsed(text: str) -> Any:
     return text_format.Parse(text, messages().ModelConfig())
 
 
+#: Names with what JSON and the text form of protocol buffers escape.
+CLASSES = ["QCD", 't\u0304"\\t', "W+jets"]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_server_reads_names_types_and_shapes(name: ModelName) -> None:
-    found, numbers = parsed(triton_config(NETWORKS[name](), 3)), messages()
+    found, numbers = parsed(triton_config(NETWORKS[name](), CLASSES)), messages()
     shapes = {"hlf": [NUM_HLF], "particles": [-1, 19], "num_particles": [1]}
     assert found.backend == "onnxruntime"
     assert found.max_batch_size > 1
@@ -56,9 +61,10 @@ def test_the_server_reads_names_types_and_shapes(name: ModelName) -> None:
         assert each.HasField("reshape") == is_count
     assert [(each.name, each.data_type, list(each.dims)) for each in found.output] == [(OUTPUT, numbers.TYPE_FP32, [3])]
     assert found.instance_group[0].kind == numbers.ModelInstanceGroup.KIND_CPU
+    assert json.loads(found.parameters["classes"].string_value) == CLASSES
     assert found.parameters["intra_op_thread_count"].string_value == "1"
 
 
 def test_a_mistake_is_found() -> None:
     with pytest.raises(text_format.ParseError):
-        parsed(triton_config(NETWORKS["hlf"](), 3).replace("dims", "dimensions"))
+        parsed(triton_config(NETWORKS["hlf"](), CLASSES).replace("dims", "dimensions"))

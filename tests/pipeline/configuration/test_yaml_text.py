@@ -54,7 +54,12 @@ ALIASES = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
         ("[" * 5000, "it is nested too deeply"),
         ("{[a]: 1}", "a key is a word or a number"),
         ("a: !!int x", "a value in it cannot be read"),
-        ("a: !!python/object/apply:os.getcwd []", "could not determine a constructor"),
+        ("a: !!python/object/apply:os.getcwd []", "is none of text, number"),
+        ("classes: !!set {QCD, ttbar, W}", "a set, for one, has no order"),
+        ("classes: !!omap [QCD: 0, ttbar: 1]", "yaml.org,2002:omap is none of text"),
+        ("classes: !!pairs [QCD: 0, ttbar: 1]", "yaml.org,2002:pairs is none of text"),
+        ("classes: !!binary cXFx", "yaml.org,2002:binary is none of text"),
+        ("classes: !!timestamp 2020-01-01", "yaml.org,2002:timestamp is none of text"),
     ],
 )
 def test_what_nobody_means_is_refused(text: str, words: str) -> None:

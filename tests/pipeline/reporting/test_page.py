@@ -84,9 +84,9 @@ def test_every_row_of_a_table_has_as_many_columns(tmp_path: Path, optional: tupl
 def test_models_stand_side_by_side_with_what_is_known_of_each(tmp_path: Path) -> None:
     page = page_of(made_versions(tmp_path), tmp_path)
     assert page.tables[0] == [
-        ["Model", "Accuracy", "AUC QCD", "AUC top", "Parameters", "Time for one event"],
-        ["hlf", "0.900 ± 0.010", "0.950 ± 0.005", "0.940 ± 0.006", "2,013", "8.69 µs"],
-        ["boosted-trees", "0.900 ± 0.010", "0.950 ± 0.005", "0.940 ± 0.006", *[NOTHING] * 2],
+        ["Model", "Accuracy", "Parameters", "Time for one event"],
+        ["hlf", "0.900 ± 0.010", "2,013", "8.69 µs"],
+        ["boosted-trees", "0.900 ± 0.010", *[NOTHING] * 2],
     ]
     assert "trained with ar-sgd and adam on 2 workers" in " ".join(page.words.split())
     assert page.words.count("Gradient-boosted trees on the high-level features") == 1
@@ -94,9 +94,9 @@ def test_models_stand_side_by_side_with_what_is_known_of_each(tmp_path: Path) ->
 
 def test_areas_against_each_background_stand_with_the_paired_difference_to_the_best(tmp_path: Path) -> None:
     assert page_of(made_versions(tmp_path), tmp_path).tables[1] == [
-        ["Model", "top against all backgrounds", "top against QCD", "Behind the best"],
-        ["hlf", "0.950 ± 0.005", "0.950 ± 0.005", "the best"],
-        ["boosted-trees", "0.950 ± 0.005", "0.950 ± 0.005", "0.012 ± 0.002"],
+        ["Model", "top against QCD", "Behind the best"],
+        ["hlf", "0.950 ± 0.005", "the best"],
+        ["boosted-trees", "0.950 ± 0.005", "0.012 ± 0.002"],
     ]
 
 
@@ -252,16 +252,16 @@ def test_several_trainings_are_shown_with_their_spread_and_which_one_the_rest_is
     spread = {"mean": 0.9012, "spread": 0.0123}
     points = [{"wanted": 0.9, "mean": 0.123, "spread": 0.0456}, {"wanted": 0.999, **spread}]
     counters(made, "evaluate")["runs"]["hlf"]["trainings"] = {
-        "count": 5, "accuracy": spread, "auc_against": {"all backgrounds": spread, "QCD": spread},
+        "count": 5, "accuracy": spread, "auc_against": {"QCD": spread},
         "working_points": points,
     }  # fmt: skip
     one = counters(made, "train")["networks"]["hlf"]
     counters(made, "train")["further"] = {"hlf": {"hlf-seed-2": one | {"best_val_loss": 0.4321}}}
     page = page_of(made, tmp_path)
-    heads = ["Network", "Trainings", "Accuracy", "AUC all backgrounds", "AUC QCD"]
+    heads = ["Network", "Trainings", "Accuracy", "AUC QCD"]
     table = next(each for each in page.tables if each[0][:2] == heads[:2])
     assert table[0] == [*heads, "Left at 90 %"]
-    assert table[1:] == [["hlf", "5", *["0.901 ± 0.012"] * 3, "12.30 ± 4.56 %"]]
+    assert table[1:] == [["hlf", "5", *["0.901 ± 0.012"] * 2, "12.30 ± 4.56 %"]]
     assert "the model that is promoted are of the first training" in " ".join(page.words.split())
     further = next(each for each in page.tables if each[0][0] == "Further training")
     assert further[1] == ["hlf-seed-2", "4", "0.4321", "0.900"]

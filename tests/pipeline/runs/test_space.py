@@ -104,7 +104,9 @@ class Nights:
             {"name": name, "label": label, "files": [str(self.data / f"{name}*.root")]}
             for label, name in enumerate(("qcd", "ttbar", "wjets"))
         ]
-        config = Config.model_validate({"run_dir": self.run_dir, "samples": samples, **changes})
+        config = Config.model_validate(
+            {"run_dir": self.run_dir, "classes": ["QCD", "ttbar", "W+jets"], "samples": samples, **changes}
+        )
         shown = StringIO()
         Runner(RunFolder(config, Console(file=shown, width=1000))).run(["ingest"], force=force)
         return shown.getvalue()

@@ -94,28 +94,35 @@ def test_a_sample_that_was_taken_out_of_the_config_was_called_a_bug(tmp_path: Pa
 def test_other_classes_than_those_of_the_features_were_called_a_bug(tmp_path: Path) -> None:
     config = made_config(tmp_path, (1e5, 800.0))
     with pytest.raises(MissingInputError, match=r"made for the classes \['a', 'b'\].*pipeline features` first"):
-        make_task(config, ["a", "b"], None, config.features)
+        make_task(config, ["a", "b"], None, config.features, [])
 
 
-@pytest.mark.parametrize(("fractions", "words"), [("rate", "100 % QCD, by rate"), ("equal", "QCD")])
-def test_the_fractions_are_a_setting(tmp_path: Path, fractions: str, words: str) -> None:
+@pytest.mark.parametrize(("fractions", "by_rate"), [("rate", True), ("equal", False)])
+def test_the_fractions_are_a_setting(tmp_path: Path, fractions: str, by_rate: bool) -> None:
     config = made_config(tmp_path, (1e5, 800.0), fractions=fractions)
-    task = make_task(config, config.classes, rates_before(config, finished(tmp_path)), config.features)
-    assert task.mixture.words == words
+    task = make_task(config, config.classes, rates_before(config, finished(tmp_path)), config.features, [])
+    assert task.by_rate is by_rate
+    # Of a single background there is nothing to mix.
+    assert task.mixture.words == "QCD"
 
 
 def test_bins_of_the_leptons_began_at_23_gev_whatever_the_selection(tmp_path: Path) -> None:
     config = made_config(tmp_path, (1e5, 800.0))
-    published = make_task(config, config.classes, None, FeatureSettings()).edges
+    published = make_task(config, config.classes, None, FeatureSettings(), []).edges
     assert published == KINEMATIC_EDGES
-    looser = make_task(config, config.classes, None, FeatureSettings(min_lepton_pt=10, max_lepton_abs_eta=2.7)).edges
+    looser = make_task(
+        config, config.classes, None, FeatureSettings(min_lepton_pt=10, max_lepton_abs_eta=2.7), []
+    ).edges
     assert looser["lepton_pt"] == (10, *KINEMATIC_EDGES["lepton_pt"])
     assert looser["lepton_eta"] == (-2.7, *KINEMATIC_EDGES["lepton_eta"], 2.7)
-    assert make_task(config, config.classes, None, FeatureSettings(min_lepton_pt=400)).edges["lepton_pt"] == (400, 800)
+    assert make_task(config, config.classes, None, FeatureSettings(min_lepton_pt=400), []).edges["lepton_pt"] == (
+        400,
+        800,
+    )
 
 
 def test_the_name_of_the_signal_that_the_classes_imply_made_evaluate_stale(tmp_path: Path) -> None:
-    items = [
-        Evaluate().config_items(made_config(tmp_path, (1e5, 800.0), signal=signal)) for signal in (None, "top", "QCD")
-    ]
+    config = made_config(tmp_path, (1e5, 800.0)).model_copy(update={"classes": ["QCD", "ttbar"]})
+    signals = [config.evaluate.model_copy(update={"signal": signal}) for signal in (None, "ttbar", "QCD")]
+    items = [Evaluate().config_items(config.model_copy(update={"evaluate": signal})) for signal in signals]
     assert items[0] == items[1] != items[2]

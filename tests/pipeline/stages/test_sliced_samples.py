@@ -66,7 +66,7 @@ def made(folder: Path, qcd: list[dict[str, Any]]) -> Made:
     events = pa.concat_tables([pq.read_table(file) for split in SPLITS for file in dataset.files(split)])
     rates = rates_before(config, upstream)
     assert rates is not None
-    task = make_task(config, config.classes, rates, config.features)
+    task = make_task(config, config.classes, rates, config.features, [])
     found = measure(scored := scored_by_ht(events), None, replicas(scored), task)
     steps = json.loads((features / "cutflow.json").read_text())["classes"]
     return Made([step["columns"]["QCD"] for step in steps], events, rates, found.numbers["working_points"])

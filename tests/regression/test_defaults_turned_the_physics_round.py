@@ -1,0 +1,114 @@
+"""An order or a default decided about the physics: the signal, the classes of samples, numbers that were none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from minimal_configs import mistakes, write
+from rich.console import Console
+
+from models.evaluation.measurements import ALL_BACKGROUNDS
+from pipeline.commands.validate import validate
+from pipeline.config import load_config
+from pipeline.errors import ConfigError
+from pipeline.run_folder import RunFolder
+from pipeline.runner import Runner
+
+
+def config_of(folder: Path, classes: list[str], **changes: Any) -> str:
+    """A config with a sample of a neutral name for each class."""
+    samples = [{"name": f"sample{label}", "label": label, "files": ["a"]} for label in range(len(classes))]
+    return write(folder, run_dir=str(folder / "run"), classes=classes, samples=samples, **changes)
+
+
+@pytest.mark.parametrize(
+    ("classes", "signal"),
+    [
+        (["signal", "background"], "signal"),
+        (["background", "signal"], "signal"),
+        (["Sig", "bkg"], "Sig"),
+        (["B", "S"], "S"),
+        (["QCD", "ttbar", "W+jets"], "ttbar"),
+        (["ttbar", "W+jets"], "ttbar"),
+        (["W+jets", "ttbar", "QCD"], "ttbar"),
+        # Each of these could be it.
+        (["top", "rest"], None),
+        (["signal", "sig"], None),
+        (["signal", "S", "B"], None),
+        (["ttbar", "ttH"], None),
+        (["ttbar", "signal"], None),
+        (["signal_1", "signal_2", "QCD"], None),
+        (["assignal", "background"], None),
+    ],
+)
+def test_the_second_class_was_the_signal(tmp_path: Path, classes: list[str], signal: str | None) -> None:
+    config = load_config(config_of(tmp_path, classes))
+    if signal is not None:
+        assert config.signal == signal
+        return
+    with pytest.raises(ConfigError, match=f"evaluate.signal is not set.*one of: {', '.join(classes)}"):
+        list(validate(config, Console(quiet=True)))
+    # Before any work.
+    with pytest.raises(ConfigError, match=r"evaluate\.signal is not set"):
+        Runner(RunFolder(config, Console(quiet=True))).run(["ingest", "features", "train", "evaluate"])
+    assert not (config.run_dir / "ingest").exists()
+    assert load_config(config_of(tmp_path, classes, evaluate={"signal": classes[-1]})).signal == classes[-1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"classes": ["QCD", "qcd", "W"]}, "'QCD' is blank, given twice"),
+        ({"classes": ["W+", "W-", "Z"]}, "'W+' is blank, given twice"),
+        ({"classes": ["QCD", "ttbar", "All backgrounds"]}, "'All backgrounds' is blank, given twice, or taken"),
+        # The demo's samples with another order of classes.
+        ({"classes": ["ttbar", "QCD", "W+jets"]}, "'qcd' has the label 0, that is class 'ttbar'"),
+        ({"classes": ["QCD", "W+jets", "ttbar"]}, "'ttbar' has the label 1, that is class 'W+jets'"),
+        ({"classes": {"QCD": 0, "ttbar": 1, "W+jets": 2}}, "'classes': Input should be a valid list"),
+        ({"evaluate": {"signal": "TTBAR"}}, "there is no class 'TTBAR'"),
+        ({"evaluate": {"luminosity": True}}, "'evaluate.luminosity' is a number, not true or false"),
+        ({"evaluate": {"working_points": [0.5, True]}}, "'evaluate.working_points.1'"),
+        ({"train": {"epochs": True}}, "'train.epochs' is a number"),
+        ({"train_by_network": {"hlf": {"epochs": True}}}, "'train_by_network.hlf.epochs' is a number"),
+        ({"ingest": {"min_btag": True}}, "'ingest.min_btag' is a number"),
+        ({"features": {"split": {"train": True, "val": 0.1, "test": 0.1}}}, "'features.split.train'"),
+    ],
+)
+def test_an_order_or_a_number_that_nobody_means_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    assert words in mistakes(tmp_path, **changes)
+
+
+@pytest.mark.parametrize("label", [-1, 3, "1", "ttbar", True, 1.0, None])
+def test_a_label_is_the_number_of_a_class(tmp_path: Path, label: object) -> None:
+    names = ("a", "b", "c")
+    samples = [{"name": name, "label": place, "files": ["x"]} for place, name in enumerate(names)]
+    samples[1]["label"] = label
+    assert "samples" in mistakes(tmp_path, samples=samples)
+
+
+def test_samples_without_classes_were_called_qcd_ttbar_and_w(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("run_dir: x\nsamples:\n" + "".join(f"- {{name: s{n}, label: {n}, files: [a]}}\n" for n in range(3)))
+    with pytest.raises(ConfigError, match="'classes' is missing"):
+        load_config(str(path))
+
+
+@pytest.mark.parametrize(
+    "line", ["classes: !!set {QCD, ttbar, W+jets}", "evaluate: {working_points: !!set {0.5, 0.9}}"]
+)
+def test_a_set_was_a_list_in_the_order_of_its_hashes(tmp_path: Path, line: str) -> None:
+    """Four commands in a row gave label 0 to three different classes."""
+    path = Path(write(tmp_path))
+    path.write_text(f"{path.read_text()}\n{line}\n" if "evaluate" in line else f"{line}\n")
+    with pytest.raises(ConfigError, match="a set, for one, has no order"):
+        load_config(str(path))
+    with pytest.raises(ConfigError, match="a set, for one, has no order"):
+        load_config(
+            write(tmp_path), [line.replace(": !!", "=!!").replace("evaluate: {", "evaluate.").rstrip("}") + "}"]
+        )
+
+
+def test_no_class_has_the_name_of_all_backgrounds_together(tmp_path: Path) -> None:
+    assert "given twice, or taken" in mistakes(tmp_path, classes=["QCD", "ttbar", ALL_BACKGROUNDS])
