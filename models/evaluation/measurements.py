@@ -64,7 +64,7 @@ class EvaluationTask(NamedTuple):
 
     @property
     def outputs(self) -> list[int]:
-        """The classes whose outputs are looked at: of two only the signal, since the other output is 1 minus its."""
+        """The classes whose outputs are measured: of two only the signal, since the other output is 1 minus it."""
         return list(range(len(self.classes))) if len(self.classes) > 2 else [self.signal]
 
 

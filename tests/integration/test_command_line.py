@@ -139,7 +139,7 @@ def test_the_second_run_does_nothing_and_says_so(finished: Finished) -> None:
         ("train.seed=5", "config train.seed changed (1 -> 5)", STAGES[2:]),
         ("evaluate.train_events=9", "config evaluate.train_events changed (20000 -> 9)", STAGES[3:]),
         ("report.title=Other", "config report.title changed", ("report",)),
-        ("report.energy_tev=14", "config report.energy_tev changed (13.0 -> 14.0)", STAGES[3:]),
+        ("report.energy_tev=14", "config report.energy_tev changed (None -> 14.0)", STAGES[3:]),
         ("gridsearch.folds=3", "", ()),
         ("spark.master=local[1]", "", ()),
         ("ingest.entries_per_task=7", "", ()),
