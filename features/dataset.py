@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple, Self
 
 from features.columns import CAPS, HLF_NAMES, PARTICLE_FEATURE_NAMES
 from features.errors import DatasetError
-from features.schema import SPLITS
 from ingestion.storage import place
 
 DATASET_VERSION: Final = 5
@@ -110,8 +109,3 @@ class FeatureDataset(NamedTuple):
     def num_rows(self, split: str) -> int:
         """Number of events of a split."""
         return sum(group.rows for group in self.splits[split])
-
-    def evenly_fed(self) -> list[int]:
-        """Numbers of workers, up to 64, that divide the number of training row groups."""
-        num_groups = len(self.splits[SPLITS[0]])
-        return [workers for workers in range(1, min(num_groups, 64) + 1) if num_groups % workers == 0]

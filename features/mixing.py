@@ -67,9 +67,7 @@ def plan_mixing(parts: Sequence[EventKeys], settings: FeatureSettings, classes: 
     for split, name in enumerate(SPLITS):
         events = np.flatnonzero(kept & (keys.split == split))
         weights.append(class_weights(keys.label[events], keys.weight[events], classes, split=name))
-        size = group_size(
-            len(events), rows_per_group=settings.rows_per_group, feed_workers=settings.feed_workers, split=name
-        )
+        size = group_size(len(events), rows_per_group=settings.rows_per_group, feed_workers=settings.feed_workers)
         mixed = events[np.argsort(keys.mixing[events], kind="stable")]
         cuts = range(0, len(mixed), size)
         groups += [RowGroupPlan(split, number, mixed[first : first + size]) for number, first in enumerate(cuts)]
@@ -87,11 +85,10 @@ def kept_by_downsampling(keys: EventKeys, num_classes: int) -> NDArray[np.bool_]
     return kept
 
 
-def group_size(num_events: int, *, rows_per_group: int, feed_workers: int, split: str = "train") -> int:
+def group_size(num_events: int, *, rows_per_group: int, feed_workers: int) -> int:
     """Rows per row group for a number of groups of at least `feed_workers`, and a multiple of it where possible.
 
-    Raises:
-        FeatureError: There are fewer events than `feed_workers`.
+    Of fewer events each is a row group.
 
     Examples:
         >>> group_size(425, rows_per_group=2048, feed_workers=4)
@@ -99,11 +96,7 @@ def group_size(num_events: int, *, rows_per_group: int, feed_workers: int, split
         >>> group_size(10_000, rows_per_group=1000, feed_workers=4)
         834
     """
-    if num_events < feed_workers:
-        raise FeatureError(
-            f"the {num_events} events of the {split} split cannot fill {feed_workers} row groups. "
-            f"Lower features.feed_workers (now {feed_workers}) or add files."
-        )
+    feed_workers = min(feed_workers, num_events)
     fewest = -(-num_events // (rows_per_group * feed_workers)) * feed_workers
     for num_groups in range(fewest, min(4 * fewest, num_events) + 1, feed_workers):
         size = -(-num_events // num_groups)

@@ -126,7 +126,8 @@ class FeatureSettings(BaseModel):
     """Highest number of events in a row group, the unit in which workers get data; 1 to 100000. It has fewer
     if its particles would take more than 256 MB."""
     feed_workers: int = Field(default=8, ge=1)
-    """Number of workers to feed evenly: each split gets at least this many row groups, if possible a multiple."""
+    """Number of workers that read without sharing row groups, for speed only: each split gets as many row groups, or a
+    multiple, as far as it has events. Any number of workers trains on all events."""
 
     @property
     def jet_cleaning(self) -> float:

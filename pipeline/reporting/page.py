@@ -121,7 +121,7 @@ def content(
         "cutflow": steps,
         "weighted": any(each.is_uneven for step in steps for each in step.yields.values()),
         "bad_files": ingest["counters"]["bad_files"],
-        **{key: selected[key] for key in ("feeds_evenly", "splits", "dropped_by_balancing")},
+        **{key: selected[key] for key in ("splits", "dropped_by_balancing")},
         "balance": config["features"]["balance"],
         "normalisation": selected["normalisation"],
         "integrated_luminosity": config["features"]["integrated_luminosity"],

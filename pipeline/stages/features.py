@@ -196,7 +196,6 @@ def _counters(result: FeaturesResult) -> dict[str, Any]:
         "splits": dataset.counts,
         "dropped_by_balancing": selected - sum(dataset.num_rows(split) for split in dataset.splits),
         "row_groups": {split: len(groups) for split, groups in dataset.splits.items()},
-        "feeds_evenly": dataset.evenly_fed(),
         "load_test": dataset.load_test,
         "normalisation": dataset.normalisation,
         "kernel_outputs_taken_over": result.num_taken_over,
@@ -250,8 +249,7 @@ def _result(result: FeaturesResult, counters: dict[str, Any], total: int) -> Res
     accounted = sum(sample[outcome] for sample in samples for outcome in OUTCOMES)
     events_in = sum(sample["events"] for sample in samples)
     shares = ", ".join(f"{split} {dataset.num_rows(split)}" for split in SPLITS)
-    fed = ", ".join(map(str, dataset.evenly_fed()))
-    summary = f"{selected} events selected ({shares}); feeds {fed} workers evenly"
+    summary = f"{selected} events selected ({shares})"
     if result.num_taken_over:
         summary += f"; kernels of {result.num_taken_over} of {len(result.outputs)} parts reused"
     return Result(

@@ -135,7 +135,6 @@ def _selected(samples: tuple[str, str]) -> dict[str, Any]:
             name: {"factor": 1.0, "cross_section_pb": None, "num_events": 10, "sum_of_weights": 10.0}
             for name in samples
         },
-        "feeds_evenly": [1, 2],
     }
 
 

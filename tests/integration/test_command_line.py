@@ -290,11 +290,11 @@ def test_a_stage_without_its_input_names_the_command(tmp_path: Path) -> None:
     assert "python -m pipeline features" in done.stderr
 
 
-def test_fewer_row_groups_than_workers_is_explained_and_leaves_the_old_model(finished: Finished) -> None:
+def test_fewer_events_than_workers_is_explained_and_leaves_the_old_model(finished: Finished) -> None:
     before, folders = versions(finished.run_dir), version_folders(finished.run_dir)
-    done = invoke("train", "--workers", "9", "--config", finished.config)
+    done = invoke("train", "--workers", "999", "--config", finished.config)
     assert done.exit_code == Exit.USER_ERROR
-    assert "fewer than the 9 workers" in done.stderr
-    assert "features.feed_workers: 9" in done.stderr
+    assert "fewer than the 999 workers" in done.stderr
+    assert "Use at most" in done.stderr
     assert "Traceback" not in done.stderr
     assert (versions(finished.run_dir), version_folders(finished.run_dir)) == (before, folders)

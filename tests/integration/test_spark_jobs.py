@@ -273,8 +273,8 @@ def test_a_sample_of_which_no_event_is_selected_shows_its_cutflow(provider: Spar
 def test_too_few_events_are_refused(provider: SparkProvider, tmp_path: Path) -> None:
     samples = make_samples(tmp_path, qcd=[GOOD] * 3, ttbar=[GOOD] * 3, wjets=[GOOD] * 3)
     ingested = run_ingest(provider, samples, tmp_path / "events")
-    with pytest.raises(FeatureError, match=r"lacks a class|row groups"):
-        run_features(provider, tmp_path / "events", ingested, tmp_path / "features", feed_workers=64)
+    with pytest.raises(FeatureError, match="lacks a class"):
+        run_features(provider, tmp_path / "events", ingested, tmp_path / "features")
 
 
 def test_damage_found_while_reading_comes_back_from_the_task_as_one_clear_error(
