@@ -5,7 +5,7 @@ Evaluations without it do not wait for scikit-learn.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self
@@ -81,16 +81,35 @@ class BoostedTrees:
 
 
 def boosted_trees(
-    files: Sequence[Path], classes: Sequence[str], class_weights: Sequence[float], *, seed: int
+    files: Sequence[Path],
+    classes: Sequence[str],
+    class_weights: Sequence[float],
+    *,
+    seed: int,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Candidate:
-    """The reference: gradient-boosted trees on the high-level features, fitted to the training split."""
+    """The reference: gradient-boosted trees on the high-level features, fitted to the training split.
+
+    Args:
+        files: Row groups of the training split.
+        classes: Names of the classes.
+        class_weights: Factor of each class.
+        seed: Seed for bin edges and early stopping.
+        say: Called with a sentence about each kind of event to which they are not fitted.
+    """
     table = pa.concat_tables(
         [pq.read_table(readable(file), columns=columns_of(["hlf", "label", "weight"])) for file in files]
     )
     labels = table["label"].to_numpy()
     weights = table["weight"].to_numpy().astype(np.float64) * np.asarray(class_weights)[labels]
     hlf = model_inputs(table, ["hlf"])["hlf"]
-    return Candidate("boosted-trees", BoostedTrees.fit(hlf, labels, weights, classes=list(classes), seed=seed))
+    trees = BoostedTrees.fit(hlf, labels, weights, classes=list(classes), seed=seed)
+    if negative := int((weights < 0).sum()):
+        say(f"boosted trees: {negative:,} of {len(labels):,} training events have negative weights and count as none")
+    if trees.trees.do_early_stopping_:
+        share = trees.trees.validation_fraction
+        say(f"boosted trees: {share:.0%} of the {len(labels):,} training events only decide when the training stops")
+    return Candidate("boosted-trees", trees)
 
 
 def _count_events(labels: NDArray[np.int64], weights: NDArray[np.float64], classes: Sequence[str]) -> NDArray[np.int64]:

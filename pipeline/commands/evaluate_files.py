@@ -311,7 +311,8 @@ def _reference(run_folder: RunFolder, dataset: FeatureDataset | None, events: _E
     from models.evaluation.boosted_trees import boosted_trees
 
     train = dataset.files("train")
-    return [boosted_trees(train, dataset.classes, dataset.class_weights, seed=config.train.seed)]
+    seed, say = config.train.seed, run_folder.say
+    return [boosted_trees(train, dataset.classes, dataset.class_weights, seed=seed, say=say)]
 
 
 def _suits(dataset: FeatureDataset, config: Config) -> bool:

@@ -77,7 +77,8 @@ class Evaluate(Stage):
                 from models.evaluation.boosted_trees import boosted_trees
 
                 bar(0, 0, "training boosted trees")
-                candidates.append(boosted_trees(train, dataset.classes, dataset.class_weights, seed=config.train.seed))
+                seed, say = config.train.seed, context.say
+                candidates.append(boosted_trees(train, dataset.classes, dataset.class_weights, seed=seed, say=say))
             metrics = evaluate(
                 candidates,
                 dataset.files("test"),

@@ -250,6 +250,8 @@ def _result(result: FeaturesResult, counters: dict[str, Any], total: int) -> Res
     events_in = sum(sample["events"] for sample in samples)
     shares = ", ".join(f"{split} {dataset.num_rows(split)}" for split in SPLITS)
     summary = f"{selected} events selected ({shares})"
+    if dropped := counters["dropped_by_balancing"]:
+        summary += f"; balance: downsample dropped {dropped}"
     if result.num_taken_over:
         summary += f"; kernels of {result.num_taken_over} of {len(result.outputs)} parts reused"
     return Result(

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from rich.console import Console
 
@@ -23,6 +23,10 @@ from pipeline.terminal.tables import describe, rank_table
 
 if TYPE_CHECKING:
     from training.settings import TrainSettings
+
+
+#: Difference between the numbers of uses of an event in an epoch below which nothing is said.
+_USED_EQUALLY: Final = 0.1
 
 
 class Train(Stage):
@@ -83,7 +87,7 @@ class Train(Stage):
         summaries = {network: trainings.pop(network) for network, trainings in all_of.items()}
         best = ", ".join(
             f"{network} {each['best_val_loss']:.4f} (accuracy {each['best_val_accuracy']:.3f}, epoch "
-            f"{each['best_epoch'] + 1} of {each['epochs']})"
+            f"{each['best_epoch'] + 1} of {each['epochs']}, {_left_out(each)})"
             for network, each in summaries.items()
         )
         return Result(
@@ -217,15 +221,22 @@ def _start_from(context: Context, network: ModelName, model: NetworkSettings) ->
     return current
 
 
+def _left_out(summary: Mapping[str, Any]) -> str:
+    """Whether the training used all events, in a few words."""
+    used = f"{summary['samples_left_out']:,} events left out" if summary["samples_left_out"] else "all events used"
+    refused = sum(rank.get("steps_not_finite", 0) for rank in summary["per_rank"])
+    return f"{used}, {refused} steps without effect" if refused else used
+
+
 def about_what_was_left_out(summary: Mapping[str, Any]) -> list[str]:
-    """Sentences about steps without effect, and about averages that a broken connection between living ranks prevented.
+    """Sentences about steps without effect, averages that a broken connection prevented, and events used unequally.
 
     A run that refuses all steps ends with its first weights, which are finite.
 
     Examples:
-        >>> about_what_was_left_out({"per_rank": [{"steps_not_finite": 0}, {"steps_not_finite": 2}]})
+        >>> about_what_was_left_out({"own_rows": False, "per_rank": [{"steps_not_finite": 0}, {"steps_not_finite": 2}]})
         ['2 steps had no effect, since a gradient or an update was not finite: lower train.learning_rate.']
-        >>> found = about_what_was_left_out({"per_rank": [{"averages_lost": 4}, {"averages_lost": 3}]})
+        >>> found = about_what_was_left_out({"own_rows": False, "per_rank": [{"averages_lost": 7}]})
         >>> found[0].partition(":")[0]
         '7 averages were left out, since a connection between two workers broke'
     """
@@ -242,6 +253,13 @@ def about_what_was_left_out(summary: Mapping[str, Any]) -> list[str]:
             f"{lost} averages were left out, since a connection between two workers broke: these pairs no longer "
             f"averaged. Check the network between the hosts, or choose another with train.algorithm.network."
         )
+    if summary["own_rows"]:
+        used = [rank["samples"] * summary["workers"] / summary["samples"] for rank in summary["per_rank"]]
+        if max(used) - min(used) > _USED_EQUALLY:
+            found.append(
+                f"the events of a slow worker were used {min(used):.2f} times an epoch, those of a fast one "
+                f"{max(used):.2f} times: each worker trains on events of its own, as fast as it can."
+            )
     return found
 
 

@@ -41,12 +41,12 @@ def describe(settings: TrainSettings) -> str:
 
 
 def rank_table(summary: dict[str, Any]) -> Grid:
-    """Steps and time of each rank; pairwise averages, if there are any."""
+    """Steps, events and time of each rank; pairwise averages, if there are any; and whether all events were used."""
     ranks = summary["per_rank"]
     has_pairs = any(rank.get("averages_begun") for rank in ranks)
     pair_columns = ("averages", "staleness") if has_pairs else ()
     heads = ("rank", "steps", "events", "compute [s]", "talk [s]", "wait [s]", *pair_columns, "accuracy")
-    table = Grid(*heads, caption=_about_cycles(summary))
+    table = Grid(*heads, caption=f"{about_events(summary)}{_about_cycles(summary)}")
     for rank in ranks:
         seconds = rank["seconds_by_kind"]
         pairs = has_pairs and (
@@ -66,13 +66,25 @@ def rank_table(summary: dict[str, Any]) -> Grid:
     return table
 
 
+def about_events(summary: Mapping[str, Any]) -> str:
+    """How many events were trained on, and how many left out.
+
+    Examples:
+        >>> about_events({"epochs": 20, "train_rows": 419, "samples": 8380, "samples_left_out": 0})
+        '20 epochs of 419 events, none left out'
+    """
+    left_out = summary["samples_left_out"]
+    lost = f"{left_out:,} of {summary['samples'] + left_out:,} left out" if left_out else "none left out"
+    return f"{summary['epochs']} epochs of {summary['train_rows']:,} events, {lost}"
+
+
 def _about_cycles(summary: dict[str, Any]) -> str:
     """The exchange cycles of a training with agents, in a sentence."""
     if "mean_cycle_seconds" not in summary:
         return ""
     sent, received = (summary[name] / 1e6 for name in ("bytes_reduced", "bytes_broadcast"))
     return (
-        f"{summary['cycles']} cycles of {summary['mean_cycle_seconds']:.2f} s, {sent:,.1f} MB up, {received:,.1f} MB "
+        f"; {summary['cycles']} cycles of {summary['mean_cycle_seconds']:.2f} s, {sent:,.1f} MB up, {received:,.1f} MB "
         f"down, agents train {summary['utilisation']:.0%} of the time"
     )
 

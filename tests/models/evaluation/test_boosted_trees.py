@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from feature_datasets import write_dataset
 from sklearn.metrics import roc_auc_score
 
 from features.columns import NUM_HLF
 from models.errors import UndefinedMetricError
-from models.evaluation.boosted_trees import FEWEST_TO_STOP_EARLY, BoostedTrees
+from models.evaluation.boosted_trees import FEWEST_TO_STOP_EARLY, BoostedTrees, boosted_trees
 
 CLASSES = ["QCD", "ttbar", "W+jets"]
 
@@ -91,3 +96,22 @@ def test_a_class_that_is_not_there_is_said() -> None:
         BoostedTrees.fit(hlf, np.minimum(labels, 1), np.ones(100), classes=CLASSES, seed=1)
     with pytest.raises(UndefinedMetricError, match=r"cannot learn \['QCD', 'ttbar'\]"):
         BoostedTrees.fit(hlf, labels, np.array([0.0, -1.0, 1.0])[labels], classes=CLASSES, seed=1)
+
+
+def test_events_to_which_the_trees_are_not_fitted_were_not_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = write_dataset(tmp_path / "data", rows={"train": [60, 60], "val": [3], "test": [3]})
+    (path, _), said = dataset.files("train"), list[str]()
+    table = pq.read_table(path)
+    weights = table["weight"].to_numpy() * np.where(np.arange(60) < 4, -1, 1)
+    place = table.schema.get_field_index("weight")
+    pq.write_table(
+        table.set_column(place, table.schema.field(place), pa.array(weights, table.schema.field(place).type)), path
+    )
+    arguments = (dataset.files("train"), dataset.classes, dataset.class_weights)
+    boosted_trees(*arguments, seed=1, say=said.append)
+    assert said == ["boosted trees: 4 of 120 training events have negative weights and count as none"]
+    monkeypatch.setattr("models.evaluation.boosted_trees.FEWEST_TO_STOP_EARLY", 5)
+    boosted_trees(*arguments, seed=1, say=said.append)
+    assert said[2:] == ["boosted trees: 10% of the 120 training events only decide when the training stops"]

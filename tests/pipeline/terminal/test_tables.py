@@ -32,7 +32,8 @@ def ranks() -> list[Grid]:
         "wait_seconds": 1234.56, "averages_begun": 12345, "averages_received": 12345, "mean_staleness": 12.34,
         "max_staleness": 123, "worker_val_accuracy": 0.94213,
     }  # fmt: skip
-    return [rank_table({"per_rank": [{"rank": 15, **rank}]})]
+    whole = {"epochs": 200, "train_rows": 12_345_678, "samples": 2_469_135_600 - 123_456, "samples_left_out": 123_456}
+    return [rank_table({**whole, "per_rank": [{"rank": 15, **rank}]})]
 
 
 def evaluated() -> list[Grid]:
