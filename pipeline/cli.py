@@ -276,7 +276,8 @@ def validate(asked: Asked) -> None:
     from pipeline.commands.validate import validate
 
     run_folder = asked.run_folder()
-    for line in validate(run_folder.config, run_folder.console):
+    features = run_folder.store("features").current()
+    for line in validate(run_folder.config, run_folder.console, features=features):
         say(line)
 
 

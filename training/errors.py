@@ -11,8 +11,8 @@ class ShardError(TrainingError):
     """The dataset has too few row groups for the workers."""
 
 
-class NoExchangeError(TrainingError):
-    """A run ends before its workers exchange anything, and would return the initial model."""
+class IdleSettingError(TrainingError):
+    """Something that is set can never act in a run."""
 
 
 class NoEventsError(TrainingError):

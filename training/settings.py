@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import replace
 from enum import StrEnum
 from typing import Any, ClassVar, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from training.algorithms.base import StatePolicy
 from training.algorithms.method import Traits
 from training.algorithms.registry import METHODS, AnyMethod, SlowMoSettings
-from training.errors import ShardError
+from training.effects import Mechanism, Needs, SettingsSection, Unit, between_workers
+from training.errors import IdleSettingError, ShardError
 from training.topology import TopologyName
 
 #: Number of seeds that there are.
@@ -29,16 +31,21 @@ class OptimizerName(StrEnum):
     SGD = "sgd"
 
 
-class ScheduleSettings(BaseModel):
+class ScheduleSettings(SettingsSection):
     """The learning rate as a function of the samples seen by all workers, counted in epochs."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+    NEEDS: ClassVar[tuple[Needs, ...]] = (
+        Needs("milestones", "decay: step", lambda schedule: schedule.decay == "step"),
+        Needs("factor", "decay: step", lambda schedule: schedule.decay == "step"),
+        Needs("final_fraction", "decay: cosine", lambda schedule: schedule.decay == "cosine"),
+        Needs("decay", "milestones, for example [10, 15]", lambda own: own.decay != "step" or own.milestones),
+    )
 
     warmup_epochs: float = Field(default=0.0, ge=0)
     """Length of the linear warm-up in epochs. It starts at the rate of one worker if the rate is scaled, else at 0."""
     decay: Literal["constant", "step", "cosine"] = "constant"
     """Learning rate after the warm-up: `constant`, `step` (lower at `milestones`), or `cosine` to `final_fraction`."""
-    milestones: list[float] = []
+    milestones: list[float] = Field(default=[])
     """Epochs at which `decay: step` multiplies the learning rate by `factor`."""
     factor: float = Field(default=0.1, gt=0, lt=1)
     """Factor on the learning rate at every milestone of `decay: step`, between 0 and 1."""
@@ -54,10 +61,8 @@ class ScheduleSettings(BaseModel):
 SkewKind = Literal["class", "file"]
 
 
-class SkewSettings(BaseModel):
+class SkewSettings(SettingsSection):
     """Workers whose training events differ in their mixture."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     by: SkewKind = "class"
     """What the workers have in unequal parts: events of a `class`, or of a source `file`."""
@@ -66,10 +71,9 @@ class SkewSettings(BaseModel):
     more than one class, 100 nearly the same mixture to all."""
 
 
-class TrainSettings(BaseModel):
+class TrainSettings(SettingsSection):
     """How the network is trained."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
     #: Keys that do not change the result of a training, only its speed or how many there are: they never make it stale.
     SPEED_ONLY: ClassVar[frozenset[str]] = frozenset(
         {
@@ -85,6 +89,28 @@ class TrainSettings(BaseModel):
             "tensorboard",
             "threads",
         }
+    )
+
+    NEEDS: ClassVar[tuple[Needs, ...]] = (
+        Needs("momentum", "optimizer: sgd", lambda train: train.optimizer is OptimizerName.SGD),
+        Needs("nesterov", "a momentum above 0", lambda train: train.momentum > 0),
+        Needs("cache", "reader: arrow", lambda train: train.reader == "arrow"),
+        Needs("max_restarts", "on_rank_loss: restart or shrink", lambda train: train.on_rank_loss != "stop"),
+        Needs(
+            "staleness_bound",
+            "a method whose workers do not step together anyway, such as ad-psgd",
+            lambda train: not train.traits.synchronous,
+        ),
+        Needs(
+            "optimizer_state",
+            "exact averages of the models, such as those of local-sgd or slowmo",
+            lambda train: train.slowmo is not None or train.traits.averages_models,
+        ),
+        Needs(
+            "slowmo.exact_average",
+            "a method that does not average all workers exactly itself, such as one of pairs or neighbours",
+            lambda train: train.slowmo.exact_average or not train.traits.exact_average,
+        ),
     )
 
     algorithm: AnyMethod = Field(default=_DEFAULT, validate_default=True)
@@ -156,7 +182,7 @@ class TrainSettings(BaseModel):
     launcher: Literal["mpirun", "srun", "spark", "spark-agents"] = "mpirun"
     """What starts the workers: `mpirun`; `srun` in a SLURM allocation (with `--mpi=pmix`); `spark`: mpirun starts ranks
     inside the executors of the Spark cluster, without ssh; or `spark-agents`: Spark alone, without MPI (`mpca`)."""
-    launcher_args: list[str] = []
+    launcher_args: list[str] = Field(default=[])
     """Further arguments of the launcher, for example `[--hostfile, hosts.txt]` for mpirun."""
 
     @model_validator(mode="after")
@@ -170,16 +196,15 @@ class TrainSettings(BaseModel):
 
     @model_validator(mode="after")
     def _keys_suit_each_other(self) -> Self:
-        if self.cache == "memory" and self.reader != "arrow":
-            raise ValueError("cache: memory needs reader: arrow")
         missed = [f"train.{key}={value}" for key, value in self.traits.needed.items() if getattr(self, key) != value]
         if missed:
             only = ", for plain SGD only" if self.traits.plain_sgd else ""
             raise ValueError(f"algorithm {self.algorithm.name} has its own momentum{only}; set {' and '.join(missed)}")
-        if self.nesterov and not self.momentum:
-            raise ValueError("nesterov needs a momentum above 0")
-        if self.schedule.decay == "step" and not self.schedule.milestones:
-            raise ValueError("schedule.decay: step needs schedule.milestones, for example [10, 15]")
+        idle = [
+            why for each in self.mechanisms if each.unit == "epochs" and (why := each.why_idle({"epochs": self.epochs}))
+        ]
+        if idle:
+            raise ValueError("; ".join(idle))
         return self
 
     @model_validator(mode="after")
@@ -208,7 +233,7 @@ class TrainSettings(BaseModel):
                 f"launcher: spark-agents trains beside a joint model of the driver, which {self.algorithm.name} does "
                 f"not have. Use the algorithm {found}, or the launcher spark"
             )
-        for key in ("slowmo", "skew", "staleness_bound", "sharding", "optimizer_state"):
+        for key in ("slowmo", "skew", "staleness_bound", "sharding"):
             if getattr(self, key) is not None:
                 raise ValueError(f"launcher: spark-agents has no {key}; leave {key} out, or use the launcher spark")
         if self.traits.synchronous:
@@ -225,11 +250,6 @@ class TrainSettings(BaseModel):
                 f"slowmo does not go around {self.algorithm.name}: its outer step changes the models of the workers, "
                 f"which the joint model pulls back. Leave slowmo out, or use local-sgd, which averages without a joint "
                 f"model"
-            )
-        if self.slowmo is not None and self.slowmo.exact_average is False and self.traits.exact_average:
-            raise ValueError(
-                f"slowmo.exact_average: false has no effect on {self.algorithm.name}, which averages all workers "
-                f"anyway; leave it out, or use a method of pairs or neighbours"
             )
         if self.traits.server_optimizer and self.optimizer_state not in (None, StatePolicy.KEEP):
             raise ValueError(
@@ -251,6 +271,49 @@ class TrainSettings(BaseModel):
             if word.split("=")[0] in (*numbers, "--ntasks"):
                 raise ValueError(f"launcher_args: '{word}' sets the number of ranks; set train.workers instead")
         return self
+
+    @property
+    def mechanisms(self) -> list[Mechanism]:
+        """What acts now and then in a training with these settings."""
+        found = [*self.algorithm.mechanisms]
+        schedule, bound, every = self.schedule, self.staleness_bound, self.checkpoint_steps
+        if self.slowmo is not None:
+            found.append(Mechanism("SlowMo makes no outer step", "slowmo.tau", self.slowmo.tau, counter="slowmo_steps"))
+        if bound is not None:
+            words = "no worker waits for a slower one but at the end of an epoch"
+            found.append(Mechanism(words, "staleness_bound", bound, lambda steps: int(steps) + 2, "steps of an epoch"))
+            found.append(between_workers("staleness_bound has no effect", counter="bounded_steps"))
+        if every is not None:
+            words = "no checkpoint is written within an epoch"
+            found.append(Mechanism(words, "checkpoint_steps", every, lambda steps: int(steps) + 1, "steps of an epoch"))
+        if self.skew is not None:
+            found.append(between_workers("skew has no effect"))
+        words = "the learning rate never reaches its full value"
+        found.append(Mechanism(words, "schedule.warmup_epochs", schedule.warmup_epochs, unit="epochs"))
+        words = "the learning rate does not fall there"
+        late = max(schedule.milestones, default=0.0)
+        found.append(Mechanism(words, "schedule.milestones", late, lambda epoch: math.floor(epoch) + 1, "epochs"))
+        return found
+
+    def refuse_idle(self, rows: int) -> None:
+        """Refuse a training in which something that is set can never act.
+
+        Args:
+            rows: Number of events of the training split.
+
+        Raises:
+            IdleSettingError: There is such a setting; the message names it, and what to do.
+        """
+        steps = -(-rows // (self.batch_size * self.workers))
+        run: dict[Unit, int] = {
+            "steps": steps * self.epochs,
+            "steps of an epoch": steps,
+            "epochs": self.epochs,
+            "workers": self.workers,
+        }
+        idle = [why for each in self.mechanisms if (why := each.why_idle(run))]
+        if idle:
+            raise IdleSettingError("; ".join(idle) + ".")
 
     @property
     def traits(self) -> Traits:
@@ -309,33 +372,6 @@ class TrainSettings(BaseModel):
 
     def advice(self) -> list[str]:
         """Sentences about settings that are valid but probably not intended."""
-        return self._without_effect() + self._about_slowmo()
-
-    def _without_effect(self) -> list[str]:
-        """Keys without effect beside the others."""
-        found = []
-        if self.momentum and self.optimizer is not OptimizerName.SGD:
-            found.append(f"momentum has no effect on the optimizer {self.optimizer}, only on sgd.")
-        if self.staleness_bound is not None and self.traits.synchronous:
-            found.append(f"staleness_bound has no effect on {self.algorithm.name}, whose workers step together anyway.")
-        if self.schedule.milestones and self.schedule.decay != "step":
-            found.append(f"schedule.milestones have no effect on the decay {self.schedule.decay}, only on step.")
-        late = [milestone for milestone in self.schedule.milestones if milestone >= self.epochs]
-        if late and self.schedule.decay == "step":
-            found.append(f"schedule.milestones {late} have no effect: there are {self.epochs} epoch(s).")
-        if self.optimizer_state is not None and self.slowmo is None and not self.traits.averages_models:
-            found.append(
-                f"optimizer_state has no effect on {self.algorithm.name} without slowmo: it makes no exact averages of "
-                f"the models."
-            )
-        if self.schedule.warmup_epochs > self.epochs:
-            found.append(
-                f"schedule.warmup_epochs {self.schedule.warmup_epochs:g} is longer than the {self.epochs} epoch(s): "
-                f"the learning rate never reaches {self.effective_learning_rate:g}."
-            )
-        return found
-
-    def _about_slowmo(self) -> list[str]:
         if self.slowmo is None:
             return []
         found = []

@@ -33,6 +33,7 @@ from pipeline.stages.train import Train, modules_of_method
 from pipeline.terminal.grid import Grid
 from pipeline.terminal.interrupts import stop_if_requested
 from pipeline.terminal.progress import Bar
+from training.errors import IdleSettingError
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
 from training.simulation.fitting import in_the_cloud
@@ -209,6 +210,7 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
     config, settings = run_folder.config, study.settings
     _refuse_launcher(config.train.launcher)
     subject, data = _subject(run_folder, study)
+    _refuse_idle(settings, data["counts"]["train"][-1])
     cores, code = read_machine(run_dir=config.run_dir).cores, code_version()
     is_simulated, timing, measured = settings.execution == "simulate", None, ClusterSettings()
     checks: list[TimeCheck] = []
@@ -253,6 +255,26 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
     )
     write_atomically(folder / _RESULT, found.to_json())
     return found
+
+
+def _refuse_idle(study: StudySettings, rows: int) -> None:
+    """Refuse a study with runs in which something that is set can never act, before any begins.
+
+    Raises:
+        ConfigError: There are such runs; the message names the methods and values.
+    """
+    found = []
+    for method in study.methods:
+        for values in study.combinations(method):
+            train = study.train_settings(method, values, 1)
+            timed = train.batch_size * train.workers * (study.times_only or 0)
+            try:
+                train.refuse_idle(timed or rows)
+            except IdleSettingError as idle:
+                where = ", ".join([method, *(f"{key} {value}" for key, value in values.items())])
+                found.append(f"  {where}: {idle}")
+    if found:
+        raise ConfigError("\n".join(["compare: in these runs something that is set could never act:", *found]))
 
 
 def code_of(subject: Subject, train: TrainSettings, is_simulated: bool) -> str:

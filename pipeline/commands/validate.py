@@ -15,18 +15,30 @@ from ingestion.tally import missing_weights
 from pipeline.config import Config, simulated_processes
 from pipeline.configuration.mistakes import explain
 from pipeline.errors import ConfigError
+from pipeline.runs.store import Version
+from pipeline.stages.train import refuse_idle
 from pipeline.terminal.progress import Bar
 
 
-def validate(config: Config, console: Console) -> Iterator[str]:
+def validate(config: Config, console: Console, *, features: Version | None = None) -> Iterator[str]:
     """Find the input files and check them as `ingest` will: trees, branches; yields lines for the terminal.
+
+    Args:
+        config: The config.
+        console: The terminal.
+        features: The features in use, whose number of events says how many steps a training has; None: not known.
 
     Raises:
         ConfigError: The section `compare` has a key that no study has, or the signal is not known.
+        IdleSettingError: Something that is set can never act in a training.
         IngestionError: A sample has no file, or a file is bad.
     """
     _refuse_unknown_keys_of_studies(config.compare)
     signal = config.signal
+    for network in config.model.names:
+        # The grid search may give other epochs and batches.
+        searched = config.model.of(network).is_searched
+        refuse_idle(network, config.training_of(network), None if searched else features)
     said: list[str] = []
     # Once made, simulated samples have paths.
     to_come = [sample for sample in config.samples if simulated_processes(sample)]

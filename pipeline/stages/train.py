@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from rich.console import Console
 
@@ -77,12 +78,14 @@ class Train(Stage):
     def run(self, context: Context) -> Result:
         """Train in this process or under mpirun."""
         context.refuse_load_test()
-        all_of = {
-            network: {
-                folder: self._summary(context, network, folder, settings)
-                for folder, settings in context.config.trainings_of(network).items()
-            }
+        planned = {
+            network: {folder: _planned(context, network, folder, each) for folder, each in trainings.items()}
             for network in context.config.model.names
+            if (trainings := context.config.trainings_of(network))
+        }
+        all_of = {
+            network: {folder: self._summary(context, network, folder, each) for folder, each in trainings.items()}
+            for network, trainings in planned.items()
         }
         summaries = {network: trainings.pop(network) for network, trainings in all_of.items()}
         best = ", ".join(
@@ -107,8 +110,9 @@ class Train(Stage):
             for folder, settings in config.trainings_of(network).items():
                 _write_scalars(settings, current.folder / folder, console)
 
-    def _summary(self, context: Context, network: ModelName, folder: str, settings: TrainSettings) -> dict[str, Any]:
+    def _summary(self, context: Context, network: ModelName, folder: str, planned: _Planned) -> dict[str, Any]:
         """Summary of a training: done now, or taken over from the version in use."""
+        settings = planned.settings
         if folder in context.taken_over_parts and context.current is not None:
             context.say(f"{folder}: nothing changed, taken over")
             _write_scalars(settings, context.out_dir / folder, context.console)
@@ -117,7 +121,7 @@ class Train(Stage):
             return found
         if any((context.out_dir / folder).glob("checkpoints/*/complete.json")):
             context.say(f"{folder}: training continues from the checkpoint of an interrupted run")
-        return _train(context, network, folder, settings)
+        return _train(context, network, folder, planned)
 
 
 def modules_of_method(settings: TrainSettings) -> list[str]:
@@ -130,18 +134,55 @@ def modules_of_method(settings: TrainSettings) -> list[str]:
     return found
 
 
-def _train(context: Context, network: ModelName, folder: str, settings: TrainSettings) -> dict[str, Any]:
+class _Planned(NamedTuple):
+    """A training, with the results of the grid search."""
+
+    model: NetworkSettings
+    settings: TrainSettings
+
+
+def _planned(context: Context, network: ModelName, folder: str, settings: TrainSettings) -> _Planned:
+    """A training that is to come; before any begins, those are refused in which something that is set cannot act."""
+    from pipeline.runs.best_settings import with_best_settings
+
+    found = _Planned(context.config.model.of(network), settings)
+    if folder in context.taken_over_parts:
+        return found
+    if found.model.is_searched:
+        found = _Planned(*with_best_settings(*found, context.upstream["gridsearch"], context.say))
+    refuse_idle(network, found.settings, context.upstream["features"])
+    return found
+
+
+def refuse_idle(network: ModelName, settings: TrainSettings, features: Version | None) -> None:
+    """Refuse a training in which something that is set can never act.
+
+    Args:
+        network: The network.
+        settings: Its training.
+        features: The features in use; None: the number of events is not known.
+
+    Raises:
+        IdleSettingError: There is such a setting; the message names it.
+    """
+    from features.dataset import FeatureDataset
+    from training.errors import IdleSettingError
+
+    rows = sys.maxsize if features is None else sum(FeatureDataset.load(features.folder).counts["train"])
+    try:
+        settings.refuse_idle(rows)
+    except IdleSettingError as cause:
+        raise IdleSettingError(f"{network}: {cause}") from None
+
+
+def _train(context: Context, network: ModelName, folder: str, planned: _Planned) -> dict[str, Any]:
     """Train a network into a folder; returns its summary."""
     from pipeline.machine.launching import launcher_of
-    from pipeline.runs.best_settings import with_best_settings
     from training.launching.rank import RunSpec
     from training.loop.progress import Progress
     from training.workloads.hep_settings import HepSettings
 
-    config, say = context.config, context.say
-    model = config.model.of(network)
-    if model.is_searched:
-        model, settings = with_best_settings(model, settings, context.upstream["gridsearch"], say)
+    say, (model, settings) = context.say, planned
     for sentence in (f"{folder}: {describe(settings)}", *settings.advice()):
         say(sentence)
     start_from = _start_from(context, network, model) if settings.warm_start else None

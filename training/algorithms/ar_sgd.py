@@ -9,12 +9,18 @@ from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient, Worker
 from training.algorithms.method import MethodSettings, Traits, algorithm
+from training.effects import Mechanism, between_workers
 
 
 class ArSgdSettings(MethodSettings):
     """Average gradients over all workers at every step."""
 
     name: Literal["ar-sgd"]
+
+    @property
+    @override
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        return (between_workers("ar-sgd averages no gradients", counter="averages", at_least=1),)
 
 
 @algorithm("ar-sgd", ArSgdSettings, Traits(title="AR-SGD", exact_average=True, linear_rate=True))
@@ -41,6 +47,7 @@ class ArSgd(Algorithm):
         else:
             self._message.fill(0)
         await self.transport.all_reduce_sum(self._message)
+        self.acted["averages"] += 1
         if self._message[-1]:
             gradient /= self._message[-1]
             self.model.write_gradient(gradient)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
@@ -107,8 +108,10 @@ class Algorithm(Kept, ABC):
     momenta: Sequence[Vector] = ()
     """The method's own momentum, in place of the optimiser's: at exact averages it is treated likewise."""
 
-    def __init__(self, settings: MethodSettings, worker: Worker) -> None:  # noqa: ARG002 - of the methods with keys
+    def __init__(self, settings: MethodSettings, worker: Worker) -> None:
         self.model, self.optimizer, self.transport = worker.model, worker.optimizer, worker.transport
+        self.acted: Counter[str] = Counter({each.counter: 0 for each in settings.mechanisms if each.counter})
+        """How often each mechanism of the method acted on this worker."""
         self.skipped = 0
         """Number of steps without an update because the gradient or the update was not finite."""
 
@@ -163,7 +166,7 @@ class Algorithm(Kept, ABC):
 
     def counters(self) -> Counters:
         """What the algorithm counted since its start."""
-        return {"steps_not_finite": self.skipped}
+        return {**self.acted, "steps_not_finite": self.skipped}
 
     async def state(self) -> dict[str, Any]:
         """All that the next steps depend on, besides the optimiser: arrays and plain values."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -12,6 +12,7 @@ from training.algorithms.base import ComputeGradient, Worker
 from training.algorithms.compression import CompressionName, make_compression
 from training.algorithms.method import Traits, algorithm
 from training.algorithms.neighbours import NeighbourAlgorithm, NeighbourSettings
+from training.effects import Needs
 from training.transports.basics import is_finite
 
 
@@ -19,6 +20,9 @@ class ChocoSgdSettings(NeighbourSettings):
     """Exchange compressed differences of the parameters with all neighbours at every step."""
 
     name: Literal["choco-sgd"]
+    NEEDS: ClassVar[tuple[Needs, ...]] = (
+        Needs("fraction", "compression: top-k", lambda chosen: chosen.compression is CompressionName.TOP_K),
+    )
     compression: CompressionName = CompressionName.TOP_K
     """Compression of the differences: `top-k`, `sign`, or `none`."""
     fraction: float = Field(default=0.1, gt=0, le=1)

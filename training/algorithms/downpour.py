@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import ClassVar, Literal
 
-from pydantic import model_validator
 from typing_extensions import override
 
 from training.algorithms.base import ComputeGradient, Worker
 from training.algorithms.method import algorithm
 from training.algorithms.server import WindowAlgorithm, WindowSettings, server_traits
+from training.effects import Needs
 from training.transports.basics import Vector
 from training.transports.shards import Shard
 
@@ -18,15 +18,12 @@ class DownpourSettings(WindowSettings):
     """Add the sum of some local steps to the centre; with one step this is DOWNPOUR."""
 
     name: Literal["downpour"]
+    NEEDS: ClassVar[tuple[Needs, ...]] = (
+        Needs("zealous", "local_steps above 1, the highest number between commits", lambda own: own.local_steps > 1),
+    )
     zealous: bool = False
     """Whether to commit earlier than after `local_steps`, when no other worker is at the centre; the steps up to then
     all start from the same point (Hermans 2017, Algorithm 6)."""
-
-    @model_validator(mode="after")
-    def _zeal_has_a_cap(self) -> Self:
-        if self.zealous and self.local_steps == 1:
-            raise ValueError("zealous: true needs local_steps above 1, the highest number of steps between commits")
-        return self
 
 
 @algorithm("downpour", DownpourSettings, server_traits("DOWNPOUR"))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, Self
+from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import model_validator
 from typing_extensions import override
 
 from training.algorithms.base import Worker
 from training.algorithms.elastic import ElasticAlgorithm, ElasticSettings
 from training.algorithms.method import Traits, algorithm
 from training.algorithms.server import server_traits
+from training.effects import Needs
 from training.transports.basics import Vector
 from training.transports.centre import Centre, OwnCentre
 from training.transports.shards import Shard
@@ -22,18 +22,19 @@ class EasgdSettings(ElasticSettings):
     """A spring pulls each worker and a centre together every few local steps."""
 
     name: Literal["easgd"]
+    NEEDS: ClassVar[tuple[Needs, ...]] = (
+        *ElasticSettings.NEEDS,
+        *(
+            Needs(
+                key,
+                "synchronous: false, since else each worker has a copy of the centre",
+                lambda own: not own.synchronous,
+            )
+            for key in ("shards", "network")
+        ),
+    )
     synchronous: bool = False
     """Whether all workers meet the centre together, by an all-reduce; else each when it is ready."""
-
-    @model_validator(mode="after")
-    def _a_copy_of_the_centre_has_no_shards(self) -> Self:
-        for key in ("shards", "network"):
-            if self.synchronous and getattr(self, key) != type(self).model_fields[key].default:
-                raise ValueError(
-                    f"{key} has no effect with synchronous: true, where each worker has a copy of the centre; leave it "
-                    f"out"
-                )
-        return self
 
     @property
     @override

@@ -11,12 +11,17 @@ from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient, Worker
 from training.algorithms.server import ServerAlgorithm, ServerSettings
+from training.effects import Mechanism, Needs
 from training.transports.basics import Vector, is_finite
 from training.transports.shards import Shard
 
 
 class ElasticSettings(ServerSettings):
     """Settings of elastic averaging."""
+
+    NEEDS: ClassVar[tuple[Needs, ...]] = (
+        Needs("equilibrium_stop", "local_steps above 1", lambda chosen: chosen.local_steps > 1),
+    )
 
     local_steps: int = Field(default=10, ge=1)
     """Number tau of local steps between two exchanges, at least 1. The steps after the last exchange do not reach the
@@ -40,9 +45,15 @@ class ElasticSettings(ServerSettings):
 
     @property
     @override
-    def steps_needed(self) -> int:
-        """Those before the first exchange of changed models; by `snapshot` that is part of the step after them."""
-        return (1 if self.equilibrium_stop else self.local_steps) + (self.gradient == "snapshot")
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        # By `snapshot` the first exchange of changed models is part of the step after the window.
+        late = int(self.gradient == "snapshot")
+        words = f"{self.name} exchanges nothing, and the run would return the initial model"
+        exchanges = Mechanism(words, "algorithm.local_steps", self.local_steps, lambda steps: int(steps) + late)
+        if not self.equilibrium_stop:
+            return (*super().mechanisms, exchanges)
+        stops = Mechanism("no step is short enough for an equilibrium", "epochs", 1, counter="equilibrium_stops")
+        return (*super().mechanisms, exchanges._replace(needs=lambda _: 1 + late), stops)
 
 
 class ElasticAlgorithm(ServerAlgorithm):
@@ -80,6 +91,8 @@ class ElasticAlgorithm(ServerAlgorithm):
         is_at_rest = has_stepped and self._stops and self._is_in_equilibrium(after_exchange=exchanges)
         self._since += 1
         if await self.is_due(is_at_rest=is_at_rest):
+            if self._stops:
+                self.acted["equilibrium_stops"] += self._since < self._period
             self._since = 0
             if not self._at_snapshot:
                 await self.exchange()

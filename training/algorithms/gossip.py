@@ -12,6 +12,7 @@ from typing_extensions import override
 from training.algorithms.base import Algorithm, Counters, Worker
 from training.algorithms.method import MethodSettings, Sharing
 from training.algorithms.partners import RandomPartners
+from training.effects import Mechanism, Needs, between_workers
 from training.topology import TopologyName, shared_topology
 from training.transports.basics import Vector, is_finite
 from training.transports.transport import SharedVector
@@ -21,6 +22,9 @@ class GossipSettings(MethodSettings):
     """Settings of a method of random pairs."""
 
     SPEED_ONLY: ClassVar[frozenset[str]] = frozenset({"network"})
+    NEEDS: ClassVar[tuple[Needs, ...]] = (
+        Needs("network", "exchange: sockets, or auto", lambda chosen: chosen.exchange in ("sockets", "auto")),
+    )
 
     topology: TopologyName = TopologyName.COMPLETE
     """Communication graph."""
@@ -35,6 +39,11 @@ class GossipSettings(MethodSettings):
     @override
     def sharing(self) -> Sharing:
         return Sharing(self.exchange, network=self.network)
+
+    @property
+    @override
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        return (between_workers(f"{self.name} averages no pairs", counter="averages_begun"),)
 
 
 class GossipAlgorithm(Algorithm):

@@ -17,6 +17,7 @@ from training.algorithms.base import (
     treat_optimizer,
 )
 from training.algorithms.method import MethodSettings, Traits, algorithm
+from training.effects import Mechanism, between_workers
 from training.transports.basics import Vector
 
 
@@ -26,6 +27,13 @@ class LocalSgdSettings(MethodSettings):
     name: Literal["local-sgd"]
     local_steps: int = Field(default=3, ge=1)
     """Number H of local steps between two averages, at least 1."""
+
+    @property
+    @override
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        words = f"{self.name} never averages"
+        averages = Mechanism(words, "algorithm.local_steps", self.local_steps, counter="averages")
+        return averages, between_workers(words)
 
 
 @algorithm("local-sgd", LocalSgdSettings, Traits(title="LocalSGD", exact_average=True, averages_models=True))
@@ -51,6 +59,7 @@ class LocalSgd(Algorithm):
             self._done = 0
             self.model.read(self._vector)
             await mean_over_workers(self._vector, self.transport)
+            self.acted["averages"] += 1
             self.model.write(self.after(self._vector))
             await treat_optimizer(self.optimizer, self._policy, self.transport)
 

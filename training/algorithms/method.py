@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict
-
+from training.effects import Mechanism, SettingsSection
 from training.topology import TopologyName
 
 A = TypeVar("A", bound=type[Any])
@@ -70,10 +69,9 @@ class Sharing(NamedTuple):
     network: str | None = None
 
 
-class MethodSettings(BaseModel):
+class MethodSettings(SettingsSection):
     """Settings of a method; the fields are the keys of `train.algorithm`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
     #: Keys that change the speed but not the result: they never make a stage stale.
     SPEED_ONLY: ClassVar[frozenset[str]] = frozenset()
 
@@ -96,9 +94,9 @@ class MethodSettings(BaseModel):
         return getattr(self, "local_steps", 1)
 
     @property
-    def steps_needed(self) -> int:
-        """Number of steps of a worker without which the model that the method returns is still the initial one."""
-        return 1
+    def mechanisms(self) -> Sequence[Mechanism]:
+        """What the method does now and then; its counters are names in `Algorithm.counters`."""
+        return ()
 
     @property
     def sharing(self) -> Sharing:

@@ -13,6 +13,7 @@ from training.algorithms.base import Algorithm, ComputeGradient, Counters, Worke
 from training.algorithms.method import Sharing, Traits, algorithm
 from training.algorithms.mpca_joint import JointModel
 from training.algorithms.mpca_rules import JointModelSettings, displace, penalty_gradient
+from training.effects import Mechanism
 from training.transports.basics import Vector, is_finite
 
 
@@ -40,6 +41,20 @@ class MpcaSettings(JointModelSettings):
     @override
     def traits(self) -> Traits:
         return replace(super().traits, synchronous=self.is_fixed, equal_steps=self.is_fixed)
+
+    @property
+    @override
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        cycles = Mechanism("mpca never exchanges", "algorithm.cycle_steps", self.cycle_steps or 1, counter="cycles")
+        if self.form == "replacement":
+            return (cycles,)
+
+        def needed(free: float) -> int:
+            # The ends of epochs exchange too where cycles have fixed steps.
+            return 1 if self.is_fixed or not free else self.shards * int(free) + 2
+
+        words = "no joint model pulls a worker"
+        return (cycles, Mechanism(words, "algorithm.alpha_free", self.alpha_free, needed, counter="pulls"))
 
 
 @algorithm(
@@ -84,6 +99,8 @@ class Mpca(Algorithm):
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
         form, alpha = self._settings.form, self._settings.alpha_at(self.joint.cycles)
+        if form != "replacement":
+            self.acted["pulls"] += alpha > 0
         if form == "displacement" and alpha:
             self.model.read(self._local)
             self.model.write(displace(self._local, self.joint.projected, alpha))

@@ -8,12 +8,13 @@ worker is pulled towards the newest x~*.
 
 from __future__ import annotations
 
-from typing import Final, Literal, NamedTuple
+from typing import ClassVar, Final, Literal, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from training.algorithms.method import MethodSettings
+from training.effects import Needs
 from training.transports.basics import Vector, is_finite
 
 #: The operations on a shard follow each other: reduce, prepare, broadcast. More shards leave nothing to overlap.
@@ -81,6 +82,16 @@ class MpcaConstants(BaseModel):
 
 class JointModelSettings(MpcaConstants, MethodSettings):
     """Settings of a method of which a driver can keep the joint model: those with the trait `joint_model`."""
+
+    NEEDS: ClassVar[tuple[Needs, ...]] = (
+        *(
+            Needs(key, "form: displacement or regulariser, which pull", lambda own: own.form != "replacement")
+            for key in ("alpha", "alpha_peak", "alpha_free", "alpha_ramp")
+        ),
+        Needs("alpha_peak", "alpha_ramp above 0", lambda own: own.alpha_ramp > 0),
+        Needs("beta_ramp", "beta below 1", lambda own: own.beta < 1),
+        *(Needs(key, "gamma above 0, a projection", lambda own: own.gamma > 0) for key in ("gamma_ramp", "delta")),
+    )
 
     shards: int = Field(default=MOST_SHARDS, ge=1, le=MOST_SHARDS)
     """Number of parts of the model, exchanged in turn."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from typing_extensions import override
+
 from training.algorithms.base import Algorithm, Worker
 from training.algorithms.method import MethodSettings
+from training.effects import Mechanism, between_workers
 from training.topology import TopologyName, shared_topology
 from training.transports.basics import Vector, is_finite
 
@@ -16,6 +19,11 @@ class NeighbourSettings(MethodSettings):
 
     topology: TopologyName = TopologyName.RING
     """Communication graph; on `base-2` to `base-5`, each step has another."""
+
+    @property
+    @override
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        return (between_workers(f"{self.name} has no neighbours", counter="exchanges"),)
 
 
 class NeighbourAlgorithm(Algorithm):
@@ -33,6 +41,7 @@ class NeighbourAlgorithm(Algorithm):
         place = self._taken % len(self.topology.rounds)
         neighbours, weights = self.topology.rounds[place]
         self._taken += 1
+        self.acted["exchanges"] += len(neighbours[self.transport.rank])
         return place, neighbours[self.transport.rank], weights[self.transport.rank]
 
 

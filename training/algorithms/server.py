@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient, Counters, Worker
 from training.algorithms.method import MethodSettings, Sharing, Traits
+from training.effects import Mechanism, between_workers
 from training.transports.basics import Vector, is_finite
 from training.transports.centre import Centre, Commit, Rule
 from training.transports.shards import Shard
@@ -41,6 +42,11 @@ class ServerSettings(MethodSettings):
     @override
     def sharing(self) -> Sharing:
         return Sharing(network=self.network)
+
+    @property
+    @override
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        return (between_workers(f"{self.name} never commits", counter="commits", at_least=1),)
 
 
 class ServerAlgorithm(Algorithm):
@@ -236,6 +242,12 @@ class WindowSettings(ServerSettings):
 
     local_steps: int = Field(default=1, ge=1)
     """Number of local steps between two commits, at least 1."""
+
+    @property
+    @override
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        words = f"no window of {self.name} ends before the run does"
+        return (*super().mechanisms, Mechanism(words, "algorithm.local_steps", self.local_steps))
 
 
 class WindowAlgorithm(ServerAlgorithm):

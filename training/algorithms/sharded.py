@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 from typing_extensions import override
 
 from training.algorithms.base import ComputeGradient, Worker
 from training.algorithms.dropping import INDEX_BYTES, Dropper, update_view
 from training.algorithms.method import Sharing, algorithm
 from training.algorithms.server import ServerAlgorithm, ServerSettings, server_traits
+from training.effects import Mechanism, Needs
 from training.transports.basics import Vector
 from training.transports.centre import Commit, Rule, Where
 from training.transports.shards import Layout, Shard
@@ -22,6 +23,10 @@ class ShardedSettings(ServerSettings):
     """Send gradients to the shards of a server, where the base optimiser makes its steps."""
 
     name: Literal["sharded"]
+    NEEDS: ClassVar[tuple[Needs, ...]] = tuple(
+        Needs(key, "overlap: thread, since else a worker waits for each exchange", lambda own: own.overlap == "thread")
+        for key in ("bound", "applies_sum", "local_optimizer")
+    )
     shards: int | None = Field(default=None, ge=1)
     """Number of parts of the server, each with a lock, an owner and the optimiser's state; null: one per worker."""
     overlap: Literal["thread", "inline"] = "inline"
@@ -39,17 +44,21 @@ class ShardedSettings(ServerSettings):
     """Whether a worker makes steps of its own during an exchange, which the answer replaces; needs `overlap: thread`.
     """
 
-    @model_validator(mode="after")
-    def _there_is_an_exchange_beside(self) -> Self:
-        for key in ("bound", "applies_sum", "local_optimizer"):
-            if getattr(self, key) and self.overlap == "inline":
-                raise ValueError(f"{key} needs overlap: thread; else a worker waits for each exchange anyway")
-        return self
-
     @property
     @override
     def sharing(self) -> Sharing:
         return Sharing(overlap=self.overlap, network=self.network)
+
+    @property
+    @override
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        found = [*super().mechanisms]
+        if self.bound is not None:
+            words = "no worker waits for an exchange"
+            found.append(Mechanism(words, "algorithm.bound", self.bound, lambda bound: int(bound) + 1))
+        if self.drop_rate:
+            found.append(Mechanism("no element of a gradient is dropped", "epochs", 1, counter="elements_dropped"))
+        return tuple(found)
 
 
 @algorithm("sharded", ShardedSettings, replace(server_traits("Sharded server"), server_optimizer=True))
@@ -119,6 +128,8 @@ class Sharded(ServerAlgorithm):
         """What the server does with the sum, and what it does it to; the sum begins anew."""
         rate, drop_rate = self.rate, self._drop_rate
         indices, values = self._dropper.take(self._sum) if drop_rate else (None, self._sum.copy())
+        if indices is not None:
+            self.acted["elements_dropped"] += self._sum.size - len(indices)
         self._sum.fill(0)
 
         def optimise(shard: Shard) -> None:

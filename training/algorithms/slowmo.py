@@ -7,7 +7,14 @@ from dataclasses import replace
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from training.algorithms.base import Algorithm, ComputeGradient, StatePolicy, mean_over_workers, treat_optimizer
+from training.algorithms.base import (
+    Algorithm,
+    ComputeGradient,
+    Counters,
+    StatePolicy,
+    mean_over_workers,
+    treat_optimizer,
+)
 from training.algorithms.wrapper import Wrapper
 from training.transports.basics import is_finite
 
@@ -55,7 +62,7 @@ class SlowMo(Wrapper):
         self._tau, self._alpha, self._beta = settings.tau, settings.alpha, settings.beta
         self._exact = exact_average
         self._policy = state_policy
-        self._done = 0
+        self._done = self._made = 0
         self._rate = 0.0
         self._momentum, self._origin = base.model.empty(), base.model.empty()
         self._momentum.fill(0)
@@ -76,6 +83,10 @@ class SlowMo(Wrapper):
         if self._done == self._tau:
             await self._outer_step()
             self._done, self._rate = 0, 0.0
+
+    def counters(self) -> Counters:
+        """Those of the base method, and the number of outer steps."""
+        return {**self.base.counters(), "slowmo_steps": self._made}
 
     async def _outer_step(self) -> None:
         if self._exact:
@@ -99,6 +110,7 @@ class SlowMo(Wrapper):
         self._momentum += (self._origin - self._target) / self._rate
         # x_0 <- x_0 - alpha gamma u
         self._origin -= self._alpha * self._rate * self._momentum
+        self._made += 1
         await self.base.add(self._origin - self._present)
         if self._exact:
             await self.base.quiesce()

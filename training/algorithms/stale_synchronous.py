@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from training.algorithms.base import Algorithm, ComputeGradient
+from training.algorithms.base import Algorithm, ComputeGradient, Counters
 from training.algorithms.wrapper import Wrapper
 from training.transports.basics import Vector
 
@@ -30,12 +30,18 @@ class StaleSynchronous(Wrapper):
         self._bound = bound
         self._others = [rank for rank in range(self.transport.world_size) if rank != self.transport.rank]
         self._steps: deque[Awaitable[list[Vector]]] = deque()
+        self._bounded = 0
 
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
         """Take a step of the base method, when it may be taken."""
+        self._bounded += len(self._steps) > self._bound
         await self._wait_for_others(self._bound)
         await self.base.step(compute_gradient, num_samples)
         self._steps.append(self.transport.begin_exchange(np.zeros(1, np.int8), self._others))
+
+    def counters(self) -> Counters:
+        """Those of the base method, and the number of steps that needed the others' before."""
+        return {**self.base.counters(), "bounded_steps": self._bounded}
 
     async def quiesce(self) -> None:
         """See `Algorithm`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -11,6 +11,7 @@ from typing_extensions import override
 from training.algorithms.base import ComputeGradient, Worker
 from training.algorithms.gossip import GossipAlgorithm, GossipSettings
 from training.algorithms.method import Traits, algorithm
+from training.effects import Mechanism, Needs
 from training.random_streams import random_stream
 from training.transports.basics import Vector, is_finite
 
@@ -19,10 +20,23 @@ class SwarmSgdSettings(GossipSettings):
     """Average parameters with a random neighbour after some local steps."""
 
     name: Literal["swarm-sgd"]
+    NEEDS: ClassVar[tuple[Needs, ...]] = (
+        *GossipSettings.NEEDS,
+        Needs("local_steps_law", "local_steps above 1", lambda chosen: chosen.local_steps > 1),
+    )
     local_steps: int = Field(default=3, ge=1)
     """Number H of local steps between two averages, at least 1."""
     local_steps_law: Literal["fixed", "geometric"] = "fixed"
     """Number of local steps: always `local_steps`, or geometrically distributed with this mean."""
+
+    @property
+    @override
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        if self.local_steps_law == "geometric":
+            return super().mechanisms
+        words = "swarm-sgd never averages"
+        averages = Mechanism(words, "algorithm.local_steps", self.local_steps, counter="averages_begun")
+        return (*super().mechanisms, averages)
 
 
 def draw_local_steps(mean: int, rng: np.random.Generator | None) -> int:

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, model_validator
+
+from training.effects import Needs, SettingsSection
 
 PositiveFloat = Annotated[float, Field(gt=0)]
 
 
-class GridSearchSettings(BaseModel):
+class GridSearchSettings(SettingsSection):
     """The perceptrons on high-level features to try, and the search; optimiser and seed come from `train`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+    NEEDS: ClassVar[tuple[Needs, ...]] = (
+        Needs("num_trials", "search: random or halving", lambda search: search.search != "grid"),
+        Needs("halving_factor", "search: halving", lambda search: search.search == "halving"),
+        Needs(
+            "patience",
+            "an epoch after it that it can save: patience at most the highest of epochs - 2",
+            lambda search: search.patience <= max(search.epochs) - 2,
+        ),
+    )
 
     hidden: list[Annotated[list[PositiveInt], Field(min_length=1)]] = Field(
         default=[[50, 100, 150], [20, 50, 100], [10, 20, 50]], min_length=1
@@ -59,8 +69,6 @@ class GridSearchSettings(BaseModel):
             raise ValueError(f"depths: {deepest} layers, but hidden has widths for {len(self.hidden)} only")
         if self.search == "random" and self.num_trials is None:
             raise ValueError("search: random needs num_trials")
-        if self.search == "grid" and self.num_trials is not None:
-            raise ValueError("num_trials has no effect on search: grid; use random or halving")
         if self.search == "halving" and len(self.epochs) > 1:
             raise ValueError("search: halving raises the epochs itself; set epochs to one number, the highest")
         return self

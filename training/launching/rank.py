@@ -89,7 +89,6 @@ def train(
 
     Raises:
         ShardError: There are fewer events than workers.
-        NoExchangeError: The run ends before the first exchange of a method that returns what was exchanged.
         DivergedError: The loss is no longer finite.
         CheckpointError: A checkpoint is damaged.
         ImageFileError: A file of images is missing, damaged, or another than the public one.

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from training.algorithms.base import Algorithm, consensus_distance
-from training.errors import DivergedError, NoEventsError, NoExchangeError
+from training.errors import DivergedError, NoEventsError
 from training.flat_model import ModelState
 from training.loop.account import Account
 from training.loop.buffers import SharedBuffers
@@ -47,9 +47,6 @@ class Trainer:
         files: Storage of records, models and checkpoints.
         on_progress: Called from time to time; None for workers without a progress display.
         owners: Who owns which rows; None: the workers divide all rows in each epoch.
-
-    Raises:
-        NoExchangeError: The run ends before the first exchange of a method that returns what was exchanged.
     """
 
     def __init__(
@@ -85,7 +82,6 @@ class Trainer:
         self._buffers = SharedBuffers(work, transport)
         self._best: dict[str, Any] = {"val_loss": math.inf, "model": None, "buffers": None}
         self.history: list[dict[str, Any]] = []
-        self._check_length()
 
     async def run(self, resume: Checkpoint | None = None) -> None:
         """Train to the end, from the beginning or from a checkpoint.
@@ -110,21 +106,6 @@ class Trainer:
         await self._algorithm.quiesce()
         await self._algorithm.close()
         await self._buffers.close()
-
-    def _check_length(self) -> None:
-        """Refuse a run whose model would be the initial one."""
-        settings = self._settings
-        method, of_all = settings.algorithm, settings.batch_size * self._transport.world_size
-        if method.steps_needed <= 1:
-            return
-        of_epoch = self._share()[0].num_steps if self._is_static else -(-self._num_rows // of_all)
-        steps = settings.epochs * of_epoch
-        if steps < method.steps_needed:
-            raise NoExchangeError(
-                f"a worker takes about {steps} steps in this run, but the first exchange of {method.name} that changes "
-                f"its model needs {method.steps_needed}, so the run would return the initial model. Lower "
-                f"train.algorithm.local_steps ({method.steps_apart} now), or raise train.epochs."
-            )
 
     async def _epochs_together(self) -> None:
         """Epochs of equal shares; all workers meet at the end of each."""

@@ -62,7 +62,7 @@ def plan_calibration(
     """
     epochs = study.calibration_epochs or 1
     counts = _worker_counts(cores)
-    shared = {"epochs": epochs, "slowmo": None, "optimizer_state": None, "sharding": None, "skew": None}
+    shared = {"epochs": epochs, "schedule": {}, "slowmo": None, "optimizer_state": None, "sharding": None, "skew": None}
     found = {method: next(study.combinations(method)) for method in study.methods}
     like = {method: study.train_settings(method, values, base.seed) for method, values in found.items()}
     batch = like[study.reference].batch_size

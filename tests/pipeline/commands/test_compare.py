@@ -17,6 +17,7 @@ from models.networks.hlf_settings import HlfSettings
 from pipeline.cli import app
 from pipeline.commands import compare
 from pipeline.commands.compare import Study, _busy_cores, _remove_written, make_all
+from pipeline.errors import ConfigError
 from pipeline.runs import code_meaning
 from pipeline.terminal import interrupts
 from pipeline.terminal.exit_codes import Exit
@@ -25,6 +26,7 @@ from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
 from training.studies.calibration import CalibrationPlan
 from training.studies.plan import Subject
+from training.studies.study import StudySettings
 from training.studies.study_result import TimeCheck
 from training.workloads.hep_settings import HepSettings
 from training.workloads.images_settings import MnistSettings
@@ -203,3 +205,25 @@ def test_times_that_were_measured_again_did_not_reach_the_page(tmp_path: Path, m
     assert result.checks == again
     assert result.cluster == ClusterSettings(step_seconds=0.25).model_dump(mode="json")
     assert result.made["machine"]["load"] == 1.5
+
+
+def test_a_study_with_runs_whose_mechanism_never_acts_is_refused_with_all_of_them() -> None:
+    """Their rows were those of the plain method, and were judged."""
+    study = StudySettings.model_validate(
+        {
+            "title": "A study",
+            "source": "Somebody 2020",
+            "minutes": 1,
+            "train": {"workers": 4, "batch_size": 8, "epochs": 2},
+            "methods": {
+                "ar-sgd": {"train": {}},
+                "slow": {"train": {"slowmo": {"tau": 12}}},
+                "local": {"train": {"algorithm": "local-sgd"}, "vary": {"train.epochs": [1]}},
+            },
+            "vary": {"train.epochs": [1, 2]},
+            "reference": "ar-sgd",
+        }
+    )
+    compare._refuse_idle(study, 32 * 12)
+    with pytest.raises(ConfigError, match=r"never act:\n  slow, train.epochs 1: SlowMo .* at most 10.*\Z"):
+        compare._refuse_idle(study, 32 * 10)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from feature_datasets import write_dataset
 from minimal_configs import MINIMAL
 from rich.console import Console
 
@@ -12,6 +15,7 @@ from ingestion.errors import IngestionError
 from pipeline.commands.validate import validate
 from pipeline.config import Config
 from pipeline.errors import ConfigError
+from training.errors import IdleSettingError
 
 
 def validated(**compare: Any) -> None:
@@ -40,3 +44,18 @@ def test_keys_of_studies_are_valid() -> None:
     # The files of this config do not exist.
     with pytest.raises(IngestionError, match="no file"):
         validated(seeds=3, minutes=1, train={"epochs": 5, "slowmo": {"tau": 3}}, cluster={"slow_ranks": {1: 2.0}})
+
+
+@pytest.mark.parametrize(
+    ("train", "words"),
+    [
+        ({"algorithm": "ad-psgd"}, "hlf: ad-psgd averages no pairs: it needs at least 2 workers"),
+        ({"slowmo": {"tau": 200}, "epochs": 1}, "train.slowmo.tau is 200, and a worker takes about 2 steps"),
+    ],
+    ids=str,
+)
+def test_a_training_whose_mechanism_never_acts_was_valid(tmp_path: Path, train: dict[str, Any], words: str) -> None:
+    write_dataset(tmp_path, rows={"train": [64], "val": [16], "test": [16]})
+    features = cast("Any", SimpleNamespace(folder=tmp_path))
+    with pytest.raises(IdleSettingError, match=words):
+        list(validate(Config.model_validate({**MINIMAL, "train": train}), Console(quiet=True), features=features))

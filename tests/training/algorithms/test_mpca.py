@@ -100,7 +100,7 @@ def test_weights_are_the_steps_of_the_workers() -> None:
     for weighted in (True, False):
         problem, watcher = LinearGradients(workers=2, steps=40, seed=7), Watcher()
         problem.pulls[0], problem.pulls[1] = 1.0, -1.0
-        chosen = MPCA | SGD | NO_RAMPS | {"weighted": weighted, "gamma": 0.0}
+        chosen = MPCA | SGD | NO_RAMPS | {"weighted": weighted, "gamma": 0.0, "gamma_ramp": 20}
         seen: list[float] = []
 
         def look(rank: int, step: int, algorithm: Any, seen: list[float] = seen, watcher: Watcher = watcher) -> None:

@@ -92,7 +92,7 @@ def test_the_best_continue() -> None:
         ({"learning_rate": [0.0]}, "greater than 0"),
         ({"depths": [4]}, "4 layers, but hidden has widths for 3"),
         ({"search": "random"}, "needs num_trials"),
-        ({"num_trials": 4}, "num_trials has no effect on search: grid"),
+        ({"num_trials": 4}, "num_trials: .* has no effect: it needs search: random"),
         ({"search": "halving", "epochs": [5, 10]}, "to one number, the highest"),
         ({"folds": 1}, "greater than or equal to 2"),
         ({"width": [4]}, "Extra inputs"),
