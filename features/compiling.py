@@ -26,11 +26,14 @@ from types import FunctionType
 from typing import Any, ClassVar, Final, TypeVar, cast
 
 import numba
-from numba.core import entrypoints
+from numba.core import config, entrypoints
 from numba.core.caching import UserProvidedCacheLocator
 
 # Kernels take plain arrays. So numba need not import its extensions for awkward and vector, which takes a second.
 entrypoints._already_initialized = True
+# A file of that name in the current folder has no influence.
+config._config_fname = os.devnull
+config.reload_config()  # type: ignore[no-untyped-call]
 
 #: They set options too, and serve other packages.
 _DECORATORS: Final = inspect.getsource(sys.modules[__name__])

@@ -1,21 +1,36 @@
-"""`python -m pipeline`."""
-
-from __future__ import annotations
+"""`python -m pipeline` and `hep-pipeline`."""
 
 import os
-import signal
-from types import FrameType
+import sys
+
+# A `features.py` or `signal.py` in the current folder, or in PYTHONPATH, must not take the place of what we import.
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - loads nothing
+_FOREIGN = {os.path.abspath(each) for each in os.environ.get("PYTHONPATH", "").split(os.pathsep)}  # noqa: PTH100
+sys.path[:] = [_ROOT, *(each for each in sys.path[0 if sys.flags.safe_path else 1 :] if each not in _FOREIGN)]
+
+import signal  # noqa: E402
+
+from ingestion.environment import enter  # noqa: E402
 
 
-def _end_at_once(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of signal handlers
+def _end_at_once(number: int, frame: object) -> None:  # noqa: ARG001 - the signature of signal handlers
     """End at an interrupt during the imports, before any work has begun."""
     os.write(2, b"\ninterrupted\n")
     os._exit(130)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run the command line in an environment that changes no result."""
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, _end_at_once)
-    from pipeline.cli import main
+    enter()
+    if sys.path.count(_ROOT) > 1:
+        # Installed packages stand behind the standard library.
+        del sys.path[0]
+    from pipeline.cli import main as run  # noqa: PLC0415 - with the environment of `enter`
 
+    run()
+
+
+if __name__ == "__main__":
     main()

@@ -16,7 +16,7 @@ from pyspark import SparkContext
 from ingestion.files import FileInfo, SourceFile, expand, inventory
 from ingestion.settings import IngestSettings, SampleSettings
 from pipeline.configuration.shell_sections import SparkSettings
-from pipeline.machine.spark_session import SparkProvider
+from pipeline.machine.spark_session import JVM_VARIABLE, SparkProvider
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLES = ROOT / "samples"
@@ -102,5 +102,5 @@ def own_interpreter() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])))
         patch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
-        patch.setenv("SPARK_SUBMIT_OPTS", BRIEF_JVM)
+        patch.setenv(JVM_VARIABLE, BRIEF_JVM)
         yield

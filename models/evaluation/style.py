@@ -17,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.style import context
 
 COLOURS: Final = ("#3f90da", "#bd1f01", "#ffa90e", "#832db6", "#94a4a2", "#a96b59")
 GREY: Final = "#717581"
@@ -77,7 +78,8 @@ def styled(draw: Callable[_P, _R]) -> Callable[_P, _R]:
 
     @wraps(draw)
     def drawn(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with mpl.rc_context(style()):
+        # Settings of a user's `matplotlibrc` do not count.
+        with context(["default", style()]):
             return draw(*args, **kwargs)
 
     return drawn

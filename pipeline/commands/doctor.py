@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from ingestion.environment import noted
 from ingestion.secrets import redact_all
 from pipeline.errors import MachineError
 from pipeline.machine.doctor import Finding, Need, Severity, render
@@ -15,6 +17,8 @@ class Diagnosis(NamedTuple):
     """Findings, and without errors the result of a test of the ranks."""
 
     findings: list[Finding]
+    ignored: str | None = None
+    """What of the environment has no influence, of what is there."""
     zlib: str | None = None
     threads: str | None = None
     devices: str | None = None
@@ -42,8 +46,12 @@ def doctor(run_folder: RunFolder, say: Callable[[str], None]) -> Diagnosis:
         run_folder: The run folder.
         say: Called with each finding.
     """
-    found = Diagnosis(run_folder.examine(list(Need)))
+    is_local = run_folder.config.spark.master.startswith("local")
+    ignored = ", ".join(noted(os.environ, local_spark=is_local))
+    found = Diagnosis(run_folder.examine(list(Need)), ignored and f"ignored of the environment: {ignored}")
     say(render(found.findings))
+    if ignored:
+        say(str(found.ignored))
     return _try(found, run_folder, say) if found.is_well else found
 
 

@@ -185,42 +185,6 @@ def check_java(machine: Machine, _: PlannedUse) -> Finding | None:
     return _error(problem, _JAVA_FIX)
 
 
-def check_spark_home(machine: Machine, plan: PlannedUse) -> Finding | None:
-    """A SPARK_HOME that is not the installed pyspark.
-
-    pyspark would start the JVM of that Spark, whose version does not fit pyspark. In local mode the session builder
-    sets SPARK_HOME, so the value of the user has no effect.
-    """
-    if machine.spark_home is None or machine.spark_home == machine.pyspark_home:
-        return None
-    value = machine.env.get("SPARK_HOME", machine.spark_home)
-    severity, outcome = (
-        (Severity.WARNING, "it is ignored in local mode")
-        if plan.is_local
-        else (Severity.ERROR, "its JVM would run under another version's Python")
-    )
-    problem = f"SPARK_HOME is {value}, not the installed pyspark: {outcome}."
-    return Finding("", severity, problem, "Run `unset SPARK_HOME`.")
-
-
-def check_spark_python(machine: Machine, plan: PlannedUse) -> Finding | None:
-    """PYSPARK_PYTHON or PYSPARK_DRIVER_PYTHON that name another interpreter.
-
-    Workers of another Python lack our packages; seen: "No module named 'pyarrow'" from a worker. In local mode the
-    session builder sets both. On a cluster the path on the executors may differ, so this is a warning there too.
-    """
-    if not machine.foreign_pythons:
-        return None
-    names = " and ".join(f"{name} ({value})" for name, value in machine.foreign_pythons.items())
-    outcome = (
-        "ignored in local mode"
-        if plan.is_local
-        else "correct only if that path on the executors holds the same packages"
-    )
-    problem = f"{names} is another Python than this one, {outcome}."
-    return _warning(problem, f"Run `unset {' '.join(machine.foreign_pythons)}`.")
-
-
 def check_host_name(machine: Machine, plan: PlannedUse) -> Finding | None:
     """A host name without an address.
 
@@ -375,7 +339,7 @@ def check_temp_usable(machine: Machine, plan: PlannedUse) -> Finding | None:
 
 _CHECKS: Final[dict[Need, Sequence[Callable[[Machine, PlannedUse], Finding | None]]]] = {
     Need.ALWAYS: (check_python, check_packages, check_disk, check_spaces),
-    Need.SPARK: (check_java, check_spark_home, check_spark_python, check_host_name),
+    Need.SPARK: (check_java, check_host_name),
     Need.MPI: (
         *(check_mpirun, check_slots, check_root, check_nested_mpi, check_slurm),
         *(check_shared_memory, check_temp_length, check_temp_usable),

@@ -1,6 +1,5 @@
 """The facts about this machine that the doctor checks; only `java -version` is started for them."""
 
-import importlib.util
 import os
 import re
 import shutil
@@ -16,10 +15,10 @@ from typing import Final
 
 from packaging.requirements import Requirement
 
+from ingestion.environment import LOCAL_SPARK, ignored
 from pipeline.runs.provenance import DISTRIBUTION, installed_version
 from training.cores import usable_cores
 
-INTERPRETER_VARIABLES: Final = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 _JAVA_TIMEOUT_SECONDS: Final = 20
 _PATH_MAX: Final = 4096
 _LARGEST_PID: Final = 2**22
@@ -46,9 +45,6 @@ class Machine:
         run_dir: Folder of the run; need not exist yet.
         free_bytes: Free bytes on the disk of the run folder.
         unmet: Unmet requirements of this project with the installed versions; None for missing packages.
-        pyspark_home: Folder of the installed pyspark, links resolved; None if there is none.
-        spark_home: Folder of SPARK_HOME, links resolved; None if it is not set.
-        foreign_pythons: Which of PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON name another interpreter.
         python: This interpreter.
         python_version: Its version, major and minor.
     """
@@ -68,9 +64,6 @@ class Machine:
     run_dir: Path
     free_bytes: int
     unmet: Mapping[str, str | None]
-    pyspark_home: Path | None
-    spark_home: Path | None
-    foreign_pythons: Mapping[str, str]
     python: Path
     python_version: tuple[int, int]
 
@@ -87,14 +80,14 @@ def read_machine(*, run_dir: Path, env: Mapping[str, str] | None = None) -> Mach
     """
     env = dict(os.environ if env is None else env)
     java = find_java(env)
+    without_site = {name: env[name] for name in env.keys() - set(ignored(LOCAL_SPARK, env))}
     host_name = socket.gethostname()
     temp_dir = mpi_temp_dir(env)
     python = Path(sys.executable)
-    spark_home = env.get("SPARK_HOME")
     return Machine(
         env=env,
         java=java,
-        java_version=None if java is None else _asked_once(java, frozenset(env.items())),
+        java_version=None if java is None else _asked_once(java, frozenset(without_site.items())),
         host_name=host_name,
         host_resolves=_resolves(host_name),
         mpirun=_find_mpirun(python, env),
@@ -107,13 +100,6 @@ def read_machine(*, run_dir: Path, env: Mapping[str, str] | None = None) -> Mach
         run_dir=run_dir,
         free_bytes=shutil.disk_usage(_nearest_existing(run_dir)).free,
         unmet=_unmet_requirements(),
-        pyspark_home=_pyspark_home(),
-        spark_home=Path(spark_home).resolve() if spark_home else None,
-        foreign_pythons={
-            name: env[name]
-            for name in INTERPRETER_VARIABLES
-            if env.get(name) and not is_same_interpreter(env[name], python, env)
-        },
         python=python,
         python_version=sys.version_info[:2],
     )
@@ -176,18 +162,6 @@ def longest_temp_path(host_name: str, *, pid: int = _LARGEST_PID) -> int:
     return _PATH_MAX - 1 - len(f"/ompi.{pid}/1/pmix-gds-shmem2.{job}.session.ffffffff.{pid}".encode())
 
 
-def is_same_interpreter(command: str, python: Path, env: Mapping[str, str]) -> bool:
-    """Whether a command, as a path or as a name on the PATH, starts this interpreter.
-
-    The folders must agree too: the pythons of two virtual environments link to the same binary.
-    """
-    found = shutil.which(command, path=env.get("PATH"))
-    if found is None:
-        return False
-    other = Path(found)
-    return other.parent.resolve() == python.parent.resolve() and other.resolve() == python.resolve()
-
-
 def _find_mpirun(python: Path, env: Mapping[str, str]) -> Path | None:
     # The same search as in training.launching.launcher, whose import would import torch.
     beside = python.parent / "mpirun"
@@ -237,9 +211,3 @@ def _unmet(requirements: tuple[str, ...]) -> Mapping[str, str | None]:
             if version is None or not wanted.specifier.contains(version, prereleases=True):
                 unmet[str(wanted)] = version
     return unmet
-
-
-def _pyspark_home() -> Path | None:
-    # Without an import, which takes a second.
-    spec = importlib.util.find_spec("pyspark")
-    return Path(spec.origin).resolve().parent if spec and spec.origin else None

@@ -19,6 +19,7 @@ import psutil
 from py4j.protocol import Py4JError, Py4JJavaError
 from pydantic import SecretStr
 
+from ingestion.environment import LOCAL_SPARK, ignored
 from pipeline.configuration.shell_sections import SparkSettings
 from pipeline.errors import MachineError, SparkJobError
 from pipeline.machine.shared_storage import refuse_unshared
@@ -37,6 +38,8 @@ _SECONDS_BETWEEN_LOOKS: Final = 0.5
 _SECONDS_FOR_TASKS_TO_END: Final = 10.0
 _SECONDS_FOR_WORKERS_TO_END: Final = 0.5
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
+#: Further options of the driver's JVM.
+JVM_VARIABLE: Final = "HEP_PIPELINE_JVM_OPTIONS"
 #: The JVM prints this at every start, since Spark requests its vector module.
 _NO_NEWS: Final = b"WARNING: Using incubator modules"
 
@@ -203,22 +206,17 @@ def _start(settings: SparkSettings) -> SparkContext:
         "spark.barrier.sync.timeout": "300",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
-    }
-    environment: dict[str, str | None] = {
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "PYSPARK_PYTHON": settings.executor_python or sys.executable,
+        "spark.driver.extraJavaOptions": " ".join(
+            [f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}", os.environ.get(JVM_VARIABLE, "")]
+        ),
     }
     if settings.master.startswith("local"):
-        # Another Spark in SPARK_HOME, a host name without an address, and arguments for another application must have
-        # no effect here.
-        environment |= {
-            "SPARK_HOME": str(Path(pyspark.__file__).parent),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "PYSPARK_SUBMIT_ARGS": None,
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
-        }
         properties |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        # Readers of hdfs:// in the Python workers need what the JVM must not have.
+        properties |= {
+            f"spark.executorEnv.{name}": os.environ[name]
+            for name in ignored({"Hadoop": LOCAL_SPARK["Hadoop"]}, os.environ)
+        }
     for key, value in settings.conf.items():
         properties[key] = value.get_secret_value() if isinstance(value, SecretStr) else value
     conf = SparkConf().setMaster(settings.master).setAppName("hep-pipeline").setAll(list(properties.items()))
@@ -230,7 +228,7 @@ def _start(settings: SparkSettings) -> SparkContext:
         return SparkContext.getOrCreate(conf)
 
     try:
-        with _environment(environment):
+        with _environment(_variables(settings, Path(pyspark.__file__).parent)):
             context = _away_from_main_thread(start)
     except Exception as cause:
         raise MachineError(
@@ -238,6 +236,23 @@ def _start(settings: SparkSettings) -> SparkContext:
             f"Run `python -m pipeline doctor`."
         ) from cause
     return context
+
+
+def _variables(settings: SparkSettings, home: Path) -> dict[str, str | None]:
+    """What the JVM has otherwise than this process: our own Spark, on this machine without settings of a site."""
+    changes: dict[str, str | None] = {
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": settings.executor_python or sys.executable,
+        "SPARK_HOME": str(home),
+    }
+    if settings.master.startswith("local"):
+        # A host name may have no address.
+        here = {"SPARK_CONF_DIR": str(_LOG_SETTINGS.parent), "SPARK_LOCAL_IP": "127.0.0.1"}
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+        return dict.fromkeys(ignored(LOCAL_SPARK, os.environ)) | changes | here | {"PYTHONPATH": path}
+    if site := os.environ.get("SPARK_HOME"):
+        changes["SPARK_CONF_DIR"] = os.environ.get("SPARK_CONF_DIR", str(Path(site, "conf")))
+    return changes
 
 
 @contextmanager

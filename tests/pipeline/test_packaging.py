@@ -25,7 +25,9 @@ BUILD = "import setuptools.build_meta as backend, sys; backend.build_wheel(sys.a
 def tracked_files() -> set[str]:
     git = shutil.which("git")
     assert git
-    listed = subprocess.run([git, "-C", ROOT, "ls-files", "-z", *PACKAGES], capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        [git, "-C", ROOT, "ls-files", "-z", *PACKAGES, "hep_pipeline.py"], capture_output=True, text=True, check=True
+    )
     # Files that are moved but not committed are no longer there.
     return {name for name in listed.stdout.split("\0") if name and (ROOT / name).exists()}
 

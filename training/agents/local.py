@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ingestion.environment import PROGRAM
 from training.agents.lifelines import AgentId
 from training.agents.messages import Given, Install, Message, ask
 from training.errors import LaunchError
@@ -89,7 +90,7 @@ def start_agent(home: Home, start: AgentStart, joint: list[Install]) -> None:
     with argument.with_suffix(".log").open("wb") as log:
         # The end of the task, and of its executor, must not reach it: its lifeline does.
         subprocess.Popen(
-            [sys.executable, "-m", "training.agents.agent_process", str(argument)],
+            [*PROGRAM, "training.agents.agent_process", str(argument)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from ingestion.environment import PROGRAM
 from training.errors import DivergedError, LaunchError, StalledError, TrainingError
 from training.launching.rank import RunSpec, train
 from training.launching.rank_reports import LaunchFiles, raise_described, told_of_loss
@@ -239,7 +240,7 @@ def rank_command(settings: TrainSettings, spec_path: Path, where: Sequence[str] 
     """
     if settings.launcher == "spark-agents":
         raise LaunchError("train.launcher: spark-agents is for `train` only; use mpirun, srun or spark here.")
-    worker = [sys.executable, "-m", "training.launching.rank_process", str(spec_path), "--launched"]
+    worker = [*PROGRAM, "training.launching.rank_process", str(spec_path), "--launched"]
     if settings.launcher == "srun":
         srun = shutil.which("srun")
         if srun is None:

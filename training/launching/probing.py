@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import torch
 
+from ingestion.environment import PROGRAM
 from training.errors import LaunchError
 from training.launching.launcher import Hosts, no_hosts, rank_command, rank_environment
 from training.settings import TrainSettings
@@ -67,7 +68,7 @@ def _answer(
             command = rank_command(settings, Path(), where)
             launcher = command[: command.index(sys.executable)]
             done = subprocess.run(
-                [*launcher, sys.executable, "-m", module, *arguments],
+                [*launcher, *PROGRAM, module, *arguments],
                 env=rank_environment(threads=settings.threads),
                 capture_output=True,
                 text=True,

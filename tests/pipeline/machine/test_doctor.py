@@ -15,7 +15,6 @@ from pipeline.machine.facts import Machine, longest_temp_path
 MIB = 2**20
 GIB = 2**30
 JAVA_17 = 'openjdk version "17.0.15" 2025-04-15\nOpenJDK Runtime Environment (build 17.0.15+6)'
-PYSPARK = Path("/env/lib/pyspark")
 STANDALONE = {"spark_master": "spark://head:7077"}
 TWO = {"workers": 2}
 BOTH_BACKINGS = {
@@ -42,9 +41,6 @@ def make_machine(**facts: Any) -> Machine:
         "run_dir": Path("/home/ada/pipeline/runs/one"),
         "free_bytes": 100 * GIB,
         "unmet": {},
-        "pyspark_home": PYSPARK,
-        "spark_home": None,
-        "foreign_pythons": {},
         "python": Path("/env/bin/python"),
         "python_version": (3, 11),
     }
@@ -108,42 +104,6 @@ WRONG: list[tuple[str, dict[str, Any], dict[str, Any], str, Severity, str, str]]
         Severity.ERROR,
         "prints no version",
         "JAVA_HOME",
-    ),
-    (
-        "foreign SPARK_HOME, local",
-        {"spark_home": Path("/opt/spark"), "env": {"SPARK_HOME": "/opt/spark"}},
-        {},
-        "spark-home",
-        Severity.WARNING,
-        "SPARK_HOME is /opt/spark, not the installed pyspark: it is ignored",
-        "unset SPARK_HOME",
-    ),
-    (
-        "foreign SPARK_HOME, cluster",
-        {"spark_home": Path("/opt/spark"), "env": {"SPARK_HOME": "/opt/spark"}},
-        STANDALONE,
-        "spark-home",
-        Severity.ERROR,
-        "/opt/spark",
-        "unset SPARK_HOME",
-    ),
-    (
-        "foreign PYSPARK_PYTHON, local",
-        {"foreign_pythons": {"PYSPARK_PYTHON": "python3.9"}},
-        {},
-        "spark-python",
-        Severity.WARNING,
-        "PYSPARK_PYTHON (python3.9) is another Python than this one, ignored",
-        "unset PYSPARK_PYTHON`",
-    ),
-    (
-        "both pythons foreign, cluster",
-        {"foreign_pythons": {"PYSPARK_PYTHON": "/a/python", "PYSPARK_DRIVER_PYTHON": "jupyter"}},
-        STANDALONE,
-        "spark-python",
-        Severity.WARNING,
-        "executors",
-        "unset PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON",
     ),
     (
         "unknown host name, local",
@@ -319,7 +279,6 @@ RIGHT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"java_version": f"Picked up JAVA_TOOL_OPTIONS: -Dx=1\n{JAVA_17}"},
         {},
     ),
-    ("our own SPARK_HOME", {"spark_home": PYSPARK, "env": {"SPARK_HOME": str(PYSPARK)}}, STANDALONE),
     ("no mpirun, one worker", {"mpirun": None}, {}),
     ("a worker per core", {"cores": 2}, TWO),
     ("root, one worker", {"is_root": True}, {}),

@@ -15,7 +15,6 @@ from pipeline.machine.doctor import Finding, Need, PlannedUse, Severity, examine
 from pipeline.machine.facts import (
     ask_java,
     find_java,
-    is_same_interpreter,
     java_major,
     longest_temp_path,
     mpi_temp_dir,
@@ -50,8 +49,6 @@ def test_this_machine_can_run_spark_locally(tmp_path: Path) -> None:
     assert [found for found in findings if found.severity == Severity.ERROR] == []
     assert machine.cores >= 1
     assert machine.free_bytes > 0
-    assert machine.pyspark_home is not None
-    assert (machine.pyspark_home / "bin" / "spark-submit").exists()
     assert (machine.checkout / "pipeline" / "cli.py").exists()
     assert machine.python_version == sys.version_info[:2]
 
@@ -73,7 +70,7 @@ def find(tmp_path: Path) -> Callable[..., list[Finding]]:
 
     def examine_with(**env: str) -> list[Finding]:
         machine = read_machine(run_dir=tmp_path, env={**os.environ, **env})
-        return [found for found in examine(machine, [Need.SPARK]) if found.check in {"java", "spark-python"}]
+        return [found for found in examine(machine, [Need.SPARK]) if found.check == "java"]
 
     return examine_with
 
@@ -117,30 +114,6 @@ def test_java_that_cannot_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("pipeline.machine.facts._JAVA_TIMEOUT_SECONDS", 0.2)
     sleeps = make_java(tmp_path / "sleeps", "#!/bin/sh\nexec sleep 30\n")
     assert ask_java(sleeps, {"PATH": "/usr/bin:/bin"}) is None
-
-
-def test_foreign_and_own_pyspark_python(tmp_path: Path, find: Callable[..., list[Finding]]) -> None:
-    foreign = tmp_path / "python3.9"
-    foreign.symlink_to(sys.executable)  # as the python of another virtual environment
-    assert [found.check for found in find(PYSPARK_PYTHON=str(foreign))] == ["spark-python"]
-    assert [found.check for found in find(PYSPARK_DRIVER_PYTHON="no-such-python")] == ["spark-python"]
-    assert find(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON="") == []
-
-
-def test_same_interpreter_by_name(tmp_path: Path) -> None:
-    python, other = tmp_path / "a" / "python", tmp_path / "b" / "python"
-    for path in (python, other):
-        make_java(path.parent, "").rename(path)
-    (python.parent / "python3").symlink_to("python")
-    assert is_same_interpreter("python3", python, {"PATH": str(python.parent)})
-    assert not is_same_interpreter("python", python, {"PATH": str(other.parent)})
-
-
-def test_own_spark_home(tmp_path: Path) -> None:
-    home = read_machine(run_dir=tmp_path).pyspark_home
-    (tmp_path / "link").symlink_to(str(home))
-    assert read_machine(run_dir=tmp_path, env={"SPARK_HOME": str(tmp_path / "link")}).spark_home == home
-    assert read_machine(run_dir=tmp_path, env={"SPARK_HOME": ""}).spark_home is None
 
 
 @pytest.mark.parametrize(
@@ -197,9 +170,7 @@ def test_a_checkout_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.Mo
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr("pipeline.machine.facts.metadata.requires", missing)
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    machine = read_machine(run_dir=tmp_path)
-    assert (machine.unmet, machine.pyspark_home) == ({}, None)
+    assert read_machine(run_dir=tmp_path).unmet == {}
 
 
 def test_this_environment_has_what_pyproject_asks_for(tmp_path: Path) -> None:

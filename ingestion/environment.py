@@ -1,0 +1,148 @@
+"""What of the environment may influence a run: one table, applied where a process of ours starts.
+
+Variables of no row are left alone: HOME, PATH, TMPDIR, LD_LIBRARY_PATH, JAVA_HOME, TZ, proxies and certificates,
+credentials and settings of storage (AWS_*, XRD_*, KRB5CCNAME, FSSPEC_*, ~/.aws, ~/.config/fsspec, ~/.netrc),
+CUDA_VISIBLE_DEVICES, MLFLOW_*, MPI's, and ours, HEP_PIPELINE_*.
+
+`python -m pipeline` calls `enter` before its other imports. `python -m ingestion.environment MODULE ...` does so for a
+program that mpirun, srun or an executor starts, perhaps on another host. Spark's JVM: `pipeline.machine.spark_session`.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Final, NamedTuple
+
+
+class Row(NamedTuple):
+    """Variables that a run ignores."""
+
+    names: tuple[str, ...]
+    """Their names, with wildcards."""
+    kept: tuple[str, ...] = ()
+    """Those of them that count."""
+
+
+#: What every process of ours ignores, by what would read it.
+EVERYWHERE: Final = {
+    # Modules of users and sites would replace ours and those that we need; -O, -W and other switches change libraries.
+    # No result depends on the seed of hashes, which executors of Spark must have in common.
+    "Python": Row(
+        ("PYTHON*",),
+        kept=(
+            *("PYTHONHOME", "PYTHONNOUSERSITE", "PYTHONUSERBASE", "PYTHONPLATLIBDIR", "PYTHONHASHSEED"),
+            *("PYTHONIOENCODING", "PYTHONUNBUFFERED", "PYTHONFAULTHANDLER"),
+            *("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"),
+        ),
+    ),
+    "the shell": Row(("BASH_ENV", "ENV", "CDPATH", "SHELLOPTS", "BASHOPTS", "BASH_FUNC_*")),
+    # Java names no file with letters that the locale lacks.
+    "the locale": Row(("LANG", "LANGUAGE", "LC_*")),
+    "matplotlib": Row(("MPLBACKEND", "MATPLOTLIBRC", "SOURCE_DATE_EPOCH")),
+    # `train.threads` is the number of threads.
+    "OpenMP, BLAS": Row(
+        ("OMP_*", "GOMP_*", "KMP_*", "MKL_*", "OPENBLAS_*", "GOTO_*", "BLIS_*", "VECLIB_*", "NUMEXPR_*", "LIBOMP*")
+    ),
+    "numba": Row(("NUMBA_*",), kept=("NUMBA_CACHE_DIR",)),
+    "numpy, scipy, pandas": Row(("NPY_*", "NUMPY_*", "SCIPY_*", "SKLEARN_*", "JOBLIB_*", "LOKY_*", "PANDAS_*")),
+    "torch": Row(("TORCH_*", "PYTORCH_*", "ATEN_*", "DNNL_*", "ONEDNN_*", "CUBLAS_*", "CUDNN_*", "NVIDIA_TF32_*")),
+    "ONNX": Row(("ORT_*", "ONNX_*", "PROTOCOL_BUFFERS_*")),
+    "Keras": Row(("KERAS_*", "TF_*")),
+    "Arrow": Row(("ARROW_*", "PYARROW_*", "HDF5_*"), kept=("ARROW_LIBHDFS_DIR",)),
+    "Pythia": Row(("PYTHIA8*",)),
+    "PySpark": Row(("PYSPARK_*",)),
+    "the command line": Row(("_TYPER_*", "TYPER_*", "PYDANTIC_*")),
+}
+#: What Spark ignores where its master is `local`; on a cluster the settings of the site count.
+LOCAL_SPARK: Final = {
+    "Spark": Row(("SPARK_*", "PYSPARK_*")),
+    "Hadoop": Row(("HADOOP_*", "HDFS_*", "YARN_*", "HIVE_*")),
+    "Java": Row(("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS", "JAVA_OPTS", "CLASSPATH")),
+}
+#: Files of users and sites that count as little, from the current folder or the home folder.
+FILES: Final = ("matplotlibrc", "~/.config/matplotlib/matplotlibrc", ".numba_config.yaml")
+#: What a process of ours has instead.
+_SET: Final = {"LC_ALL": "C.UTF-8", "MPLBACKEND": "agg", "PYTHONSAFEPATH": "1"}
+#: Names that were there and are ignored, for `doctor`.
+_NOTED: Final = "HEP_PIPELINE_IGNORED"
+#: The folder with our packages.
+_ROOT: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - pathlib takes time
+#: The start of a command line for a module of ours, with its arguments.
+PROGRAM: Final = (sys.executable, "-P", "-m", "ingestion.environment")
+#: What launchers set for the programs that they start.
+_OF_LAUNCHERS: Final = ("PYTHONPATH", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def ignored(rows: Mapping[str, Row], names: Iterable[str]) -> Iterator[str]:
+    """Those of some variables that rows of a table ignore.
+
+    Examples:
+        >>> list(ignored(EVERYWHERE, ["HOME", "OMP_NUM_THREADS", "PYTHONHASHSEED", "PYTHONPATH"]))
+        ['OMP_NUM_THREADS', 'PYTHONPATH']
+    """
+    for name in names:
+        if any(_matches(name, row.names) and not _matches(name, row.kept) for row in rows.values()):
+            yield name
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def cleaned(before: Mapping[str, str], *, kept: Collection[str] = ()) -> dict[str, str]:
+    """The environment of a process of ours.
+
+    Args:
+        before: The environment that it was started with.
+        kept: Names that count nevertheless.
+    """
+    own = _SET if _is_installed() else {**_SET, "PYTHONPATH": _ROOT}
+    own = {name: value for name, value in own.items() if name not in kept}
+    without = {name for name in ignored(EVERYWHERE, before) if name not in kept}
+    # Nearly everyone has a UTF-8 locale, which changes nothing.
+    noted = {name for name in without if before[name] not in {"", own.get(name)} and not before[name].endswith("UTF-8")}
+    noted.update(before.get(_NOTED, "").split())
+    after = {name: value for name, value in before.items() if name not in without} | own
+    return after | ({_NOTED: " ".join(sorted(noted))} if noted else {})
+
+
+def noted(env: Mapping[str, str], *, local_spark: bool) -> list[str]:
+    """Variables and files that are there, and that this process and its Spark ignore."""
+    of_spark = [name for name in ignored(LOCAL_SPARK, env) if local_spark and env[name]]
+    files = [name for name in FILES if os.path.exists(os.path.expanduser(name))]  # noqa: PTH110, PTH111 - as above
+    return [*env.get(_NOTED, "").split(), *of_spark, *files]
+
+
+def enter(*, kept: Collection[str] = ()) -> None:
+    """Clean the environment of this process; start Python again if it read what is ignored already.
+
+    The processes that it starts find our own modules and the installed ones, never those of the current folder.
+    """
+    after = cleaned(os.environ, kept=kept)
+    has_read = {name for name in ignored({"Python": EVERYWHERE["Python"]}, os.environ) if name not in kept}
+    has_read = {name for name in has_read if os.environ[name] and os.environ[name] != after.get(name)}
+    if (has_read or sys.getfilesystemencoding() != "utf-8") and sys.executable:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], after)  # noqa: S606 - our own words
+    os.environ |= after
+    for name in os.environ.keys() - after.keys():
+        del os.environ[name]
+    # Files that their owner cannot read or write are of no use.
+    os.umask(os.umask(0o022) & 0o077)
+
+
+def _is_installed() -> bool:
+    """Whether our packages lie among the installed ones, which stand behind the standard library."""
+    return os.path.basename(_ROOT) in {"site-packages", "dist-packages"}  # noqa: PTH119 - as above
+
+
+if __name__ == "__main__":
+    enter(kept=_OF_LAUNCHERS)
+    del sys.argv[0]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
