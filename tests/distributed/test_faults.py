@@ -77,7 +77,7 @@ def rank_processes(folder: Path) -> list[psutil.Process]:
     return [
         process
         for process in processes_of(folder)
-        if "training.launching.rank_process" in " ".join(process.info["cmdline"][:4])
+        if "training.launching.rank_process" in " ".join(process.info["cmdline"][:5])
     ]
 
 

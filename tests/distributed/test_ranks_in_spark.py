@@ -32,7 +32,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
 
 
 def rank_processes(out: Path) -> list[psutil.Process]:
-    return [each for each in processes_of(out) if "training.launching.rank_process" in each.info["cmdline"][:4]]
+    return [each for each in processes_of(out) if "training.launching.rank_process" in each.info["cmdline"][:5]]
 
 
 def test_a_run_in_the_slots_of_spark_survives_the_loss_of_a_slot_and_equals_one_by_mpirun(
