@@ -30,8 +30,10 @@ class Copies(NamedTuple):
 
     entries: NDArray[np.int64]
     """(num_copies,) entries in the file of the part."""
-    first: tuple[int, int]
-    """Number of the part, and entry, of the original of the first copy."""
+    parts: NDArray[np.int64]
+    """(num_copies,) number of the part of each original."""
+    originals: NDArray[np.int64]
+    """(num_copies,) entry of each original in the file of its part."""
 
 
 def event_keys(scalars: Mapping[str, NDArray[np.floating]], collections: Mapping[str, Jagged]) -> UInt64s:
@@ -95,10 +97,11 @@ def find_copies(parts: Sequence[tuple[Path, int]]) -> dict[int, Copies]:
     found = {}
     for number, (begin, end) in enumerate(pairwise(np.searchsorted(copies, starts))):
         if begin < end:
-            original = originals[copies[begin]]
-            first = int(np.searchsorted(starts, original, side="right")) - 1
-            entry = int(original - starts[first]) + parts[first][1]
-            found[number] = Copies(copies[begin:end] - starts[number] + parts[number][1], (first, entry))
+            own = originals[copies[begin:end]]
+            place_of = np.searchsorted(starts, own, side="right") - 1
+            # How far the entries of each part are from its places among all keys.
+            shift = np.array([first for _, first in parts]) - starts[:-1]
+            found[number] = Copies(copies[begin:end] + shift[number], place_of, own + shift[place_of])
     return found
 
 

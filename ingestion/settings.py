@@ -127,7 +127,7 @@ class IngestSettings(StrictSettings):
     """Highest number of files that `on_bad_file: skip` may skip; with more, the run fails."""
     on_duplicate: OnDuplicate = OnDuplicate.FAIL
     """What to do with events whose content another file holds too, as after `hadd` or a skim: `fail`, or `drop` the
-    copies. Copies would be in the training and the test split at once."""
+    copies. Copies would be in the training and the test split at once. An event in two classes always fails."""
     settle_seconds: float = Field(default=0.0, ge=0)
     """Age up to which an unreadable local file counts as still being written and is left for the next run [s]. The age
     is the time since its last change; 0 means never."""

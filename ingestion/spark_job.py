@@ -185,20 +185,25 @@ def _copied(
     """The ranges to read again without their copies; of several copies the first in the config stays.
 
     Raises:
-        ConflictingFilesError: There are copies, and they are not to be dropped.
+        ConflictingFilesError: There are copies, and they are not to be dropped, or one is in two classes.
     """
     place = {info.uuid: number for number, info in enumerate(infos)}
     ordered = sorted(parts, key=lambda part: (place[part.file_uuid], part.start))
     copies = find_copies([(part.keys_file(out_dir), part.start) for part in ordered])
     info_of = [infos[place[part.file_uuid]] for part in ordered]
-    if copies and settings.on_duplicate is OnDuplicate.FAIL:
-        total = sum(len(each.entries) for each in copies.values())
-        number, (entries, (original, entry)) = next(iter(copies.items()))
-        first, copy = info_of[original].place, info_of[number].place
+    labels = np.array([info.label for info in info_of])
+    for number, (entries, of, originals) in copies.items():
+        in_two_classes = labels[of] != labels[number]
+        if settings.on_duplicate is OnDuplicate.DROP and not in_two_classes.any():
+            continue
+        total, shown = sum(len(each.entries) for each in copies.values()), int(in_two_classes.argmax())
+        way_out = ", or set ingest.on_duplicate: drop to keep the first of each"
+        if in_two_classes.any():
+            way_out = ": these are in two classes, and the order of the samples would choose one"
         raise ConflictingFilesError(
-            f"{total} event{'s are' if total > 1 else ' is'} there twice: entry {entries[0]} of {copy} equals entry "
-            f"{entry} of {first}. Copies of an event cross the splits and count twice. Take one of the files out "
-            f"(after hadd or a skim), or set ingest.on_duplicate: drop to keep the first of each."
+            f"{total} event{'s are' if total > 1 else ' is'} there twice: entry {entries[shown]} of "
+            f"{info_of[number].place} equals entry {originals[shown]} of {info_of[of[shown]].place}. Copies of an "
+            f"event cross the splits and count twice. Take one of the files out (after hadd or a skim){way_out}."
         )
     return [
         EntryRange(info_of[number], ordered[number].start, ordered[number].stop, tuple(each.entries.tolist()))

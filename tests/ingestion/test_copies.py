@@ -17,7 +17,7 @@ from ingestion.settings import IngestSettings, OnDuplicate, SampleSettings
 from ingestion.spark_job import EarlierParts, IngestResult, ingest
 from ingestion.tally import by_sample
 
-SAMPLES = [SampleSettings(name=name, label=label, files=["-"]) for label, name in enumerate(("a", "b"))]
+SAMPLES = [SampleSettings(name=name, label=label, files=["-"]) for name, label in {"a": 0, "b": 0, "other": 1}.items()]
 
 
 def event(number: int) -> Row:
@@ -32,7 +32,8 @@ def run(out: Path, *files: tuple[str, Path], earlier: EarlierParts | None = None
     infos = inventory([SourceFile(sample, labels[sample], str(path)) for sample, path in files], settings).infos
     out.mkdir(parents=True)
     here: Any = Here()
-    return ingest(here, infos, SAMPLES, settings, out, done=here, num_tasks=int, earlier=earlier)
+    samples = [sample for sample in SAMPLES if sample.name in dict(files) or not sample.label]
+    return ingest(here, infos, samples, settings, out, done=here, num_tasks=int, earlier=earlier)
 
 
 @pytest.fixture
@@ -62,6 +63,15 @@ def test_copies_in_another_file_are_an_error_that_names_both(
     assert words.startswith("17 events are there twice: entry 0 of sample 'b': ")
     assert f"{merged} equals entry 0 of sample 'b': {other}" in words
     assert "on_duplicate: drop" in words
+
+
+def test_the_order_of_the_samples_chose_the_class_of_an_event_in_two(whole: Path, merged: Path, tmp_path: Path) -> None:
+    for number, names in enumerate((("a", "other"), ("other", "a"))):
+        pairs = zip(names, (whole, merged), strict=True)
+        with pytest.raises(
+            ConflictingFilesError, match=r"equals entry 5 of .*the order of the samples would choose one"
+        ):
+            run(tmp_path / str(number), *pairs)
 
 
 def test_dropped_copies_leave_every_event_and_every_weight_once(
