@@ -214,11 +214,12 @@ def selection(features: Mapping[str, Any]) -> str:
     number = f"{cuts.min_leptons} to {cuts.max_leptons}"
     if cuts.max_leptons in (None, cuts.min_leptons):
         number = f"{'exactly' if cuts.max_leptons else 'at least'} {cuts.min_leptons}"
-    found = [f"{number} {' or '.join(cuts.lepton_flavours)} ({', '.join(lepton)})"]
-    if cuts.min_jets or cuts.min_bjets:
-        bjets = f", {cuts.min_bjets} of them b-jets" if cuts.min_bjets else ""
-        jets = f"pT > {cuts.min_jet_pt:g} GeV, |eta| < {cuts.max_jet_abs_eta:g}"
-        found.append(f"at least {max(cuts.min_jets, cuts.min_bjets)} jets ({jets}){bjets}")
+    several = "s" if max(cuts.min_leptons, cuts.max_leptons or 0) > 1 else ""
+    found = [f"{number} {' or '.join(f'{kind}{several}' for kind in cuts.lepton_flavours)} ({', '.join(lepton)})"]
+    if jets := max(cuts.min_jets, cuts.min_bjets):
+        bjets = f", {cuts.min_bjets} or more of them b-jets" if cuts.min_bjets else ""
+        words = f"pT > {cuts.min_jet_pt:g} GeV, |eta| < {cuts.max_jet_abs_eta:g}"
+        found.append(f"at least {jets} jet{'s' if jets > 1 else ''} ({words}){bjets}")
     return " and ".join(found)
 
 
