@@ -66,8 +66,8 @@ def counters(weights: dict[str, list[float]]) -> tuple[dict[str, Any], dict[str,
         (
             {"lepton_flavours": ["electron"], "max_leptons": 2, "min_jets": 3, "min_bjets": 1, "min_jet_pt": 40},
             (
-                "1 to 2 electrons (pT > 23 GeV, isolation < 0.45) and at least 3 jets (pT > 40 GeV, |eta| < 2.6), 1 or more of "
-                "them b-jets"
+                "1 to 2 electrons (pT > 23 GeV, isolation < 0.45) and at least 3 jets (pT > 40 GeV, |eta| < 2.6), 1 or "
+                "more of them b-jets"
             ),
         ),
     ],
