@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 from features.errors import FeatureError
+
+#: Two sums of the same weights may differ by this share.
+_ROUNDING: Final = 1e-6
 
 
 class GeneratedSample(NamedTuple):
@@ -16,14 +19,54 @@ class GeneratedSample(NamedTuple):
     num_events: int
     """Generated events that were read."""
     sum_of_weights: float
-    """Sum of their `Event.Weight`, with signs."""
+    """Sum of their weights, with signs."""
+    stated_sum: float | None = None
+    """Sum of the weights of all generated events, also those that a skim dropped, if the user states it."""
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        ingested: Mapping[str, Any],
+        *,
+        label: int,
+        cross_section_pb: float | None,
+        sum_of_weights: float | str | None,
+    ) -> Self:
+        """A sample, from the counters of ingest and its settings.
+
+        Args:
+            name: Name of the sample.
+            ingested: Counters of ingest: `samples`, `weights` and `generated`.
+            label: Class of its events.
+            cross_section_pb: Its cross-section [pb].
+            sum_of_weights: As in the config; of a branch or bin, ingest has the sum.
+
+        Raises:
+            FeatureError: The sum is not that of all generated events.
+        """
+        counts, weights = ingested["samples"][name], ingested["weights"][name]
+        read = weights["entries"][0] - weights["rejected_copy"][0]
+        stated = sum_of_weights
+        if isinstance(stated, str):
+            stated = ingested.get("generated", {}).get(name, {}).get(sum_of_weights)
+            if stated is None:
+                raise FeatureError(f"sample '{name}' was ingested with another sum_of_weights. Run `ingest` first.")
+        if stated is not None and read > stated * (1 + _ROUNDING) and not counts["events_of_negative_weight"]:
+            raise FeatureError(
+                f"sample '{name}': the weights of the events read add up to {read:g}, more than those of all generated "
+                f"events, {stated:g} (sum_of_weights: {sum_of_weights}). Correct it: it has the scale of `weight`, and "
+                f"counts the events of all files."
+            )
+        return cls(label, cross_section_pb, counts["entries"] - counts["rejected_copy"], read, stated)
 
 
 def physics_factors(samples: Mapping[str, GeneratedSample], luminosity: float) -> dict[str, float]:
     """Factor of each sample that turns `Event.Weight` into a physics weight.
 
-    The physics weight is `Event.Weight` x cross-section x luminosity / sum of weights of the sample. If a class has a
-    sample without cross-section, its samples count by their numbers of events: the mean weight of each becomes 1.
+    The physics weight is `Event.Weight` x cross-section x luminosity / sum of weights of the sample: of all generated
+    events if it is stated, else of those read. If a class has a sample without cross-section, its samples count by
+    their numbers of events: the mean weight of each becomes 1.
 
     Args:
         samples: The samples by name.
@@ -40,13 +83,14 @@ def physics_factors(samples: Mapping[str, GeneratedSample], luminosity: float) -
     uncertain = {each.label for each in samples.values() if each.cross_section_pb is None}
     factors = {}
     for name, each in samples.items():
-        if not each.sum_of_weights > 0:
+        generated = each.sum_of_weights if each.stated_sum is None else each.stated_sum
+        if not (lower := min(each.sum_of_weights, generated)) > 0:
             raise FeatureError(
-                f"the event weights of sample '{name}' add up to {each.sum_of_weights:g} over its {each.num_events} "
-                f"events; its normalisation needs a positive sum. State another `weight` of the sample: a branch, or "
-                f"`none` if every event counts 1; or add files."
+                f"the event weights of sample '{name}' add up to {lower:g} over its {each.num_events} events; its "
+                f"normalisation needs a positive sum. State another `weight` of the sample: a branch, or `none` if "
+                f"every event counts 1; or add files."
             )
         known = None if each.label in uncertain else each.cross_section_pb
         expected = each.num_events if known is None else known * luminosity
-        factors[name] = expected / each.sum_of_weights
+        factors[name] = expected / generated
     return factors

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from glob import has_magic
@@ -37,13 +36,12 @@ from ingestion.schema import ORIGIN_BRANCHES, PARTICLE_COLLECTIONS, SCALARS, WEI
 from ingestion.settings import NO_WEIGHT, Carried, IngestSettings, OnBadFile, SampleSettings, field_branches
 from ingestion.storage import file_system, is_remote, matching, size_and_time
 from ingestion.waiting import Waiting, arrived_late, is_recent, refuse_waiting
+from ingestion.weights import generated_sum, like_weights, sign_of_a_skim
 
 _INSPECTORS: Final = 8
 #: Classes with the events of a file.
 _RNTUPLE: Final = "ROOT::RNTuple"
 _DEFAULT_WEIGHT: Final = SCALARS["weight"].branch
-#: Names of branches that may hold weights or cross-sections.
-_LIKE_A_WEIGHT: Final = re.compile(r"(?i)(?!(?-i:n[A-Z])).*(weight|wgt|xsec|cross_?section)(?!.*(_size|\.f\w+)$)")
 _TREES: Final = {"TTree", "TNtuple", "TNtupleD", _RNTUPLE}
 
 
@@ -57,6 +55,8 @@ class SourceFile(NamedTuple):
     """What the sample states: see `SampleSettings.weight`."""
     needs_weight: bool = True
     """Whether the file must have a branch of this name; else it may be one of collision data."""
+    sum_of_weights: str | None = None
+    """The branch or bin that the sample names for it: see `SampleSettings.sum_of_weights`."""
 
 
 class FileInfo(NamedTuple):
@@ -84,6 +84,10 @@ class FileInfo(NamedTuple):
     """The branch of the weights, or a number of it; `none` if the sample states so, empty if the file has none."""
     like_weights: Sequence[str] = ()
     """Branches that are named like weights, if `weight` is empty."""
+    generated: dict[str, float] = {}  # noqa: RUF012 - nobody changes it
+    """Sum of weights of all generated events, by the words that the sample has for it."""
+    skim: str | None = ""
+    """What says that the file holds a part of the generated events; empty: that it holds all; None: nothing."""
 
     @property
     def lacks_particles(self) -> bool:
@@ -178,8 +182,11 @@ def expand(samples: Iterable[SampleSettings], *, on_unmatched: Callable[[str], N
         if on_unmatched:
             for name in map(_resolved, unmatched):
                 on_unmatched(f"sample '{sample.name}': no file matches '{name}' (yet?); its other files are taken")
+        in_files = sample.sum_of_weights if isinstance(sample.sum_of_weights, str) else None
         found.extend(
-            SourceFile(sample.name, sample.label, path, sample.weight) for _, paths in matches for path in paths
+            SourceFile(sample.name, sample.label, path, sample.weight, sum_of_weights=in_files)
+            for _, paths in matches
+            for path in paths
         )
     return found
 
@@ -278,7 +285,7 @@ def _look(
         return Waiting(source.sample, source.path, reason)
     # Without a modification time from the server, changes cannot be seen.
     if before is not None and modified and (before.size, before.modified) == stamp:
-        if isinstance(before, FileInfo) and source.weight in _statements(before):
+        if isinstance(before, FileInfo) and _is_answered(source, before):
             return before._replace(sample=source.sample, label=source.label)
         if isinstance(before, BadFile) and settings.on_bad_file is OnBadFile.SKIP and before.found_while_reading:
             return before._replace(sample=source.sample)
@@ -288,9 +295,10 @@ def _look(
     return info
 
 
-def _statements(info: FileInfo) -> set[str | None]:
-    """What a sample may state as its weight, if the weights of a file are read in this way."""
-    return {info.weight or None} | ({None} if info.weight == _DEFAULT_WEIGHT else set())
+def _is_answered(source: SourceFile, info: FileInfo) -> bool:
+    """Whether a file was checked for what its sample states about weights."""
+    weights = {info.weight or None} | ({None} if info.weight == _DEFAULT_WEIGHT else set())
+    return source.weight in weights and source.sum_of_weights in {None, *info.generated}
 
 
 def refuse_too_many(bad: Sequence[BadFile], settings: IngestSettings) -> None:
@@ -334,12 +342,14 @@ def inspect(
             if name not in missing
         }
         carried = {name: kinds_of.get(name, "float64") for name in settings.carried}
+        named = source.sum_of_weights
+        generated = {named: generated_sum(file, named, source.path)} if named else {}
         uuid, entries = _identity(source.path, file.file.uuid), int(tree.num_entries)
+        skim = sign_of_a_skim(file, tree, entries, source.path)
         needed = set(field_branches(settings.branch_map).values()) & branches
         boundaries = basket_boundaries(tree[name] for name in needed)
     edges = tuple(chunk_edges(boundaries, 0, entries, settings.entries_per_task)) if entries else (0,)
     is_load_test = branches.issuperset(ORIGIN_BRANCHES)
-    like_weights = () if weight else tuple(sorted(filter(_LIKE_A_WEIGHT.match, branches), key=len))
     return FileInfo(
         *(
             source.sample,
@@ -355,7 +365,9 @@ def inspect(
             carried,
         ),
         weight=weight,
-        like_weights=like_weights,
+        like_weights=() if weight else like_weights(branches),
+        generated=generated,
+        skim=skim,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from enum import StrEnum
 from typing import Annotated, ClassVar, Final, NamedTuple, Self
@@ -37,9 +38,27 @@ class SampleSettings(StrictSettings):
     cross_section_pb: float | None = Field(default=None, gt=0)
     """Cross-section of the sample [pb], greater than 0, with k-factor and efficiency of the generator's filter; null if
     unknown, or for that of `simulate`."""
+    sum_of_weights: float | str | None = None
+    """Sum of the weights of all generated events, also of those that a skim dropped: a number for all files, or a
+    branch of another tree (`Runs.genEventSumw`) or bin of a histogram (`CountWeighted[1]`), summed over the files; null
+    for that of the events read."""
     cross_section_error_pb: float = Field(default=0.0, ge=0)
     """Its error of one standard deviation [pb], which rates and purity contain; 0 if unknown, or for that of
     `simulate`."""
+
+    @field_validator("sum_of_weights", mode="before")
+    @classmethod
+    def _is_a_sum(cls, value: object) -> object:
+        if isinstance(value, str) and re.fullmatch(r"[^.]+\..+|.+\[[1-9][0-9]*\]", value):
+            return value
+        if value is None:
+            return None
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf:
+            return float(value)
+        raise ValueError(
+            "it is a number above 0, a branch with its tree (Runs.genEventSumw), or a bin of a histogram, from 1 "
+            "(CountWeighted[1])"
+        )
 
     @field_validator("weight")
     @classmethod

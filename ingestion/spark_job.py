@@ -7,6 +7,7 @@ a retried or speculative attempt writes the same bytes to the same place.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
@@ -90,6 +91,8 @@ class IngestResult(NamedTuple):
     num_read: int
     """Number of files that this run read, also those only read again for new copies; the parts of the others were
     reused, or they hold no entries."""
+    generated: dict[str, dict[str, float]]
+    """Sum of weights of all generated events of each sample whose files hold it, by its name in the files."""
 
 
 def ingest(
@@ -135,7 +138,10 @@ def ingest(
     by_place = {(part.file_uuid, part.start): part for part in (*parts, *(part for part, _ in again))}
     parts = [by_place[place] for place in sorted(by_place)]
     _refuse_empty(samples, parts, {info.sample for info in good}, bad)
-    return IngestResult(parts, good, bad, len({work.info.uuid for work in [*ranges, *copied]} - failed.keys()))
+    generated = _generated_sums(good, samples)
+    _refuse_copies(generated, parts)
+    num_read = len({work.info.uuid for work in [*ranges, *copied]} - failed.keys())
+    return IngestResult(parts, good, bad, num_read, generated)
 
 
 def keys_folder(out_dir: Path) -> Path:
@@ -294,6 +300,25 @@ def _changed_meanwhile(info: FileInfo) -> bool:
 def _bad_file(info: FileInfo, error: IngestionError) -> BadFile:
     checked = (info.sample, info.path, type(error).__name__, str(error), info.size, info.modified)
     return BadFile(*checked, found_while_reading=isinstance(error, DamagedFileError))
+
+
+def _generated_sums(infos: Sequence[FileInfo], samples: Iterable[SampleSettings]) -> dict[str, dict[str, float]]:
+    """The sum over the files of each sample that names a branch or a bin for it, by sample and by this name."""
+    return {
+        sample.name: {named: math.fsum(info.generated[named] for info in infos if info.sample == sample.name)}
+        for sample in samples
+        if isinstance(named := sample.sum_of_weights, str)
+    }
+
+
+def _refuse_copies(generated: Iterable[str], parts: Sequence[EventsPart]) -> None:
+    """Refuse copies of events in samples whose files hold sums of weights: a file with copies has their weights too."""
+    for sample in generated:
+        if copies := sum(part.counts["rejected_copy"] for part in parts if part.sample == sample):
+            raise ConflictingFilesError(
+                f"sample '{sample}': {copies} events are copies and are dropped, but the sums of weights in its files "
+                f"(sum_of_weights) count them twice. Take the files with copies out, or state the sum as a number."
+            )
 
 
 def _refuse_empty(

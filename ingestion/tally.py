@@ -8,9 +8,6 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ingestion.errors import some
-from ingestion.settings import NO_WEIGHT
-
 #: Counter of the events of which ingest wraps an azimuth to [-pi, pi].
 WRAPPED_AZIMUTHS: Final = "events_with_wrapped_azimuths"
 
@@ -58,24 +55,3 @@ def by_sample(parts: Sequence[Any]) -> dict[str, dict[str, Any]]:
         "samples": {name: each.counts for name, each in totals.items()},
         "weights": {name: each.weights for name, each in totals.items()},
     }
-
-
-def missing_weights(files: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A sentence about the samples that have no event weights and do not state so.
-
-    Args:
-        files: Input files, as the manifest of ingest holds them.
-    """
-    lacking = [file for file in files if file["entries"] and "weight" in file["missing_optional"]]
-    lacking = [file for file in lacking if file.get("weight") != NO_WEIGHT]
-    if not lacking:
-        return []
-    samples = ", ".join(dict.fromkeys(file["sample"] for file in lacking))
-    named = list(dict.fromkeys(name for file in lacking for name in file.get("like_weights", ())))
-    words = f"The files of {samples} have no event weights: every event has weight 1 (`weight: none` states it)."
-    if named:
-        words = (
-            f"The files of {samples} have no branch Event.Weight: every event has weight 1. Branches named like "
-            f"weights: {some(named)}. State one under each of these samples (`weight: {named[0]}`), or `weight: none`."
-        )
-    return [words]

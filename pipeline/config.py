@@ -145,7 +145,13 @@ class Config(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _cross_sections_of_a_class_are_complete(self) -> Self:
+    def _normalisation_is_complete(self) -> Self:
+        for sample in self.samples:
+            if sample.sum_of_weights is not None and sample.cross_section_pb is None:
+                raise ValueError(
+                    f"samples: '{sample.name}' has sum_of_weights, but no cross_section_pb: its events count by their "
+                    f"number, and the sum has no effect; give both, or none"
+                )
         for label, name in enumerate(self.classes):
             samples = [sample for sample in self.samples if sample.label == label]
             without = [
@@ -277,9 +283,13 @@ class Config(BaseModel):
                 "metric of them means nothing. To measure times with them, set allow_load_test: true."
             )
 
-    def cross_sections(self) -> dict[str, float | None]:
-        """Dotted keys of the samples' cross-sections, with their values."""
-        return {f"samples.{sample.name}.cross_section_pb": sample.cross_section_pb for sample in self.samples}
+    def normalisation(self) -> dict[str, float | str | None]:
+        """Dotted keys of what normalises the samples, with their values."""
+        return {
+            f"samples.{sample.name}.{key}": getattr(sample, key)
+            for sample in self.samples
+            for key in ("cross_section_pb", "sum_of_weights")
+        }
 
     def trainings_of(self, name: ModelName) -> dict[str, TrainSettings]:
         """The settings of each training of a network, by the name of its folder; see `train.seeds`.

@@ -20,7 +20,8 @@ from ingestion.files import found_files
 from ingestion.settings import NO_WEIGHT, SampleSettings
 from ingestion.spark_job import ingest, keys_folder
 from ingestion.storage import footers
-from ingestion.tally import by_sample, missing_weights, total
+from ingestion.tally import by_sample, total
+from ingestion.weights import weight_notes
 from models.evaluation.candidate import Candidate
 from models.evaluation.evaluation import evaluate, write_predictions
 from models.evaluation.rates import Rates
@@ -29,7 +30,7 @@ from pipeline.config import Config
 from pipeline.configuration.local_folder import chosen_folder
 from pipeline.errors import ConfigError, MissingInputError, RunFolderError, cannot_write, nearest
 from pipeline.machine.spark_session import counted
-from pipeline.reporting.cutflow import cutflow, generated, uncertain_mixtures
+from pipeline.reporting.cutflow import cutflow, uncertain_mixtures
 from pipeline.reporting.origin import Files
 from pipeline.run_folder import RunFolder
 from pipeline.runs import own_folders
@@ -39,12 +40,15 @@ from pipeline.runs.seen_events import NO_KEYS, count_seen, distinct_keys
 from pipeline.runs.store import write_atomically
 from pipeline.runs.trained_models import FoundModel, refuse_other_features, refuse_seen_events, trained_models
 from pipeline.stages.evaluate import Evaluate, about_signal, make_task, rates_before, rates_behind_cutflow
+from pipeline.stages.features import generated_sample
 from pipeline.terminal.progress import Bar
 from pipeline.terminal.tables import evaluation_tables
 from training.threads import use_threads
 
 _FOLDER: Final = "evaluations"
 _FEATURES: Final = "features"
+#: What makes the files of a sample count by their events.
+_UNKNOWN: Final = {"cross_section_pb": None, "sum_of_weights": None}
 
 
 class _OfAnyModel(Evaluate):
@@ -195,7 +199,8 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
             samples, config.ingest, say, strict=True, on_file=bar, needs_particles=particles, needs_weights=has_truth
         )
     notes = _notes(samples, run_folder.config) if has_truth else []
-    for words in (*notes, *missing_weights(info._asdict() for info in checked.infos)):
+    files = [info._asdict() for info in checked.infos]
+    for words in (*notes, *weight_notes(files, [each.model_dump() for each in samples])):
         say(f"note: {words}")
     config.refuse_load_test(any(info.is_load_test for info in checked.infos))
     with Bar(run_folder.console, "Spark", "") as bar:
@@ -215,7 +220,7 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
         if part.name
     ]
     kept = total(read.parts).counts["events"]
-    ingested = by_sample(read.parts)
+    ingested = {**by_sample(read.parts), "generated": read.generated}
     known = _generated(samples, ingested, has_truth=has_truth)
     with Bar(run_folder.console, "features", "events") as bar, counted(spark, bar, kept) as done:
         made = make_unsplit(
@@ -232,9 +237,8 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
     say(f"{len(checked.infos)} files, {entries} entries, {kept} with a lepton, {selected} selected")
     if not selected:
         raise FeatureError("--inputs: no event of these files passes the selection. Give more, or others.")
-    rates = _rates(config, run_folder.config, ingested, made)
-    read_files = [info._asdict() for info in checked.infos]
-    return _Events(", ".join(inputs), made.files, has_truth, rates, read_files, keys)
+    rates = _rates(run_folder.config, ingested, made, known)
+    return _Events(", ".join(inputs), made.files, has_truth, rates, files, keys)
 
 
 def _generated(
@@ -243,9 +247,9 @@ def _generated(
     """The new samples before any selection; predictions alone need no sum of weights that can normalise."""
     found = {}
     for each in samples:
-        number, total = generated(ingested, each.name)
-        total = total if has_truth or total > 0 else float(number)
-        found[each.name] = GeneratedSample(each.label, each.cross_section_pb, number, total)
+        found[each.name] = one = generated_sample(each, ingested)
+        if not has_truth and not one.sum_of_weights > 0:
+            found[each.name] = one._replace(sum_of_weights=float(one.num_events))
     return found
 
 
@@ -254,19 +258,26 @@ def _notes(samples: Sequence[SampleSettings], known: Config) -> list[str]:
     given = {each.name for each in samples}
     missing = [each.name for each in known.samples if each.name not in given]
     notes = uncertain_mixtures(known.model_copy(update={"samples": samples}).model_dump(mode="json"))
-    if missing and all(each.cross_section_pb is not None for each in known.samples):
+    if numbers := [each.name for each in known.samples if isinstance(each.sum_of_weights, float)]:
+        notes.append(
+            f"sum_of_weights of {', '.join(numbers)} is a number of other files: new files count by their events, and "
+            f"there are no rates. A branch of the files (Runs.genEventSumw) would be summed over the new ones."
+        )
+    elif missing and all(each.cross_section_pb is not None for each in known.samples):
         notes.append(f"There are no rates: --inputs names no files of {', '.join(missing)} (SAMPLE=GLOB).")
     return notes
 
 
-def _rates(config: Config, known: Config, ingested: Mapping[str, Any], made: Unsplit) -> Rates | None:
-    """Rates of the new events before the classifier, if they are of all samples of the config that is known."""
-    if {each.name for each in known.samples} != {each.name for each in config.samples}:
+def _rates(
+    config: Config, ingested: Mapping[str, Any], made: Unsplit, samples: Mapping[str, GeneratedSample]
+) -> Rates | None:
+    """Rates of the new events before the classifier, if they are of all samples of the config."""
+    if {each.name for each in config.samples} != samples.keys():
         return None
     selected = {
         **by_sample(made.outputs),
         # Efficiencies of a sample are the same for any factor.
-        "normalisation": {sample.name: {"factor": 1.0} for sample in config.samples},
+        "normalisation": {name: {"factor": 1.0, "stated_sum": each.stated_sum} for name, each in samples.items()},
     }
     return rates_behind_cutflow(config, cutflow(ingested, selected, config.model_dump(mode="json")))
 
@@ -338,7 +349,12 @@ def _samples(inputs: Sequence[str], config: Config) -> tuple[list[SampleSettings
     named = {sample.name: sample for sample in config.samples}
     for label, name in enumerate(config.classes):
         first, *others = (sample for sample in config.samples if sample.label == label)
-        named[name] = first.model_copy(update={"cross_section_pb": None}) if others else first
+        named[name] = first.model_copy(update=_UNKNOWN) if others else first
+    # A number is the sum of the config's own files.
+    named = {
+        name: each.model_copy(update=_UNKNOWN) if isinstance(each.sum_of_weights, float) else each
+        for name, each in named.items()
+    }
     # Folders may be named `run=3`.
     words = [
         (name, separator, pattern) if separator and (name in named or not _is_path(each)) else ("", "", each)
@@ -363,7 +379,7 @@ def _samples(inputs: Sequence[str], config: Config) -> tuple[list[SampleSettings
 def _refuse_different_samples(name: str, config: Config) -> None:
     """Refuse the name of a class whose samples are read differently."""
     of_class = [each for each in config.samples if name in config.classes and each.label == config.classes.index(name)]
-    own = {"name", "files", "cross_section_pb", "cross_section_error_pb"}
+    own = {"name", "files", "cross_section_pb", "cross_section_error_pb", "sum_of_weights"}
     if any(each.model_dump(exclude=own) != of_class[0].model_dump(exclude=own) for each in of_class):
         names = " or ".join(f"{each.name}=GLOB" for each in of_class)
         raise ConfigError(f"--inputs: the samples of class '{name}' are read differently. Name the sample: {names}.")

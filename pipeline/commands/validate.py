@@ -11,7 +11,7 @@ from rich.console import Console
 
 from ingestion.errors import EmptySampleError
 from ingestion.files import found_files
-from ingestion.tally import missing_weights
+from ingestion.weights import weight_notes
 from pipeline.config import Config, simulated_processes
 from pipeline.configuration.mistakes import explain
 from pipeline.errors import ConfigError
@@ -49,7 +49,8 @@ def validate(config: Config, console: Console, *, features: Version | None = Non
     finally:
         yield from said
     yield from (f"would be skipped: {each.message}" for each in found.bad)
-    yield from (f"note: {words}" for words in missing_weights(info._asdict() for info in found.infos))
+    files, samples = [info._asdict() for info in found.infos], [sample.model_dump() for sample in there]
+    yield from (f"note: {words}" for words in weight_notes(files, samples))
     for sample in config.samples:
         if sample in to_come:
             yield f"{sample.name}: made by simulate, class {config.classes[sample.label]}"

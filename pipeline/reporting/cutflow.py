@@ -40,7 +40,7 @@ class Step(NamedTuple):
     efficiencies: dict[str, Efficiency | None]
     """Efficiency in events, relative to the first step."""
     weighted: dict[str, Efficiency | None]
-    """Efficiency in weights, relative to the first step."""
+    """Efficiency in weights, relative to all generated events: those of the first step, or as `sum_of_weights` says."""
 
 
 def efficiency(passed: Yield, total: Yield) -> Efficiency | None:
@@ -59,17 +59,6 @@ def efficiency(passed: Yield, total: Yield) -> Efficiency | None:
 def scaled(each: Yield, factor: float) -> Yield:
     """The same events with weights times a factor."""
     return Yield(each.events, factor * each.weight, factor**2 * each.weight2)
-
-
-def generated(ingested: Mapping[str, Any], sample: str) -> tuple[int, float]:
-    """Number and sum of weights of the different events of a sample that ingest read, before any selection.
-
-    Args:
-        ingested: Counters of ingest (`samples` and `weights`).
-        sample: Name of the sample.
-    """
-    counts, weights = ingested["samples"][sample], ingested["weights"][sample]
-    return counts["entries"] - counts["rejected_copy"], weights["entries"][0] - weights["rejected_copy"][0]
 
 
 def uncertain_mixtures(config: Mapping[str, Any]) -> list[str]:
@@ -104,27 +93,39 @@ def cutflow(
     if by_class:
         columns = {sample["name"]: config["classes"][sample["label"]] for sample in config["samples"]}
     named = {name: {column: Yield(0, 0.0, 0.0) for column in columns.values()} for name in _step_names(config)}
+    generated = {column: Yield(0, 0.0, 0.0) for column in columns.values()}
     for sample, column in columns.items():
+        generated[column] = generated[column].plus(_generated(ingested, selected, sample))
         for name, each in zip(named, _yields(ingested, selected, config, sample), strict=True):
             named[name][column] = named[name][column].plus(each)
-    first = next(iter(named.values()))
+    first = {column: _unweighted(each) for column, each in next(iter(named.values())).items()}
     return [
-        Step(name, yields, *(_relative(yields, first, weighted=weighted) for weighted in (False, True)))
+        Step(
+            name,
+            yields,
+            _relative({column: _unweighted(each) for column, each in yields.items()}, first),
+            _relative(yields, generated),
+        )
         for name, yields in named.items()
     ]
 
 
-def _relative(
-    yields: Mapping[str, Yield], first: Mapping[str, Yield], *, weighted: bool
-) -> dict[str, Efficiency | None]:
-    """Efficiencies relative to the first step, whose own are exactly 1."""
+def _relative(yields: Mapping[str, Yield], totals: Mapping[str, Yield]) -> dict[str, Efficiency | None]:
+    """Efficiencies relative to totals; that of the total itself is exactly 1."""
     found = {}
     for column, each in yields.items():
-        passed, total = (of if weighted else _unweighted(of) for of in (each, first[column]))
-        share_of_first = efficiency(passed, total)
-        is_exact = yields is first and share_of_first is not None
-        found[column] = Efficiency(1.0, 1.0, 1.0) if is_exact else share_of_first
+        share_of_total = efficiency(each, totals[column])
+        is_exact = each == totals[column] and share_of_total is not None
+        found[column] = Efficiency(1.0, 1.0, 1.0) if is_exact else share_of_total
     return found
+
+
+def shows_weights(steps: Sequence[Step]) -> bool:
+    """Whether weights tell more than numbers of events: they differ, or more events were generated than read."""
+    whole = Efficiency(1.0, 1.0, 1.0)
+    return any(each.is_uneven for step in steps for each in step.yields.values()) or any(
+        each not in {whole, None} for each in steps[0].weighted.values()
+    )
 
 
 def as_text(steps: Sequence[Step], *, width: int | None = None) -> str:
@@ -134,7 +135,7 @@ def as_text(steps: Sequence[Step], *, width: int | None = None) -> str:
         steps: The cutflow.
         width: Characters per line; columns that do not fit follow in another table. None: no limit.
     """
-    weighted = any(each.is_uneven for step in steps for each in step.yields.values())
+    weighted = shows_weights(steps)
     head = f"{'events':>9} {'efficiency':>15}" + (f" {'weights':>10} {'efficiency':>15}" if weighted else "")
     first = max(len(step.name) for step in steps)
     names = list(steps[0].yields)
@@ -249,6 +250,18 @@ def _cuts(config: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _step_names(config: Mapping[str, Any]) -> list[str]:
     lepton = f"an e or mu with pT > {config['ingest']['min_lepton_pt']:g} GeV"
     return ["in the files", "all kinematics finite", lepton, *(words for _, words in _cuts(config))]
+
+
+def _generated(ingested: Mapping[str, Any], selected: Mapping[str, Any], sample: str) -> Yield:
+    """All generated events of a sample; those that were not read have the mean weight of the others."""
+    counts, weights = ingested["samples"][sample], ingested["weights"][sample]
+    factor, stated = (selected["normalisation"][sample].get(key) for key in ("factor", "stated_sum"))
+    read = Yield(counts["entries"], *weights["entries"]).minus(
+        Yield(counts["rejected_copy"], *weights["rejected_copy"])
+    )
+    if stated is not None:
+        read = Yield(read.events, stated, read.weight2 * stated / read.weight)
+    return scaled(read, factor)
 
 
 def _yields(

@@ -11,12 +11,12 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from ingestion.tally import missing_weights
+from ingestion.weights import weight_notes
 from models.evaluation.intervals import Efficiency
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.reporting import summary
 from pipeline.reporting.card import CAPTIONS
-from pipeline.reporting.cutflow import as_applied, as_json, cutflow, selection, uncertain_mixtures
+from pipeline.reporting.cutflow import as_applied, as_json, cutflow, selection, shows_weights, uncertain_mixtures
 from pipeline.reporting.origin import BUNDLED
 from pipeline.runs.store import Version
 
@@ -119,7 +119,7 @@ def content(
         "classes": config["classes"],
         "labels": {sample["name"]: config["classes"][sample["label"]] for sample in config["samples"]},
         "cutflow": steps,
-        "weighted": any(each.is_uneven for step in steps for each in step.yields.values()),
+        "weighted": shows_weights(steps),
         "bad_files": ingest["counters"]["bad_files"],
         **{key: selected[key] for key in ("splits", "dropped_by_balancing")},
         "balance": config["features"]["balance"],
@@ -183,7 +183,7 @@ def warnings(versions: Mapping[str, Version]) -> list[str]:
     copies = sum(counts["rejected_copy"] for counts in ingest["counters"]["samples"].values())
     if copies:
         found.append(f"{copies} events are copies of others in the input files and were left out.")
-    found += missing_weights(ingest["inputs"])
+    found += weight_notes(ingest["inputs"], features["config"]["samples"], ingest["counters"]["bad_files"])
     found += uncertain_mixtures(features["config"])
     bad = len(ingest["counters"]["bad_files"])
     if bad:

@@ -43,7 +43,7 @@ class Evaluate(Stage):
         return (f"pipeline.stages.{self.name}", "pipeline.runs.trained_models", *config.model.modules)
 
     def config_items(self, config: Config) -> dict[str, Any]:
-        """The section `evaluate`, cross-sections, and the text of the plots."""
+        """The section `evaluate`, normalisation, and the text of the plots."""
         items = flat_items(config.report, "report")
         for words in ("title", "rates_note"):
             del items[f"report.{words}"]
@@ -51,7 +51,7 @@ class Evaluate(Stage):
         errors = {f"samples.{each.name}.cross_section_error_pb": each.cross_section_error_pb for each in config.samples}
         # Without a name the signal is the one that the classes imply.
         ours = flat_items(config.evaluate, "evaluate") | {"evaluate.signal": config.signal}
-        return {**items, **ours, **config.cross_sections(), **errors, **seed}
+        return {**items, **ours, **config.normalisation(), **errors, **seed}
 
     def run(self, context: Context) -> Result:
         """Predict the test split and write predictions, metrics and plots."""

@@ -16,7 +16,7 @@ from pipeline.configuration.sections import flat_items
 from pipeline.errors import MissingInputError
 from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import counted
-from pipeline.reporting.cutflow import as_applied, as_json, as_text, cutflow, generated, uncertain_mixtures
+from pipeline.reporting.cutflow import as_applied, as_json, as_text, cutflow, uncertain_mixtures
 from pipeline.runs import own_folders
 from pipeline.runs.kernel_outputs import remove_unused_outputs
 from pipeline.runs.store import StageStore, Version
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from features.kernel_pass import EventsFile, KernelOutput
     from features.normalisation import GeneratedSample
     from features.spark_job import FeaturesResult
+    from ingestion.settings import SampleSettings
 
 
 class Features(Stage):
@@ -36,14 +37,14 @@ class Features(Stage):
 
     name: ClassVar[str] = "features"
     reads: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "ingest": ("events/*", "counters/samples", "counters/weights", "counters/load_test")
+        "ingest": ("events/*", *(f"counters/{name}" for name in ("samples", "weights", "generated", "load_test")))
     }
     uses_storage: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = (Need.SPARK,)
 
     def config_items(self, config: Config) -> dict[str, Any]:
-        """Selection, physics, split, balance, layout, the classes, and the cross-sections."""
-        return {**flat_items(config.features, "features"), "classes": config.classes, **config.cross_sections()}
+        """Selection, physics, split, balance, layout, the classes, and what normalises the samples."""
+        return {**flat_items(config.features, "features"), "classes": config.classes, **config.normalisation()}
 
     def remade(self, context: Context) -> list[Path]:
         """Kernel outputs of changed events, or of all after a change of settings or code."""
@@ -144,16 +145,19 @@ def _refuse_other_labels(context: Context) -> None:
 
 
 def _generated(context: Context) -> dict[str, GeneratedSample]:
-    """What ingest read of each sample, with the cross-sections of the config."""
+    """What ingest read of each sample, with cross-sections and sums of weights of the config."""
+    ingested = context.upstream["ingest"].manifest["counters"]
+    # Those of events that are there: they are in the config too.
+    there = {each["name"] for each in context.upstream["ingest"].manifest["config"]["samples"]}
+    return {each.name: generated_sample(each, ingested) for each in context.config.samples if each.name in there}
+
+
+def generated_sample(sample: SampleSettings, ingested: Mapping[str, Any]) -> GeneratedSample:
+    """A sample before any selection, with its normalisation; `ingested` are the counters of ingest."""
     from features.normalisation import GeneratedSample
 
-    ingested = context.upstream["ingest"].manifest["counters"]
-    cross_sections = {sample.name: sample.cross_section_pb for sample in context.config.samples}
-    labels = {each["name"]: each["label"] for each in context.upstream["ingest"].manifest["config"]["samples"]}
-    return {
-        name: GeneratedSample(label, cross_sections.get(name), *generated(ingested, name))
-        for name, label in labels.items()
-    }
+    asked = {key: getattr(sample, key) for key in ("label", "cross_section_pb", "sum_of_weights")}
+    return GeneratedSample.of(sample.name, ingested, **asked)
 
 
 def _events_files(context: Context) -> list[EventsFile]:
@@ -223,6 +227,11 @@ def _write_cutflow(context: Context, counters: dict[str, Any]) -> None:
         f"{key.replace('_', ' ')}: {', '.join(f'{sample} {count}' for sample, count in each.items())}\n"
         for key, each in beside.items()
     ]
+    stated = [name for name, each in counters["normalisation"].items() if each["stated_sum"] is not None]
+    if stated:
+        of = ", ".join(stated)
+        lines.insert(0, f"Efficiencies of weights are relative to all generated events (sum_of_weights) of: {of}\n")
+        context.say(lines[0].rstrip())
     (context.out_dir / "cutflow.txt").write_text("".join([as_text(by_class), *lines]), encoding="utf-8")
     content = {
         "classes": as_json(by_class),

@@ -10,7 +10,8 @@ from rich.console import Console
 
 from ingestion.secrets import redact
 from ingestion.storage import footers, is_remote, make_folder, sizes_below
-from ingestion.tally import WRAPPED_AZIMUTHS, by_sample, missing_weights, total
+from ingestion.tally import WRAPPED_AZIMUTHS, by_sample, total
+from ingestion.weights import weight_notes
 from pipeline.config import Config
 from pipeline.configuration.sections import flat_items
 from pipeline.errors import RunFolderError
@@ -45,9 +46,14 @@ class Ingest(Stage):
         return ("simulate",) if config.simulate.processes else ()
 
     def config_items(self, config: Config) -> dict[str, Any]:
-        """Thresholds, names, and label and weight of each sample."""
+        """Thresholds, names, and label and weight of each sample, and where its files have the sum of weights."""
         labels = {f"samples.{sample.name}.label": sample.label for sample in config.samples}
         weights = {f"samples.{sample.name}.weight": sample.weight for sample in config.samples}
+        weights |= {
+            f"samples.{sample.name}.sum_of_weights": sample.sum_of_weights
+            for sample in config.samples
+            if isinstance(sample.sum_of_weights, str)
+        }
         particles = {"features.particles": config.features.particles}
         return {**flat_items(config.ingest, "ingest"), **labels, **weights, **particles}
 
@@ -115,7 +121,9 @@ class Ingest(Stage):
             context.say(
                 "note: The files have no particles: the isolations of leptons are 0, and no lepton fails their cut."
             )
-        for words in missing_weights(info._asdict() for info in infos):
+        samples = [sample.model_dump() for sample in config.samples]
+        left_out = [each._asdict() for each in (*result.bad, *context.found.details.waiting)]
+        for words in weight_notes([info._asdict() for info in infos], samples, left_out):
             context.say(f"note: {words}")
         for each in result.bad:
             context.say(f"skipped: {each.message}")
@@ -206,6 +214,7 @@ def _result(context: Context, result: IngestResult) -> Result:
         summary=summary,
         counters={
             **by_sample(result.parts),
+            "generated": result.generated,
             "load_test": any(info.is_load_test for info in result.infos),
             "files_read": result.num_read,
             "bad_files": [each._asdict() for each in result.bad],

@@ -132,7 +132,13 @@ def _selected(samples: tuple[str, str]) -> dict[str, Any]:
         "dropped_by_balancing": 0,
         "load_test": False,
         "normalisation": {
-            name: {"factor": 1.0, "cross_section_pb": None, "num_events": 10, "sum_of_weights": 10.0}
+            name: {
+                "factor": 1.0,
+                "cross_section_pb": None,
+                "num_events": 10,
+                "sum_of_weights": 10.0,
+                "stated_sum": None,
+            }
             for name in samples
         },
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ from delphes_files import write_delphes
 from made_events import distinct, lepton, made_event
 from pydantic import ValidationError
 
-from ingestion.errors import MissingBranchError, WrongBranchTypeError
+from ingestion.errors import IngestionError, MissingBranchError, WrongBranchTypeError
 from ingestion.files import FileInfo, SourceFile, expand, found_files, inventory
 from ingestion.reader import Selection, read_events, select_events
 from ingestion.settings import IngestSettings, SampleSettings
-from ingestion.tally import missing_weights
+from ingestion.weights import generated_sum, sign_of_a_skim, weight_notes
 
 ROWS = distinct([made_event(electrons=[lepton(40.0 + n, 0, 0)], weight=0.5 * n) for n in range(4)])
 
@@ -42,6 +43,11 @@ def selected(info: FileInfo, settings: IngestSettings | None = None) -> Selectio
     settings = settings or IngestSettings()
     (raw,) = read_events(info, settings, start=0, stop=info.entries)
     return select_events(raw, info, settings)
+
+
+def notes_of(files: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Notes about samples without cross-sections."""
+    return weight_notes(files, [])
 
 
 THREE = np.arange(12, dtype=np.float32).reshape(4, 3)
@@ -95,11 +101,11 @@ def test_a_snapshot_had_no_event_weights_although_event_weight_was_there(tmp_pat
     names = {name: np.ones(4) for name in ("Event_Weight", "xsec", "nWeights", "LHEWeight_originalXWGTUP")}
     info = info_of(written(tmp_path / "a.root", names))
     assert info.like_weights == ("xsec", "Event_Weight", "LHEWeight_originalXWGTUP")
-    (words,) = missing_weights([info._asdict()])
+    (words,) = notes_of([info._asdict()])
     assert "no event weights" not in words
     assert "xsec, Event_Weight, LHEWeight_originalXWGTUP. State one" in words
-    assert missing_weights([info_of(Path(info.path), "none")._asdict()]) == []
-    assert missing_weights([info_of(Path(info.path), "Event_Weight")._asdict()]) == []
+    assert notes_of([info_of(Path(info.path), "none")._asdict()]) == []
+    assert notes_of([info_of(Path(info.path), "Event_Weight")._asdict()]) == []
 
 
 def test_collision_data_were_refused_by_a_config_that_maps_weights(tmp_path: Path) -> None:
@@ -118,7 +124,7 @@ def test_collision_data_were_refused_by_a_config_that_maps_weights(tmp_path: Pat
     samples = [SampleSettings(name=each.stem, label=0, files=[str(each)], weight="genWeight") for each in (data, made)]
     found = found_files(samples, settings, lambda _: None, needs_weights=False)
     assert [info.weight for info in found.infos] == ["none", "genWeight"]
-    assert missing_weights(info._asdict() for info in found.infos) == []
+    assert notes_of(info._asdict() for info in found.infos) == []
 
 
 def test_a_weight_of_the_branch_map_is_asked_for_at_the_sample() -> None:
@@ -139,3 +145,88 @@ def test_files_are_checked_again_when_the_statement_changes(
     remembered = {str(path): info_of(path, before)._replace(entries=12345)}
     (info,) = inventory([SourceFile("a", 0, str(path), after)], IngestSettings(), known=remembered).infos
     assert (info.entries == 12345) is is_known
+
+
+RUNS = {"genEventSumw": np.array([100.0, -20.0]), "genEventCount": np.array([30, 20])}
+NUMBERS = np.arange(0, 400, 100)
+
+
+def counted(path: Path, histogram: list[float] | None, runs: dict[str, Any], numbers: Any = None) -> Path:
+    """A file of four events with what may count the generated ones."""
+    written(path, {} if numbers is None else {"Event.Number": numbers})
+    with uproot.update(path) as file:
+        if histogram is not None:
+            file["counts/h_genWeight"] = (np.array(histogram), np.arange(len(histogram) + 1.0))
+        if runs:
+            file.mktree("Runs", {name: each.dtype for name, each in runs.items()}).extend(runs)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("Runs.genEventSumw", 80.0),
+        ("Runs.genEventCount", 50.0),
+        ("counts/h_genWeight[1]", 12.0),
+        ("counts/h_genWeight[2]", 5.0),
+        (
+            "counts/h_genWeight[3]",
+            "lacks 'counts/h_genWeight[3]', the sum_of_weights of the sample. It holds: counts",
+        ),
+        ("Runs.genEventSumW2", "Nearest: Runs.genEventSumw, Runs.genEventCount"),
+        ("Run.genEventSumw", "It holds: Delphes, Runs, counts, counts/h_genWeight. Nearest: "),
+        ("Delphes.Jet.PT", "exactly one is needed. State another one as sum_of_weights of the sample"),
+        ("Runs.bad", "'Runs.bad', the sum_of_weights of the sample, is not finite"),
+    ],
+)
+def test_a_sum_of_weights_is_read_from_a_tree_or_a_histogram(tmp_path: Path, words: str, expected: float | str) -> None:
+    runs = {**RUNS, "bad": np.array([1.0, np.nan])} if words == "Runs.bad" else RUNS
+    path = counted(tmp_path / "a.root", [12.0, 5.0], runs)
+    sample = SampleSettings(name="a", label=0, files=[str(path)], cross_section_pb=1.0, sum_of_weights=words)
+    if isinstance(expected, float):
+        (info,) = inventory(expand([sample]), IngestSettings()).infos
+        assert info.generated == {words: expected}
+        (again,) = inventory(expand([sample]), IngestSettings(), known={str(path): info._replace(size=info.size)}).infos
+        assert again == info
+        return
+    with pytest.raises(IngestionError) as caught:
+        inventory(expand([sample]), IngestSettings())
+    assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("histogram", "runs", "numbers", "sign"),
+    [
+        (None, {}, None, None),
+        (None, {}, np.zeros(4, np.int64), None),
+        (None, {}, np.array([7, 9, 8, 6]), ""),
+        (None, {}, NUMBERS, "the numbers 'Event.Number' of its events have gaps: 100 %"),
+        ([4.0, 2.0], {}, NUMBERS, ""),
+        ([12.0, 4.0], {}, None, "the histogram 'counts/h_genWeight' holds 12, its tree has 4 entries"),
+        ([1e9], RUNS, np.arange(4), "Runs.genEventCount is 50, its tree has 4 entries"),
+        ([1e9], {"genEventCount_": np.array([4])}, NUMBERS, ""),
+    ],
+)
+def test_what_counts_the_generated_events_shows_a_skim(
+    tmp_path: Path, histogram: list[float] | None, runs: dict[str, Any], numbers: Any, sign: str | None
+) -> None:
+    info = info_of(counted(tmp_path / "a.root", histogram, runs, numbers), "none")
+    assert info.skim == sign
+    known: dict[str, Any] = {"name": "a", "cross_section_pb": 2.0, "sum_of_weights": None}
+    notes = weight_notes([info._asdict()], [known])
+    assert len(notes) == (sign != "")
+    for note in notes:
+        assert (sign or "Nothing in the files of a shows whether they hold all generated events") in note
+        assert "`sum_of_weights" in note
+    assert weight_notes([info._asdict()], [{**known, "cross_section_pb": None}]) == []
+    assert weight_notes([info._asdict()], [{**known, "sum_of_weights": 5.0}]) == []
+
+
+def test_a_damaged_counter_that_nobody_needs_is_no_damage(tmp_path: Path) -> None:
+    class Broken:
+        def classnames(self, **_: Any) -> dict[str, str]:
+            raise ValueError("damaged")
+
+    assert sign_of_a_skim(Broken(), None, 4, "a.root") is None
+    with pytest.raises(AttributeError):
+        generated_sum(None, "Runs.x", "a.root")

@@ -1,0 +1,187 @@
+"""Weights of events beyond their own branch: names like weights, sums over all generated events, signs of a skim."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingestion.branches import BranchPlace, event_numbers
+from ingestion.errors import (
+    DamagedFileError,
+    MissingBranchError,
+    WrongBranchTypeError,
+    nearest_names,
+    reading,
+    some,
+)
+from ingestion.settings import NO_WEIGHT
+
+Floats = NDArray[np.float64]
+
+_LIKE_A_WEIGHT: Final = re.compile(r"(?i)(?!(?-i:n[A-Z])).*(weight|wgt|xsec|cross_?section)(?!.*(_size|\.f\w+)$)")
+_LIKE_A_COUNTER: Final = re.compile(r"(?i)(^|.*/)[^/]*(count|cut_?flow|sum_?w|gen_?weight|n_?events|sum_?of_?weights)")
+_NUMBERS_OF_EVENTS: Final = ("Event.Number", "event", "eventNumber", "EventNumber", "Event_Number", "event_number")
+#: Highest number of entries whose event numbers are read.
+_NUMBERS_READ: Final = 1_000_000
+#: Share of the event numbers before a gap above which a file looks skimmed; some generators skip single events.
+_GAPS: Final = 0.05
+
+
+def like_weights(branches: Iterable[str]) -> tuple[str, ...]:
+    """Branches whose names say that they may hold weights or cross-sections, short names first."""
+    return tuple(sorted(filter(_LIKE_A_WEIGHT.match, branches), key=lambda name: (len(name), name)))
+
+
+def generated_sum(file: Any, words: str, path: str) -> float:
+    """Sum of the weights of all generated events of an open file: of a branch of another tree, or a histogram's bin.
+
+    Args:
+        file: The file, as uproot opens it.
+        words: `Runs.genEventSumw`, or `CountWeighted[1]` (bins count from 1).
+        path: Of the file, for messages.
+
+    Raises:
+        MissingBranchError: There is no such tree, branch, histogram or bin.
+        WrongBranchTypeError: It holds no finite numbers.
+    """
+    kinds = file.classnames(cycle=False)
+    histogram = re.fullmatch(r"(.+)\[(\d+)\]", words)
+    numbers: Floats | None = None
+    if histogram and kinds.get(histogram[1], "").startswith("TH1"):
+        bins = np.asarray(file[histogram[1]].values(flow=True), np.float64)
+        held = [f"{histogram[1]}[{place}]" for place in range(1, len(bins) - 1)]
+        numbers = bins[int(histogram[2]) :][:1] if words in held else None
+    else:
+        splits = [(words[: at.start()], words[at.end() :]) for at in re.finditer(r"\.", words)]
+        tree, branch = next(((tree, branch) for tree, branch in splits if tree in kinds), ("", ""))
+        held = [f"{tree}.{name}" for name in file[tree].keys()] if tree else sorted(kinds)  # noqa: SIM118 - no dict
+        if f"{tree}.{branch}" in held:
+            place = BranchPlace(f"{path}: branch '{words}'", "State another one as sum_of_weights of the sample.")
+            numbers = event_numbers(file[tree][branch].array(), place, "float64", 0)
+    if numbers is None:
+        raise MissingBranchError(
+            f"{path} lacks '{words}', the sum_of_weights of the sample. It holds: {some(held)}."
+            f"{nearest_names(words, held)} Correct the key, or take the file out of the sample's files."
+        )
+    if not np.isfinite(numbers).all():
+        raise WrongBranchTypeError(f"{path}: '{words}', the sum_of_weights of the sample, is not finite.")
+    return float(numbers.sum())
+
+
+def sign_of_a_skim(file: Any, tree: Any, entries: int, path: str) -> str | None:
+    """What in a file says that it holds only a part of the generated events.
+
+    Returns:
+        Words; empty if what the file has speaks for all generated events; None if it has nothing that tells.
+    """
+    try:
+        with reading(path, "its counters of events"):
+            return _sign_of_a_skim(file, tree, entries)
+    except DamagedFileError:
+        # What is not needed may be damaged.
+        return None
+
+
+def _sign_of_a_skim(file: Any, tree: Any, entries: int) -> str | None:
+    counters: dict[str, float] = {}
+    for name, kind in file.classnames(cycle=False).items():
+        if name == "Runs" and kind == "TTree":
+            for branch in file[name].keys(filter_name="genEventCount*"):
+                generated = int(np.sum(file[name][branch].array()))
+                return f"{name}.{branch} is {generated}, its tree has {entries} entries" if generated > entries else ""
+        if kind.startswith("TH1") and _LIKE_A_COUNTER.match(name):
+            counters[name] = float(np.max(file[name].values(), initial=0.0))
+    for name, count in counters.items():
+        if count > entries * (1 + 1e-6):
+            return f"the histogram '{name}' holds {count:g}, its tree has {entries} entries"
+    return "" if entries in counters.values() else _gaps(tree)
+
+
+def _gaps(tree: Any) -> str | None:
+    branches = set(tree.keys(full_paths=False))
+    for name in _NUMBERS_OF_EVENTS:
+        if name in branches:
+            array = tree[name].array(entry_stop=_NUMBERS_READ)
+            try:
+                numbers = np.unique(event_numbers(array, BranchPlace(name), None, 0))
+            except WrongBranchTypeError:
+                continue
+            # Some writers leave the numbers 0.
+            if len(numbers) > 1:
+                share = float(np.mean(np.diff(numbers) > 1))
+                return f"the numbers '{name}' of its events have gaps: {100 * share:.0f} %" if share > _GAPS else ""
+    return None
+
+
+def weight_notes(
+    files: Iterable[Mapping[str, Any]], samples: Iterable[Mapping[str, Any]], left_out: Iterable[Mapping[str, Any]] = ()
+) -> list[str]:
+    """Sentences about samples whose weights, or the sums of them, are probably not what the user means.
+
+    Args:
+        files: Input files, as the manifest of ingest holds them.
+        samples: Settings of the samples.
+        left_out: Files that were skipped or wait, likewise.
+    """
+    files, samples = list(files), list(samples)
+    return [*_missing_weights(files), *_skims(files, samples), *_numbers_of_other_files(samples, left_out)]
+
+
+def _missing_weights(files: Iterable[Mapping[str, Any]]) -> list[str]:
+    lacking = [file for file in files if file["entries"] and "weight" in file["missing_optional"]]
+    lacking = [file for file in lacking if file.get("weight") != NO_WEIGHT]
+    if not lacking:
+        return []
+    samples = _names(lacking)
+    named = list(dict.fromkeys(name for file in lacking for name in file.get("like_weights", ())))
+    words = f"The files of {samples} have no event weights: every event has weight 1 (`weight: none` states it)."
+    if named:
+        words = (
+            f"The files of {samples} have no branch Event.Weight: every event has weight 1. Branches named like "
+            f"weights: {some(named)}. State one under each of these samples (`weight: {named[0]}`), or `weight: none`."
+        )
+    return [words]
+
+
+def _skims(files: Sequence[Mapping[str, Any]], samples: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Sentences about samples of known cross-section that hold, or may hold, a part of the generated events."""
+    asked = {
+        each["name"] for each in samples if each["cross_section_pb"] is not None and each.get("sum_of_weights") is None
+    }
+    notes, unknown = [], []
+    for name in dict.fromkeys(file["sample"] for file in files if file["sample"] in asked):
+        found = [file.get("skim", "") for file in files if file["sample"] == name]
+        if signs := list(filter(None, found)):
+            files_of = f"; so in {len(signs)} of {len(found)} files" if len(found) > 1 else ""
+            notes.append(
+                f"Sample '{name}' looks like a skim: {signs[0]}{files_of}. Its whole cross-section goes to the events "
+                f"read. State the sum of weights of all generated events: `sum_of_weights:` a number, or a branch or "
+                f"bin in the files (Runs.genEventSumw, CountWeighted[1])."
+            )
+        elif None in found:
+            unknown.append(name)
+    if unknown:
+        notes.append(
+            f"Nothing in the files of {', '.join(unknown)} shows whether they hold all generated events; the whole "
+            f"cross-section goes to the events read. Of a skim, state `sum_of_weights`."
+        )
+    return notes
+
+
+def _numbers_of_other_files(samples: Iterable[Mapping[str, Any]], left_out: Iterable[Mapping[str, Any]]) -> list[str]:
+    stated = {each["name"] for each in samples if isinstance(each.get("sum_of_weights"), float)}
+    if not (affected := [file for file in left_out if file["sample"] in stated]):
+        return []
+    words = (
+        f"sum_of_weights of {_names(affected)} is a number for all files, and {len(affected)} of them are left out: "
+        f"weights and rates come out too small. State a branch of the files, or correct the number."
+    )
+    return [words]
+
+
+def _names(files: Iterable[Mapping[str, Any]]) -> str:
+    return ", ".join(dict.fromkeys(file["sample"] for file in files))
