@@ -14,21 +14,17 @@ unexport PYTHONDONTWRITEBYTECODE
 # Extras of pyproject.toml, without xrootd, which installs a compiled client.
 EXTRAS := hls https isal mlflow s3 simulate tensorboard
 PIPELINE = $(BIN)/python -m pipeline
-# The command line reads these from the environment; neither make nor a shell interprets their values.
-ifdef CONFIG
-export HEP_PIPELINE_CONFIG := $(value CONFIG)
-endif
-ifdef SET
-export HEP_PIPELINE_SET := $(value SET)
-endif
 NETWORK ?= hlf
-export HEP_PIPELINE_NETWORK := $(value NETWORK)
-unexport CONFIG SET NETWORK
+STUDY ?= thesis-hlf
+TEST_PROCESSES ?= 2
+# Programs get the values of users from the environment: neither make nor a shell interprets them.
+USERS := CONFIG SET NETWORK STUDY BENCH TORTURE MUTANTS CLUSTER TEST_PROCESSES
+$(foreach name,$(USERS),$(if $(value $(name)),$(eval export HEP_PIPELINE_$(name) := $$(value $(name)))))
+unexport $(USERS)
 STAGES := simulate ingest features gridsearch train evaluate export report
 COMMANDS := config validate plan status promote track clean
-# Number of test processes; one process runs all tests of a file. More are faster, and disturb tests of times.
-TEST_PROCESSES ?= 2
-PYTEST = $(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadfile --no-loadscope-reorder
+# One process runs all tests of a file. More are faster, and disturb tests of times.
+PYTEST = $(BIN)/python -m pytest --numprocesses="$$HEP_PIPELINE_TEST_PROCESSES" --dist=loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -92,7 +88,7 @@ $(STAGES):
 compare: setup ## Compare optimisers: the claims of a paper, tables, figures (STUDY=thesis-hlf, or all; see docs/comparison.md)
 	$(PIPELINE) ingest
 	$(PIPELINE) features
-	$(PIPELINE) compare --study $(or $(STUDY),thesis-hlf)
+	$(PIPELINE) compare --study "$$HEP_PIPELINE_STUDY"
 
 config: setup ## Show every value of the config and where it comes from
 validate: setup ## Check the config and its input files
@@ -123,41 +119,41 @@ test-airflow: setup airflow-setup ## Run the DAG in a real Airflow (minutes)
 	$(BIN)/python -m pytest -m airflow
 
 test-cluster: setup ## Run on hosts in network namespaces: ssh, SLURM, standalone Spark, servers of files (as root; a quarter of an hour)
-	$(BIN)/python -m pytest -m cluster tests/cluster $(CLUSTER)
+	$(BIN)/python -m pytest -m cluster tests/cluster $$HEP_PIPELINE_CLUSTER
 
 # Folders without any of these are not even read.
 test-fast: setup ## Run the tests without JVM, MPI and command line, and the examples in docstrings
 	$(PYTEST) $(patsubst %,--ignore=tests/%,airflow benchmarks cluster distributed) -m "not slow and not spark and not distributed and not end_to_end and not airflow and not cluster"
 
 torture: setup ## Kill every stage twenty times, spoil 4,000 inputs (an hour; TORTURE='--kills 3 --fuzz 100' is quicker)
-	PYTHONPATH=tests/helpers $(BIN)/python tests/torture.py $(TORTURE)
+	PYTHONPATH=tests/helpers $(BIN)/python tests/torture.py $$HEP_PIPELINE_TORTURE
 
 mutants: setup ## Put 70 errors into a copy of the code, one at a time, and count those that tests find (an hour; MUTANTS='--count 10')
-	PYTHONPATH=tests/helpers $(BIN)/python tests/mutants.py $(MUTANTS)
+	PYTHONPATH=tests/helpers $(BIN)/python tests/mutants.py $$HEP_PIPELINE_MUTANTS
 
 bench: setup ## Measure everything (an hour; bench-data, -reading, -exchange, -network, -workers, -gridsearch, -inference are its parts)
-	$(MAKE) BENCH= bench-workers bench-exchange bench-network bench-gridsearch bench-inference bench-reading bench-data
+	HEP_PIPELINE_BENCH= $(MAKE) BENCH= bench-workers bench-exchange bench-network bench-gridsearch bench-inference bench-reading bench-data
 
 bench-data: setup ## Measure: ROOT to features (half an hour; BENCH='--events 2000 12000 --repeats 3' is quicker)
-	$(BIN)/python tests/benchmarks/root_to_features.py $(BENCH)
+	$(BIN)/python tests/benchmarks/root_to_features.py $$HEP_PIPELINE_BENCH
 
 bench-reading: setup ## Measure: petastorm and arrow readers
-	$(BIN)/python -W ignore tests/benchmarks/reading.py $(BENCH)
+	$(BIN)/python -W ignore tests/benchmarks/reading.py $$HEP_PIPELINE_BENCH
 
 bench-exchange: setup ## Measure: pairwise averages between two ranks
-	$(BIN)/python tests/benchmarks/exchange.py $(BENCH)
+	$(BIN)/python tests/benchmarks/exchange.py $$HEP_PIPELINE_BENCH
 
 bench-network: setup ## Measure: training between hosts, with and without a delay of the network (needs the rights of root)
-	PYTHONPATH=tests/helpers $(BIN)/python tests/benchmarks/network.py $(BENCH)
+	PYTHONPATH=tests/helpers $(BIN)/python tests/benchmarks/network.py $$HEP_PIPELINE_BENCH
 
 bench-gridsearch: setup ## Measure: trainings side by side against one after the other
-	$(BIN)/python tests/benchmarks/gridsearch.py $(BENCH)
+	$(BIN)/python tests/benchmarks/gridsearch.py $$HEP_PIPELINE_BENCH
 
 bench-inference: setup ## Measure: one event and batches through the exported networks
-	PYTHONPATH=tests/helpers $(BIN)/python tests/benchmarks/inference.py $(BENCH)
+	PYTHONPATH=tests/helpers $(BIN)/python tests/benchmarks/inference.py $$HEP_PIPELINE_BENCH
 
 bench-workers: setup ## Measure: training on one and two workers, stragglers, the simulator (BENCH='--only simulator' is a part)
-	PYTHONPATH=tests/helpers $(BIN)/python tests/benchmarks/workers.py $(BENCH)
+	PYTHONPATH=tests/helpers $(BIN)/python tests/benchmarks/workers.py $$HEP_PIPELINE_BENCH
 
 .PHONY: docs notebooks update-docs
 # Not with --quiet, which hides the warnings that --strict counts.

@@ -64,6 +64,21 @@ def test_values_arrive_as_they_are_and_are_never_run(make: Make, value: str) -> 
     assert not (make.folder / "INJECTED").exists()
 
 
+@pytest.mark.parametrize("value", ["x;touch {}", "x`touch {}`", "x$(touch {})", "x$(shell touch {})", "x\ntouch {}"])
+@pytest.mark.parametrize(
+    ("goal", "name"),
+    [
+        *(("compare", "STUDY"), ("bench-data", "BENCH"), ("bench-workers", "BENCH"), ("torture", "TORTURE")),
+        *(("mutants", "MUTANTS"), ("test-cluster", "CLUSTER"), ("test-fast", "TEST_PROCESSES")),
+    ],
+)
+def test_what_stands_behind_a_semicolon_of_a_study_was_run(make: Make, goal: str, name: str, value: str) -> None:
+    made = make.folder / "INJECTED"
+    calls = make(goal, f"{name}={value.format(made)}")
+    assert "touch" in str(calls[-1])
+    assert not made.exists()
+
+
 def test_without_values_those_of_the_environment_count(make: Make) -> None:
     assert make("plan") == [["-m pipeline plan", "", ""]]
     assert make("plan", HEP_PIPELINE_CONFIG="mine.yaml", HEP_PIPELINE_SET="a=1")[1:] == [

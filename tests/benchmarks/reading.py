@@ -99,7 +99,7 @@ def bare_petastorm(case: Case) -> None:
     with make_batch_reader(
         [f"file://{file}" for file in case.dataset.files("train")],
         schema_fields=columns_of([*case.inputs, "label", "weight"]),
-        transform_spec=transform_spec([*case.inputs, "label", "weight"]),
+        transform_spec=transform_spec([*case.inputs, "label", "weight"], case.dataset.most_particles),
         reader_pool_type="thread",
         workers_count=1,
         results_queue_size=1,

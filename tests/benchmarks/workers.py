@@ -32,9 +32,9 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from features.columns import HLF_NAMES, NUM_HLF
+from features.columns import HLF_NAMES, INPUT_COLUMNS, NUM_HLF
 from features.dataset import FeatureDataset, RowGroup
-from features.scaling import ColumnStatistics
+from features.scaling import ColumnStatistics, scaler_json
 from models.networks.hlf_settings import HlfSettings
 from models.networks.network_settings import NetworkSettings
 from models.networks.particles_settings import ParticlesSettings
@@ -70,7 +70,7 @@ def hlf_dataset(folder: Path, num_rows: int) -> FeatureDataset:
         (folder / split).mkdir(parents=True)
         splits[split] = []
         for group in range(GROUPS):
-            count = rows // GROUPS
+            count = max(1, rows // GROUPS)
             labels = rng.integers(0, len(CLASSES), count)
             hlf = (100 + 10 * (centres[labels] + rng.normal(0, 1, (count, NUM_HLF)))).astype(np.float32)
             columns = {
@@ -82,7 +82,7 @@ def hlf_dataset(folder: Path, num_rows: int) -> FeatureDataset:
             pq.write_table(pa.table(columns), folder / name, row_group_size=count)
             splits[split].append(RowGroup(name, count))
     dataset = FeatureDataset(folder, CLASSES, [1.0, 1.0, 1.0], splits, {split: [1, 1, 1] for split in splits})
-    dataset.save(columns={"hlf": ColumnStatistics.of(hlf).to_json()})
+    dataset.save(columns={"hlf": scaler_json(ColumnStatistics.of(hlf), INPUT_COLUMNS["hlf"])})
     return dataset
 
 
