@@ -79,13 +79,17 @@ def void(_: object) -> None:
     """Forget a result."""
 
 
-def rank() -> None:
-    """The two ranks: all sizes, protocols and ways; rank 0 prints a line of JSON for each."""
+def rank(most: int) -> None:
+    """The two ranks: all sizes, protocols and ways; rank 0 prints a line of JSON for each.
+
+    Args:
+        most: Averages of a size, at most.
+    """
     for protocol in PROTOCOLS:
         for overlap in OVERLAPS:
             transport = MpiTransport(protocol=protocol, overlap=overlap)
             for size, times in SIZES.items():
-                found = measure(transport, size, times)
+                found = measure(transport, size, min(times, most))
                 if transport.rank == 0:
                     line = {"protocol": protocol, "overlap": overlap, "size": size, **found}
                     sys.stdout.write(json.dumps(line) + "\n")
@@ -96,14 +100,15 @@ def main() -> None:
     """Run some times and print medians."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5, help="runs")
+    parser.add_argument("--averages", type=int, default=10_000, help="of each size, at most")
     parser.add_argument("--json", type=Path, help="write the numbers here too")
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.rank:
-        rank()
+        rank(arguments.averages)
         return
     command = rank_command(TrainSettings(algorithm="ad-psgd", workers=2), Path())
-    ranks = [*command[: command.index(sys.executable) + 1], __file__, "--rank"]
+    ranks = [*command[: command.index(sys.executable) + 1], __file__, "--rank", "--averages", str(arguments.averages)]
     runs: dict[str, list[dict[str, Any]]] = {}
     for _ in range(arguments.repeats):
         done = subprocess.run(ranks, env=rank_environment(), stdout=subprocess.PIPE, text=True, check=True)

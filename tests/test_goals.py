@@ -1,0 +1,70 @@
+"""Each goal of the Makefile runs: at its smallest size here, or in another test, or as a step of CI."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+#: Goals that run here, with the values that make them small.
+SMALL = {
+    "bench-workers": "BENCH=--rows 1000 --repeats 1 --workers 10",
+    "bench-exchange": "BENCH=--repeats 1 --averages 20",
+    "bench-gridsearch": "BENCH=--events 500 --repeats 1",
+    "bench-inference": "BENCH=--repeats 1",
+    "bench-reading": "BENCH=--hlf 1000 --particles 1000 --repeats 1",
+    "bench-data": "BENCH=--events 300 600 --repeats 1 --skip growth",
+    "torture": "TORTURE=--kills 1 --fuzz 5 --stages features",
+    "mutants": "MUTANTS=--count 1 --minutes 2 --timeout 60",
+    "docs": "",
+}
+#: Goals with tests of their own, that CI calls itself, or that `make run` of the README runs.
+ELSEWHERE = {
+    *("help", "setup", "java", "browser", "lint", "test", "test-fast", "test-goals"),
+    *("run", "simulate", "ingest", "features", "gridsearch", "train", "evaluate", "export", "report", "compare"),
+    *("config", "validate", "plan", "status", "promote", "track", "clean", "rollback", "doctor"),
+    # `tests/integration/test_notebooks.py` runs the notebooks.
+    "notebooks",
+}
+#: Goals that need Airflow, other hosts, or the newest packages; and one that is all others of its name.
+NOT_IN_CI = {
+    "airflow-setup",
+    "test-airflow",
+    "test-cluster",
+    "bench-network",
+    "bench",
+    "update",
+    "update-docs",
+    "format",
+}
+
+
+def test_every_goal_of_the_makefile_is_run_somewhere() -> None:
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    goals = {goal for line in re.findall(r"^\.PHONY: (.*)$", text, re.MULTILINE) for goal in line.split()}
+    stages, commands = (re.search(rf"^{name} := (.*)$", text, re.MULTILINE) for name in ("STAGES", "COMMANDS"))
+    assert stages
+    assert commands
+    goals = goals - {"$(STAGES)", "$(COMMANDS)"} | {*stages[1].split(), *commands[1].split()}
+    assert goals == SMALL.keys() | ELSEWHERE | NOT_IN_CI
+
+
+@pytest.mark.goals
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("goal", SMALL)
+def test_the_front_figures_of_the_docs_could_not_be_repeated(goal: str) -> None:
+    """Two benchmarks ended with an exception, and no check touched their files."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "PYTEST"))}
+    done = subprocess.run(
+        [shutil.which("make") or "make", "--directory", ROOT, goal, *filter(None, [SMALL[goal]])],
+        env=kept,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
