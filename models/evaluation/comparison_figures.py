@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -24,6 +25,8 @@ from models.evaluation.style import (
     styled,
 )
 
+#: Letters of a line over all panels.
+_LETTERS: Final = 110
 #: Range of the panels of ratios.
 _RATIOS: Final = (0.2, 5.0)
 
@@ -69,8 +72,8 @@ def plot_curves(
         below.yaxis.set_major_locator(FixedLocator([0.25, 0.5, 1, 2, 4]))
         below.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         below.yaxis.set_minor_locator(NullLocator())
-        against = f"against {words.get(background, background)}"
-        main.text(0.04, 0.96, plain(against), transform=main.transAxes, va="top", fontsize="x-small", wrap=True)
+        against = textwrap.fill(f"against {words.get(background, background)}", _LETTERS // panels)
+        main.text(0.04, 0.96, plain(against), transform=main.transAxes, va="top", fontsize="x-small")
     show_positive(first, shown, room=4)
     first.set_ylabel("Background rejection" if rejection else "Background efficiency")
     figure.axes[panels].set_ylabel(f"/ {plain(next(iter(next(iter(curves.values())))))}", fontsize="small")
