@@ -17,7 +17,7 @@ from ingestion.secrets import redact_all
 from ingestion.storage import is_remote
 from pipeline.config import Config
 from pipeline.configuration.credentials import shown_command
-from pipeline.errors import NOT_THERE_YET, CheckFailedError, RunFolderError, cannot_write
+from pipeline.errors import NOT_THERE_YET, CheckFailedError, ConfigError, RunFolderError, cannot_write
 from pipeline.run_folder import RunFolder
 from pipeline.runs.code_meaning import code_digests
 from pipeline.runs.fingerprint import Fingerprint, Input, reasons_to_run
@@ -38,7 +38,7 @@ class State(StrEnum):
     STALE = "stale"
     MISSING = "not there yet"
     FAILS = "would fail"
-    """Its input cannot be read, or that of a stage that it reads."""
+    """Its input cannot be read, or that of a stage that it reads, or a setting is missing."""
     WAITS = "would wait"
     """Its input is to come."""
 
@@ -99,6 +99,7 @@ class Runner:
     def _state(self, stage: Stage, current: Version | None, waits_for: Sequence[str]) -> tuple[State, list[str]]:
         """The state of a stage, with reasons, if all that it reads is or will be there."""
         try:
+            stage.config_items(self.config)
             if current is None:
                 if not waits_for:
                     stage.find_inputs(self.config, None, self.console)
@@ -106,7 +107,7 @@ class Runner:
             reasons = self._reasons(stage, current, ignore=waits_for)
         except NOT_THERE_YET as problem:
             return State.WAITS, [str(problem)]
-        except IngestionError as problem:
+        except (IngestionError, ConfigError) as problem:
             return State.FAILS, [str(problem)]
         reasons += [f"{name} would run, and its result may change" for name in waits_for]
         return State.STALE if reasons else State.FRESH, reasons

@@ -14,12 +14,16 @@ from pipeline.commands.validate import validate
 from pipeline.config import load_config
 from pipeline.errors import ConfigError
 from pipeline.run_folder import RunFolder
-from pipeline.runner import Runner
+from pipeline.runner import Runner, State
+from pipeline.runs.code_meaning import ROOT
 
 
 def config_of(folder: Path, classes: list[str], **changes: Any) -> str:
     """A config with a sample of a neutral name for each class."""
-    samples = [{"name": f"sample{label}", "label": label, "files": ["a"]} for label in range(len(classes))]
+    files = sorted((ROOT / "samples").glob("*.root"))
+    samples = [
+        {"name": f"sample{label}", "label": label, "files": [str(files[label])]} for label in range(len(classes))
+    ]
     return write(folder, run_dir=str(folder / "run"), classes=classes, samples=samples, **changes)
 
 
@@ -51,8 +55,11 @@ def test_the_second_class_was_the_signal(tmp_path: Path, classes: list[str], sig
     with pytest.raises(ConfigError, match=f"evaluate.signal is not set.*one of: {', '.join(classes)}"):
         list(validate(config, Console(quiet=True)))
     # Before any work.
+    runner = Runner(RunFolder(config, Console(quiet=True)))
     with pytest.raises(ConfigError, match=r"evaluate\.signal is not set"):
-        Runner(RunFolder(config, Console(quiet=True))).run(["ingest", "features", "train", "evaluate"])
+        runner.run(["ingest", "features", "train", "evaluate"])
+    states = {each.stage.name: each.state for each in runner.plan()}
+    assert (states["train"], states["evaluate"]) == (State.MISSING, State.FAILS)
     assert not (config.run_dir / "ingest").exists()
     assert load_config(config_of(tmp_path, classes, evaluate={"signal": classes[-1]})).signal == classes[-1]
 
