@@ -285,7 +285,11 @@ class TrainSettings(SettingsSection):
             found.append(between_workers("staleness_bound has no effect", counter="bounded_steps"))
         if every is not None:
             words = "no checkpoint is written within an epoch"
-            found.append(Mechanism(words, "checkpoint_steps", every, lambda steps: int(steps) + 1, "steps of an epoch"))
+            found.append(
+                Mechanism(
+                    words, "checkpoint_steps", every, lambda steps: int(steps) + 1, "steps of an epoch", "checkpoints"
+                )
+            )
         if self.skew is not None:
             found.append(between_workers("skew has no effect"))
         words = "the learning rate never reaches its full value"

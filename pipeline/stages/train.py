@@ -270,21 +270,25 @@ def _left_out(summary: Mapping[str, Any]) -> str:
 
 
 def about_what_was_left_out(summary: Mapping[str, Any]) -> list[str]:
-    """Sentences about steps without effect, averages that a broken connection prevented, and events used unequally.
+    """Sentences about what never acted or had no effect, averages that a connection prevented, events used unequally.
 
     A run that refuses all steps ends with its first weights, which are finite.
 
     Examples:
-        >>> about_what_was_left_out({"own_rows": False, "per_rank": [{"steps_not_finite": 0}, {"steps_not_finite": 2}]})
+        >>> whole = {"own_rows": False, "acted": {}}
+        >>> about_what_was_left_out({**whole, "per_rank": [{"steps_not_finite": 0}, {"steps_not_finite": 2}]})
         ['2 steps had no effect, since a gradient or an update was not finite: lower train.learning_rate.']
-        >>> found = about_what_was_left_out({"own_rows": False, "per_rank": [{"averages_lost": 7}]})
+        >>> found = about_what_was_left_out({**whole, "per_rank": [{"averages_lost": 7}]})
         >>> found[0].partition(":")[0]
         '7 averages were left out, since a connection between two workers broke'
+        >>> about_what_was_left_out({**whole, "acted": {"slowmo_steps": 0}, "per_rank": []})
+        ['what is set never acted: there are no slowmo steps in this training.']
     """
     refused, lost = (
         sum(rank.get(name, 0) for rank in summary["per_rank"]) for name in ("steps_not_finite", "averages_lost")
     )
-    found = []
+    never = [name.replace("_", " ") for name, number in summary["acted"].items() if not number]
+    found = [f"what is set never acted: there are no {name} in this training." for name in never]
     if refused:
         found.append(
             f"{refused} steps had no effect, since a gradient or an update was not finite: lower train.learning_rate."

@@ -41,11 +41,13 @@ def describe(settings: TrainSettings) -> str:
 
 
 def rank_table(summary: dict[str, Any]) -> Grid:
-    """Steps, events and time of each rank; pairwise averages, if there are any; and whether all events were used."""
+    """Steps, events and time of each rank; how often each mechanism acted; and whether all events were used."""
     ranks = summary["per_rank"]
     has_pairs = any(rank.get("averages_begun") for rank in ranks)
     pair_columns = ("averages", "staleness") if has_pairs else ()
-    heads = ("rank", "steps", "events", "compute [s]", "talk [s]", "wait [s]", *pair_columns, "accuracy")
+    mechanisms = [name for name in summary["acted"] if name != "averages_begun"]
+    acted = [name.replace("_", " ") for name in mechanisms]
+    heads = ("rank", "steps", "events", "compute [s]", "talk [s]", "wait [s]", *pair_columns, *acted, "accuracy")
     table = Grid(*heads, caption=f"{about_events(summary)}{_about_cycles(summary)}")
     for rank in ranks:
         seconds = rank["seconds_by_kind"]
@@ -61,6 +63,7 @@ def rank_table(summary: dict[str, Any]) -> Grid:
             f"{seconds.get('communicate', 0.0):.2f}",
             f"{rank['wait_seconds']:.2f}",
             *(pairs or ()),
+            *(f"{rank[name]:,}" for name in mechanisms),
             f"{rank['worker_val_accuracy']:.3f}",
         )
     return table

@@ -12,6 +12,7 @@ from training_runs import flat_weights, make_spec, records, summary
 from features.dataset import FeatureDataset
 from training.launching.launcher import launch_all
 from training.launching.rank import RunSpec
+from training.loop.summary import acted, summary_of_rank
 from training.simulation.cluster import ClusterSettings
 from training.simulation.simulate import Simulated
 from training.studies.run_in_simulator import simulate_workload
@@ -94,6 +95,9 @@ def test_synchronous_methods_do_on_mpi_what_they_do_in_the_simulator(
     for rank, (found, wanted) in enumerate(zip(records(run.out_dir), expected.records, strict=True)):
         for key in ("train_loss", "val_loss", "consensus_distance", "samples", "worker_val_loss"):
             assert found[-1][key] == pytest.approx(wanted[-1][key], rel=1e-9, abs=1e-11), (rank, key)
+    told = summary(run.out_dir)["acted"]
+    assert told == acted(run.train, [summary_of_rank(each) for each in expected.records])
+    assert min(told.values()) > 0
 
 
 @pytest.fixture(scope="module")

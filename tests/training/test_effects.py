@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from simulated import EVERY, settings
+from simulated import EVERY, SEVERAL, run, settings
 
 from training.errors import IdleSettingError
+from training.loop.summary import acted, summary_of_rank
 from training.settings import TrainSettings
 
 
@@ -107,3 +108,22 @@ def test_a_mechanism_that_no_step_of_the_run_reaches_is_refused(chosen: dict[str
 @pytest.mark.parametrize("chosen", EVERY.values(), ids=EVERY)
 def test_a_run_that_reaches_all_is_not_refused(chosen: dict[str, Any]) -> None:
     settings(**chosen).refuse_idle(320)
+
+
+@pytest.mark.parametrize("chosen", SEVERAL.values(), ids=SEVERAL)
+@pytest.mark.parametrize("slowmo", [None, {"tau": 4}], ids=str)
+def test_every_mechanism_counts_how_often_it_acted(chosen: dict[str, Any], slowmo: dict[str, Any] | None) -> None:
+    how = settings(**chosen)
+    if how.traits.joint_model and slowmo:
+        return
+    slow = {"slowmo": slowmo} if slowmo else {}
+    found = acted(settings(**chosen, **slow), [summary_of_rank(records) for records in run(**chosen, **slow).records])
+    assert min(found.values()) > 0
+    # 16 steps of each worker.
+    assert found.get("slowmo_steps", 4 * how.workers) == 4 * how.workers
+
+
+def test_a_slow_momentum_that_never_acts_is_seen_in_the_summary() -> None:
+    chosen = {"algorithm": "ar-sgd", "slowmo": {"tau": 17}}
+    found = acted(settings(**chosen), [summary_of_rank(records) for records in run(**chosen).records])
+    assert found == {"averages": 64, "slowmo_steps": 0}

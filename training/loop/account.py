@@ -56,12 +56,14 @@ class Account:
         self._earlier: Counters = {}
         self._sums = Sums()
         self.steps = 0
+        self.checkpoints = 0
+        """Number of checkpoints within epochs since the start."""
 
     def begin(self) -> None:
         """Begin an epoch now."""
         self._meter.restart()
         # A thread may have finished averages since the record, and partners before it: they belong to this epoch.
-        self._before, self._recorded = self._recorded or self._algorithm.counters(), None
+        self._before, self._recorded = self._recorded or self._counters(), None
         self._earlier = {}
         self._sums = Sums()
         self.steps = 0
@@ -73,11 +75,14 @@ class Account:
 
     def record(self) -> dict[str, Any]:
         """The record of the epoch."""
-        meter, self._recorded = self._meter, self._algorithm.counters()
+        meter, self._recorded = self._meter, self._counters()
         sums = self._sums.plus(self._work.take_sums())
         counted = self._counted(self._recorded)
         rate = {"learning_rate": self._algorithm.optimizer.param_groups[0]["lr"]}
         return record_of(self.steps, sums, meter.seconds, nbytes=meter.bytes, counted=counted) | rate
+
+    def _counters(self) -> Counters:
+        return {**self._algorithm.counters(), "checkpoints": self.checkpoints}
 
     def _counted(self, now: Counters) -> Counters:
         """What the algorithm counted in the epoch; histograms with their numbers as text, as in JSON."""
@@ -98,7 +103,7 @@ class Account:
             "sums": self._sums._asdict(),
             "seconds": dict(self._meter.seconds),
             "bytes": self._meter.bytes,
-            "counters": self._counted(self._algorithm.counters()),
+            "counters": self._counted(self._counters()),
         }
 
     def load_states(self, states: Sequence[dict[str, Any]]) -> None:

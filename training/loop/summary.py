@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from training.loop.records import Record, complete_records, read_records
@@ -45,6 +45,7 @@ def write_summary(out_dir: Path, network: str, settings: TrainSettings, num_para
         **_cycles(ranks),
         "per_rank": [summary_of_rank(records) for records in ranks if records],
     }
+    content["acted"] = acted(settings, content["per_rank"])
     unfinished = out_dir / ".summary.json"
     unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")
     unfinished.replace(out_dir / "summary.json")
@@ -59,6 +60,22 @@ def samples_of(history: Sequence[Record]) -> dict[str, int]:
     """
     samples, rows = (sum(record[name] for record in history) for name in ("samples_all_ranks", "train_rows"))
     return {"samples": samples, "samples_left_out": rows - samples, "train_rows": history[-1]["train_rows"]}
+
+
+def acted(settings: TrainSettings, numbers: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """How often each mechanism of the settings acted, by its counter, added up; without what nobody counted.
+
+    Args:
+        settings: The settings.
+        numbers: What was counted: by rank, or by run.
+
+    Examples:
+        >>> settings = TrainSettings(slowmo={"tau": 4}, checkpoint_steps=2)
+        >>> acted(settings, [{"averages": 8, "slowmo_steps": 2}, {"averages": 8, "slowmo_steps": 2}])
+        {'averages': 16, 'slowmo_steps': 4}
+    """
+    names = [each.counter for each in settings.mechanisms if each.counter]
+    return {name: sum(each.get(name, 0) for each in numbers) for name in names if any(name in each for each in numbers)}
 
 
 def summary_of_rank(records: list[Record]) -> Record:

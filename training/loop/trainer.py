@@ -290,6 +290,7 @@ class Trainer:
         if not self._files.keeps_checkpoints:
             return
         self._meter.doing = "writing a checkpoint"
+        self._account.checkpoints += position[1] > 0
         if self._is_static:
             await self._algorithm.quiesce()
         content = await worker_state(self._work, self._algorithm) | {

@@ -109,8 +109,11 @@ def judge(result: StudyResult) -> tuple[dict[Comparison, Judgement], list[Judged
 
     All comparisons in one measure count together in the correction of Holm.
     """
-    claimed = [[each for each in _of_claim(result, claim) if not _zeros(result, each)] for claim in result.study.claims]
-    wanted = [each for each in _with_reference(result) if not _zeros(result, each)]
+    claimed = [[*_of_claim(result, claim)] for claim in result.study.claims]
+    wanted = [*_with_reference(result)]
+    out = left_out(result)
+    claimed = [[each for each in comparisons if each not in out] for comparisons in claimed]
+    wanted = [each for each in wanted if each not in out]
     wanted += [each for comparisons in claimed for each in comparisons]
     found: dict[Comparison, Judgement] = {}
     for measure in dict.fromkeys(each.measure for each in wanted):
@@ -166,19 +169,26 @@ def common_seeds(result: StudyResult, comparison: Comparison) -> list[int]:
     return sorted(this.keys() & other.keys())
 
 
-def without_ratio(result: StudyResult) -> list[str]:
-    """Sentences about the comparisons that `judge` leaves out: one worker takes no time to communicate."""
+def left_out(result: StudyResult) -> dict[Comparison, str]:
+    """The comparisons that `judge` leaves out, with the reason in a few words."""
     claimed = (each for claim in result.study.claims for each in _of_claim(result, claim))
-    zeros = {each: _zeros(result, each) for each in (*_with_reference(result), *claimed)}
-    found = []
-    for measure in dict.fromkeys(each.measure for each, cells in zeros.items() if cells):
-        of_it = [cells for each, cells in zeros.items() if each.measure == measure]
-        cells = {cell: number for each in of_it for cell, number in each.items()}
-        of = ", ".join(f"{result.title(cell)} (0 in {n} of {len(result.of(cell))} seeds)" for cell, n in cells.items())
-        found.append(
-            f"Left out in {measure_of(measure).words}, since a ratio to 0 says nothing: comparisons with {of}."
-        )
-    return found
+    reasons = {each: _why_left_out(result, each) for each in (*_with_reference(result), *claimed)}
+    return {each: why for each, why in reasons.items() if why}
+
+
+def _why_left_out(result: StudyResult, comparison: Comparison) -> str:
+    """Why two cells are not compared in a measure; empty if they are."""
+    for cell in comparison[:2]:
+        if idle := result.never_acted(cell):
+            return f"not tested: no {', '.join(idle).replace('_', ' ')} of {result.title(cell)}"
+    seen = [result.events_seen(cell) for cell in comparison[:2]]
+    if result.study.times_only is None and all(seen) and seen[0] != seen[1]:
+        numbers = (" to ".join(f"{end:,}" for end in dict.fromkeys((min(each), max(each)))) for each in seen)
+        return f"not compared: {' and '.join(numbers)} events were seen"
+    if zeros := _zeros(result, comparison):
+        cells = (f"{result.title(cell)} (0 in {n} of {len(result.of(cell))} seeds)" for cell, n in zeros.items())
+        return f"not compared: a ratio to 0 says nothing, {', '.join(cells)}"
+    return ""
 
 
 def effect(comparison: Comparison, judgement: Judgement) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from training.studies.tables import (
     best_table,
     binomial_note,
     claim_row,
+    events_table,
     markdown_table,
     still_learning,
     study_table,
@@ -61,7 +62,7 @@ def render(result: StudyResult, *, folder: str) -> str:
         parts += [f"## {table.title}", study_table(result, table)]
     learns = study.times_only is None
     if learns:
-        parts += [binomial_note(result), still_learning(result)]
+        parts += [binomial_note(result), still_learning(result), "## Events seen", events_table(result)]
     parts += what_was_left_out(result)
     for figure in study.figures:
         title = f"{figure.title} ({result.warning})" if result.warning else figure.title

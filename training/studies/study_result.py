@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.errors import StudyError
+from training.loop.summary import acted
 from training.studies.measures import lowest_loss, measure_of
 from training.studies.run_result import RunResult
 from training.studies.study import Chosen, Panel, StudySettings, method_of
@@ -198,6 +199,16 @@ class StudyResult:
         words = [self.study.title_of(cell.method)]
         words += [f"{key.rpartition('.')[2].replace('_', ' ')} {text}" for key, text in cell.values]
         return ", ".join(words)
+
+    def events_seen(self, cell: Cell) -> set[int]:
+        """Numbers of events, with repetitions, that the runs of a cell saw."""
+        return {int(run.numbers["samples"]) for run in self.with_result(cell) if "samples" in run.numbers}
+
+    def never_acted(self, cell: Cell) -> list[str]:
+        """Counters of the mechanisms of a cell that acted in none of its runs; nothing where results lack them."""
+        train = self.study.train_settings(cell.method, {key: json.loads(text) for key, text in cell.values}, 1)
+        found = acted(train, [run.numbers for run in self.with_result(cell)])
+        return [name for name, number in found.items() if not number]
 
     def _workers(self, cell: Cell) -> int:
         values = {key: json.loads(text) for key, text in cell.values}

@@ -15,7 +15,7 @@ from training.studies.judging import (
     common_seeds,
     effect,
     in_words,
-    without_ratio,
+    left_out,
 )
 from training.studies.measures import lowest_loss, measure_of
 from training.studies.run_result import RunResult
@@ -214,7 +214,7 @@ def what_was_left_out(result: StudyResult) -> list[str]:
             f"{len(gone)} of {len(result.runs)} runs diverged to a loss that is not finite: of {titles}. Tables, "
             "figures and comparisons are of the other runs."
         )
-    found += without_ratio(result)
+    found += _about_left_out(result)
     refused = _sums(result, "steps_not_finite")
     if refused:
         found.append(
@@ -230,6 +230,26 @@ def what_was_left_out(result: StudyResult) -> list[str]:
             f"{', '.join(f'{title} {number:,.0f}' for title, number in lost.items())}."
         )
     return found
+
+
+def _about_left_out(result: StudyResult) -> list[str]:
+    """A sentence for each reason for which comparisons are left out."""
+    by_reason: dict[str, list[str]] = {}
+    for each, why in left_out(result).items():
+        words = measure_of(each.measure).words
+        by_reason.setdefault(f"{why[0].upper()}{why[1:]}", []).append(
+            f"{result.title(each.this)} against {result.title(each.other)} in {words}"
+        )
+    return [f"{why}: {'; '.join(dict.fromkeys(pairs))}." for why, pairs in by_reason.items()]
+
+
+def events_table(result: StudyResult) -> str:
+    """The number of events, with repetitions, that each run of a method saw."""
+    rows = []
+    for cell in result.cells():
+        seen = sorted(result.events_seen(cell))
+        rows.append([result.title(cell), " to ".join(f"{end:,}" for end in dict.fromkeys(seen[:1] + seen[-1:])) or "-"])
+    return markdown_table(["", "events seen by all workers, repetitions included"], rows)
 
 
 def _sums(result: StudyResult, name: str) -> dict[str, float]:

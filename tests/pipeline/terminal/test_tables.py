@@ -30,10 +30,11 @@ def ranks() -> list[Grid]:
     rank = {
         "steps": 123_456, "samples": 12_345_678, "seconds_by_kind": {"compute": 12345.67, "communicate": 1234.56},
         "wait_seconds": 1234.56, "averages_begun": 12345, "averages_received": 12345, "mean_staleness": 12.34,
-        "max_staleness": 123, "worker_val_accuracy": 0.94213,
+        "max_staleness": 123, "worker_val_accuracy": 0.94213, "slowmo_steps": 12345,
     }  # fmt: skip
     whole = {"epochs": 200, "train_rows": 12_345_678, "samples": 2_469_135_600 - 123_456, "samples_left_out": 123_456}
-    return [rank_table({**whole, "per_rank": [{"rank": 15, **rank}]})]
+    acted = {"averages_begun": 12345, "slowmo_steps": 12345}
+    return [rank_table({**whole, "acted": acted, "per_rank": [{"rank": 15, **rank}]})]
 
 
 def evaluated() -> list[Grid]:

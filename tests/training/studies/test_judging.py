@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from made_study import NUM_EVENTS, made_result, made_run, made_study
 
-from training.studies.judging import ClaimVerdict, effect, in_words, judge, without_ratio
+from training.studies.judging import ClaimVerdict, effect, in_words, judge, left_out
 from training.studies.run_result import Counts
 from training.studies.study_result import Cell, StudyResult, TimeCheck
+from training.studies.tables import events_table, what_was_left_out
 
 SEEDS = range(1, 6)
 
@@ -303,12 +304,37 @@ def test_a_time_of_0_was_compared_as_a_factor_of_a_billion() -> None:
     study = made_study(compared=["communication_per_epoch"])
     found, _ = judge(made_result(study, alone))
     assert [each.this for each in found] == [Cell("ad-psgd")]
-    (sentence,) = without_ratio(made_result(study, alone))
-    assert sentence == (
-        "Left out in communication per epoch [s], since a ratio to 0 says nothing: comparisons with SGD (0 in 5 of 5 "
-        "seeds)."
+    (why,) = left_out(made_result(study, alone)).values()
+    assert why == "not compared: a ratio to 0 says nothing, SGD (0 in 5 of 5 seeds)"
+    assert left_out(made_result(made_study(), alone)) == {}
+
+
+def with_numbers(**numbers: dict[str, float]) -> StudyResult:
+    """A result in which the runs of some methods have other numbers."""
+    runs = [
+        run._replace(numbers={**run.numbers, **numbers.get(run.method.replace("-", "_"), {})})
+        for run in ACCURACIES.runs
+    ]
+    return made_result(made_study(), runs)
+
+
+def test_methods_that_saw_unequal_numbers_of_events_were_judged_against_each_other() -> None:
+    result = with_numbers(ar_sgd={"samples": 838}, sgd={"samples": 838}, ad_psgd={"samples": 628})
+    found, _ = judge(result)
+    assert [each.this for each in found] == [Cell("sgd")]
+    assert list(left_out(result).values()) == ["not compared: 628 and 838 events were seen"]
+    assert "Not compared: 628 and 838 events were seen: AD-PSGD against AR-SGD in test accuracy." in what_was_left_out(
+        result
     )
-    assert without_ratio(made_result(made_study(), alone)) == []
+    assert "| AD-PSGD | 628 |" in events_table(result)
+
+
+def test_a_method_whose_mechanism_never_acted_was_judged() -> None:
+    result = with_numbers(ad_psgd={"averages_begun": 0})
+    found, _ = judge(result)
+    assert [each.this for each in found] == [Cell("sgd")]
+    assert list(left_out(result).values()) == ["not tested: no averages begun of AD-PSGD"]
+    assert left_out(with_numbers(ad_psgd={"averages_begun": 3})) == {}
 
 
 @pytest.mark.parametrize(
