@@ -139,7 +139,7 @@ def test_classes_can_be_unequal_among_the_workers() -> None:
     assert owners is not None
     rows, labels = owners.rows_of(0), workload.rows("train", settings).rows.labels
     reader = workload.reader(settings, torch.device("cpu"), own=rows)
-    read = list(reader.train_batches(share_of(owners.plan(batch_size=32, epoch=0), owners.counts[0], rank=0, epoch=0)))
+    read = list(reader.train_batches(share_of(owners.plan(batch_size=32, epoch=0), rank=0, epoch=0)))
     found = torch.cat([batch.labels for batch in read]).bincount(minlength=10)
     assert found.tolist() == labels[owners.owner == 0].bincount(minlength=10).tolist()
     assert found.max() > len(labels) / 4 / 5, "more than two classes' share is one class"
