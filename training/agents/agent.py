@@ -1,17 +1,16 @@
-"""An agent: trains on its partition without end, and answers the tasks of exchange cycles between two steps."""
+"""An agent: trains on its share of each pass over the rows, and answers the tasks of exchange cycles between steps."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import cast
 
 from training.agents.lifelines import AgentId
 from training.agents.local import AgentStart
 from training.agents.messages import AbsentError, Given, Install, Message, Take
-from training.agents.partition import Partition
 from training.agents.worker import PulledWorker
 from training.algorithms.mpca_rules import JointModelSettings
 from training.launching.rank import RunSpec, opened
@@ -19,6 +18,7 @@ from training.loop.account import Account
 from training.loop.making import make_worker
 from training.loop.metering import Meter
 from training.loop.schedule import learning_rate
+from training.readers.sharding import part_of, plan_epoch, rows_in, share_of
 from training.settings import TrainSettings
 from training.transports.basics import run_now
 from training.transports.transport import SingleTransport
@@ -32,10 +32,9 @@ class Agent:
         settings: Settings of the training.
         work: The computation.
         worker: The method.
-        partition: The rows.
+        rows: Rows of each row group of the training split.
         meter: The agent's time and bytes.
         agent: Numbers of the partition and of the agent.
-        num_samples: Number of events of the whole training split.
     """
 
     def __init__(
@@ -43,16 +42,15 @@ class Agent:
         settings: TrainSettings,
         work: Work,
         worker: PulledWorker,
-        partition: Partition,
+        rows: Sequence[int],
         meter: Meter,
         *,
         agent: AgentId,
-        num_samples: int,
     ) -> None:
-        self._settings, self._work, self._worker, self._partition = settings, work, worker, partition
+        self._settings, self._work, self._worker, self._rows = settings, work, worker, rows
         self._meter = meter
         self._account = Account(work, worker, meter)
-        self._id, self._num_samples = agent, num_samples
+        self._id = agent
         self._asked: deque[tuple[Message, Future[Given | None]]] = deque()
         self._has_asked = threading.Condition()
         self._is_stopped = False
@@ -104,17 +102,22 @@ class Agent:
             number += 1
 
     def _pass(self, number: int) -> None:
-        """Read the partition once."""
-        row = 0
-        while row < self._partition.num_rows and not self._is_stopped:
-            share = self._partition.share(number, row)
+        """Train once on this agent's share of the rows: all agents together use each row once in a pass."""
+        settings, batch_size = self._settings, self._settings.batch_size
+        plan = plan_epoch(
+            self._rows, world_size=settings.workers, batch_size=batch_size, seed=settings.seed, epoch=number
+        )
+        whole = share_of(plan, rank=self._id.partition, epoch=number)
+        row, num_rows = 0, rows_in(whole.pieces)
+        while row < num_rows and not self._is_stopped:
+            share = part_of(whole, row, num_rows, batch_size=batch_size)
             self._work.begin(share)
             for size in share.sizes:
                 allowed = self._wait_for(size)
                 if not allowed:
                     return
                 if allowed < size:
-                    self._work.begin(self._partition.share(number, row, allowed))
+                    self._work.begin(part_of(whole, row, row + allowed, batch_size=batch_size))
                 self._step()
                 row += allowed
                 if allowed < size:
@@ -167,7 +170,7 @@ class Agent:
         self._used += num_samples
         if not self._settings.schedule.is_constant:
             # All agents together have probably used as many more as this one for each of them.
-            since = (self._used - self._used_before) * self._settings.workers / self._num_samples
+            since = (self._used - self._used_before) * self._settings.workers / sum(self._rows)
             done = min(self._order.epochs_done + since, self._settings.epochs)
             self._worker.optimizer.param_groups[0]["lr"] = learning_rate(self._settings, done)
         run_now(self._worker.step(self._work.compute_gradient, num_samples))
@@ -187,20 +190,5 @@ def make_agent(spec: RunSpec, start: AgentStart, joint: list[Install]) -> Agent:
     meter = Meter(transport.now)
     workload, _, work = opened(spec, transport, rank=start.agent.number, meter=meter)
     worker = make_worker(work.model, settings, transport)
-    rows = workload.group_rows("train")
-    partition = Partition(
-        rows,
-        index=start.agent.partition,
-        count=settings.workers,
-        batch_size=settings.batch_size,
-        seed=settings.seed,
-    )
-    return Agent(
-        settings,
-        work,
-        PulledWorker(cast("JointModelSettings", settings.algorithm), worker, joint),
-        partition,
-        meter,
-        agent=start.agent,
-        num_samples=sum(rows),
-    )
+    pulled = PulledWorker(cast("JointModelSettings", settings.algorithm), worker, joint)
+    return Agent(settings, work, pulled, workload.group_rows("train"), meter, agent=start.agent)

@@ -137,4 +137,4 @@ class Crew:
             return
         if not self.live and self.is_complete:
             raise LaunchError(f"{words}, and no other is left. Set train.on_rank_loss: restart")
-        self._on_loss(f"{words}; the others continue without its events")
+        self._on_loss(f"{words}; the others continue")

@@ -34,7 +34,7 @@ def write_summary(out_dir: Path, network: str, settings: TrainSettings, num_para
         "epochs": settings.epochs,
         "steps": round(sum(record["steps"] for records in ranks for record in records) / len(ranks)),
         **samples_of(history),
-        "own_rows": settings.launcher == "spark-agents" or settings.skew is not None,
+        "own_rows": settings.skew is not None,
         "num_parameters": num_parameters,
         "learning_rate_in_effect": settings.effective_learning_rate,
         "best_epoch": best["epoch"],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import select
 import socket
 import threading
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
@@ -24,14 +23,12 @@ from training.agents.ledger import Ledger
 from training.agents.lifelines import AgentId, Lifeline, Lifelines
 from training.agents.local import AgentStart, Home, read_start, start_agent
 from training.agents.messages import AbsentError, Given, Install, Message, Reduced, Take, ask, serve
-from training.agents.partition import Partition
 from training.agents.worker import PulledWorker
 from training.algorithms.mpca_joint import JointModel
 from training.algorithms.mpca_rules import MpcaConstants
 from training.errors import CheckpointError, LaunchError
 from training.flat_model import FlatModel
 from training.loop.making import make_worker
-from training.readers.sharding import Share
 from training.settings import TrainSettings
 from training.transports.basics import run_now
 from training.transports.shards import shard_slices
@@ -96,22 +93,6 @@ def test_accounts_continue_with_fewer_partitions() -> None:
     other.load_state(ledger.state())
     assert (other.used, other.epoch, other.totals(0)["samples"], other.totals(1)["samples"]) == (12, 1, 9, 3)
     assert other.epoch_totals["samples"] == 0
-
-
-def test_partitions_share_all_rows_and_a_pass_can_be_cut_anywhere() -> None:
-    rows = [5, 7, 4, 6]
-
-    def places(*shares: Share) -> Counter[tuple[int, int]]:
-        return Counter((group, place) for share in shares for group, *ends in share.pieces for place in range(*ends))
-
-    for count in (1, 3, 5, 22):
-        parts = [Partition(rows, index=index, count=count, batch_size=4, seed=1) for index in range(count)]
-        assert max(part.num_rows for part in parts) - min(part.num_rows for part in parts) <= 1
-        every = Counter((group, place) for group, num_rows in enumerate(rows) for place in range(num_rows))
-        assert places(*(part.share(3) for part in parts)) == every
-        for part in parts:
-            for cut in range(1, part.num_rows):
-                assert places(part.share(3, 0, cut), part.share(3, cut)) == places(part.share(3))
 
 
 @pytest.fixture
