@@ -30,8 +30,8 @@ class SampleSettings(StrictSettings):
     label: int = Field(ge=0, strict=True)
     """Class of the sample's events: an index into `classes`, from 0."""
     files: list[str] = Field(min_length=1)
-    """Paths, globs or URLs of the sample's ROOT files, or `simulate://NAME` for a process of `simulate`. At least one
-    must match; a glob may match nothing yet."""
+    """Paths, globs or URLs of the sample's ROOT files, or `simulate://NAME` for a process of `simulate`. `~`, `$NAME`
+    and `**` are as in a shell. At least one must match; a glob may match nothing yet."""
     weight: str | None = Field(default=None, min_length=1)
     """Weight of the generator: a branch (`genWeight`), a number of a list per event (`LHEWeight[3]`, from 0), or `none`
     (every event has weight 1, as in collision data); null for Event.Weight where the files have it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import os
+import re
 import shutil
 import tempfile
 import uuid
@@ -21,6 +22,7 @@ import xxhash
 from fsspec.implementations.local import LocalFileSystem
 
 from ingestion.errors import UnreachableFileError, UnreadableFileError, remote_error
+from ingestion.paths import matching_here
 
 #: Seconds until a server that does not answer counts as unreachable: for a connection, and for the next bytes.
 CONNECT_SECONDS: Final = 10
@@ -147,10 +149,12 @@ def matching(pattern: str) -> list[str]:
         return [pattern]
     if not has_magic(name):
         return []
+    if not is_remote(pattern):
+        return matching_here(pattern)
+    # Beside other letters two stars are one, as in a shell; fsspec refuses them.
+    name = re.sub(r"(?<=[^/])\*{2,}|\*{2,}(?=[^/])", "*", name)
     with answers(pattern, "the list of its files"):
         found = sorted(str(path) for path in filesystem.glob(name) if not filesystem.isdir(path))
-    if not is_remote(pattern):
-        return found
     return [filesystem.unstrip_protocol(path) for path in found]
 
 

@@ -159,6 +159,7 @@ def compare(
     if claims is not None:
         from pipeline.commands.claims import write_claims
 
+        claims = chosen_folder(claims, "--claims")
         err.print(f"claims: {write_claims(claims, publish or claims)}", markup=False)
         return
     if show:

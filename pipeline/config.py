@@ -19,6 +19,7 @@ from pydantic import (
 from features.columns import COLUMNS
 from features.settings import FeatureSettings
 from ingestion.generation.settings import SCHEME, SimulateSettings
+from ingestion.paths import located
 from ingestion.schema import events_schema
 from ingestion.secrets import keep_secret, redact
 from ingestion.settings import IngestSettings, SampleSettings
@@ -27,7 +28,7 @@ from pipeline.configuration.credentials import variables_with_credentials
 from pipeline.configuration.local_folder import local_folder
 from pipeline.configuration.mistakes import explain
 from pipeline.configuration.overrides import Keys, Override, put, read_override
-from pipeline.configuration.relative_paths import count_from_folder
+from pipeline.configuration.relative_paths import locate_paths
 from pipeline.configuration.sections import advice
 from pipeline.configuration.shell_sections import (
     EvaluateSettings,
@@ -61,8 +62,8 @@ class Config(BaseModel):
     model_config = ShellSection.model_config
 
     run_dir: Path = Field(examples=["runs/full"])
-    """Local folder for all outputs; `~` is the home folder. Relative paths in a config file start at the folder of the
-    file; relative paths in a shipped config or in `--set` start at the current folder."""
+    """Local folder for all outputs; `~` and `$NAME` are as in a shell. Relative paths in a config file start at the
+    folder of the file; relative paths in a shipped config or in `--set` start at the current folder."""
     storage: str | None = Field(default=None, examples=["s3://bucket/experiment/night"])
     """Folder on object storage for the Parquet of the stages ingest and features, `s3://bucket/prefix`, of this run
     folder alone; null for `run_dir`, where all else stays. Credentials come from the environment, as for inputs."""
@@ -376,12 +377,13 @@ def load(name: str, overrides: Sequence[str] = ()) -> LoadedConfig:
     content = read_mapping(path)
     # Before the paths are used.
     _refuse_half_characters(path, content)
-    if not is_shipped(path):
-        count_from_folder(path, content)
+    is_here = is_shipped(path) or path.parent.resolve() == Path.cwd()
+    locate_paths(content, "" if is_here else path.parent, str(path))
     given = [read_override(each, Config) for each in overrides]
     whole = copy.deepcopy(content)
     for override in given:
         put(whole, override, Config)
+    locate_paths(whole, "", "--set")
     _refuse_half_characters(path, whole)
     try:
         config = Config.model_validate(whole)
@@ -430,13 +432,13 @@ def find_config(name: str) -> Path:
     Raises:
         ConfigError: There is neither.
     """
-    if Path(name).is_file():
-        return Path(name)
+    if (path := Path(located(name))).is_file():
+        return path
     shipped = {path.stem: path for path in SHIPPED.glob("*.yaml")}
     if name in shipped:
         return shipped[name]
     raise ConfigError(
-        f"there is no config file '{Path(name).absolute()}', and no shipped config '{name}'.{nearest(name, shipped)}"
+        f"there is no config file '{path.absolute()}', and no shipped config '{name}'.{nearest(name, shipped)}"
     )
 
 

@@ -16,9 +16,11 @@ from pydantic import ValidationError
 
 from features.dataset import FeatureDataset
 from features.schema import SPLITS
+from ingestion.paths import located
 from models.evaluation.style import PlotLabels
 from models.networks.registry import NETWORKS
 from pipeline.configuration.mistakes import explain
+from pipeline.configuration.relative_paths import locate_paths
 from pipeline.configuration.yaml_text import read_mapping
 from pipeline.errors import USER_ERRORS, ConfigError, RunFolderError, StudiesFailedError, nearest
 from pipeline.machine.facts import read_machine
@@ -94,7 +96,7 @@ def read_study(name: str, form: str, changes: dict[str, Any] | None = None) -> S
         ConfigError: There is no such study, or its file has mistakes.
     """
     files = shipped()
-    path = files.get(name, Path(name))
+    path = files.get(name) or Path(located(name))
     if not path.is_file():
         words = "file." if path.suffix else f"study.{nearest(name, files)}"
         raise ConfigError(f"compare {name}: there is no such {words} `compare --list` shows the shipped studies.")
@@ -105,6 +107,7 @@ def read_study(name: str, form: str, changes: dict[str, Any] | None = None) -> S
 
 def _study_of(path: Path, form: str, changes: dict[str, Any] | None = None) -> Study:
     content = form_of(read_mapping(path), form, changes or {})
+    locate_paths({"compare": content}, "", str(path))
     try:
         return Study(path.stem, form, StudySettings.model_validate(content))
     except ValidationError as cause:

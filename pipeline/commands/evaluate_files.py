@@ -17,6 +17,7 @@ from features.schema import identities
 from features.spark_job import Unsplit, make_unsplit, track_hint
 from ingestion.copies import UInt64s
 from ingestion.files import found_files
+from ingestion.paths import located
 from ingestion.settings import NO_WEIGHT, SampleSettings
 from ingestion.spark_job import ingest, keys_folder
 from ingestion.storage import footers
@@ -357,7 +358,9 @@ def _samples(inputs: Sequence[str], config: Config) -> tuple[list[SampleSettings
     }
     # Folders may be named `run=3`.
     words = [
-        (name, separator, pattern) if separator and (name in named or not _is_path(each)) else ("", "", each)
+        (name, separator, located(pattern))
+        if separator and (name in named or not _is_path(each))
+        else ("", "", located(each))
         for each, (name, separator, pattern) in ((each, each.partition("=")) for each in inputs)
     ]
     if len({bool(separator) for _, separator, _ in words}) > 1:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
+from ingestion.paths import located
 from pipeline.config import Config
 from pipeline.configuration.local_folder import chosen_folder
 from pipeline.errors import ConfigError, nearest
@@ -124,7 +125,7 @@ def _named(reference: Sequence[str], config: Config) -> dict[str, list[str]]:
             raise ConfigError(
                 f"--reference {each}: give SAMPLE=GLOB with a sample of the config.{nearest(name, names)}"
             )
-        found.setdefault(name, []).append(pattern)
+        found.setdefault(name, []).append(located(pattern))
     return found
 
 

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Final
 
+from ingestion.paths import PathError, located
 from pipeline.errors import ConfigError
 
 #: A scheme, and a slash: of `s3://bucket`, a path keeps `s3:/bucket`.
@@ -18,10 +19,11 @@ _LONGEST_PATH: Final = 3500
 
 
 def local_folder(words: str | Path) -> Path:
-    """The path of a folder; `~` is the home folder. This makes nothing.
+    """The path of a folder; `~` and variables are as in a shell. This makes nothing.
 
     Raises:
         ValueError: It is a URL, or too long.
+        PathError: A variable or a user is unknown.
 
     Examples:
         >>> local_folder("runs/mine")
@@ -32,10 +34,7 @@ def local_folder(words: str | Path) -> Path:
             f"'{words}' is a URL, and outputs go to local file systems only; name a folder, and copy it there "
             f"after the run"
         )
-    try:
-        folder = Path(words).expanduser()
-    except RuntimeError as cause:
-        raise ValueError(f"'{words}' cannot be resolved ({cause}); write the whole path") from cause
+    folder = Path(located(str(words)))
     path = folder.absolute()
     longest = max(len(os.fsencode(name)) for name in path.parts)
     if longest > _LONGEST_NAME:
@@ -53,5 +52,5 @@ def chosen_folder(words: Path, option: str) -> Path:
     """
     try:
         return local_folder(words)
-    except ValueError as cause:
+    except (ValueError, PathError) as cause:
         raise ConfigError(f"{option}: {cause}.") from cause

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from ingestion.paths import located
 from models.evaluation.candidate import Candidate
 from models.export.onnx_classifier import OnnxClassifier
 from pipeline.errors import ConfigError, MissingInputError
@@ -45,7 +46,7 @@ def find_models(words: Sequence[str], classes: Sequence[str]) -> list[FoundModel
         name, separator, path = word.partition("=")
         if not separator or Path(word).exists():
             name, separator, path = "", "", word
-        for place in _places(Path(path)):
+        for place in _places(Path(located(path))):
             chosen = name if separator else _name_of(place)
             if chosen in found and not separator:
                 chosen = f"{place.parent.parent.name}-{chosen}"

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args, get_origin
 
 import pytest
 from minimal_configs import MINIMAL, mistakes, write
+from pydantic import BaseModel
 
 from ingestion.errors import IngestionError
 from ingestion.files import expand
-from pipeline.config import SHIPPED, load_config
+from pipeline.config import SHIPPED, Config, load_config
+from pipeline.configuration.relative_paths import PATHS
+from pipeline.configuration.sections import without_none
 from pipeline.errors import ConfigError
 
 
@@ -41,21 +46,6 @@ def test_relative_paths_count_from_the_folder_of_the_file_and_in_options_from_th
     assert (config.run_dir, config.samples[0].files) == (Path("runs/y"), ["d.root"])
 
 
-def test_a_path_that_counted_from_the_current_folder_is_an_error_that_says_so(tmp_path: Path, elsewhere: Path) -> None:
-    path = write(tmp_path)
-    (elsewhere / "runs" / "x" / "ingest").mkdir(parents=True)
-    assert load_config(path).run_dir == tmp_path / "runs" / "x"
-    (elsewhere / "runs" / "x" / "ingest" / "current.json").touch()
-    with pytest.raises(ConfigError, match=r"run_dir: 'runs/x' exists in the current folder.*'here/runs/x'"):
-        load_config(path)
-    (elsewhere / "runs").rename(tmp_path / "runs")
-    (elsewhere / "b.root").touch()
-    with pytest.raises(ConfigError, match=r"samples.1.files: 'b.root' exists in the current folder"):
-        load_config(path)
-    (tmp_path / "b.root").touch()
-    assert load_config(path).samples[1].files == [str(tmp_path / "b.root")]
-
-
 def test_a_name_that_is_too_long_is_a_mistake_also_beside_other_runs(tmp_path: Path, elsewhere: Path) -> None:
     (elsewhere / "runs").mkdir()
     name = "x" * 300
@@ -64,6 +54,57 @@ def test_a_name_that_is_too_long_is_a_mistake_also_beside_other_runs(tmp_path: P
     config = load_config(write(tmp_path, samples=samples))
     with pytest.raises(IngestionError, match=f"{name}.root"):
         expand(config.samples[:1])
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_home_and_variables_are_replaced_in_each_path_of_file_and_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NIGHT", "7")
+    monkeypatch.setenv("HOME", "/home/ada")
+    content = {
+        "run_dir": "runs/$NIGHT",
+        "storage": "s3://bucket/${NIGHT}",
+        "samples": [{**MINIMAL["samples"][0], "files": ["~/x.root", "$NIGHT/**.root"]}, *MINIMAL["samples"][1:]],
+        "simulate": {"processes": [{"name": "zz", "file": "$NIGHT.cmnd"}]},
+        "compare": {"workload": {"folder": "~/mnist"}},
+        "spark": {"executor_python": "~/bin/python"},
+    }
+    config = load_config(write(tmp_path, **content))
+    assert config.run_dir == tmp_path / "runs" / "7"
+    assert config.storage == "s3://bucket/7"
+    assert config.samples[0].files == ["/home/ada/x.root", f"{tmp_path}/7/**.root"]
+    assert config.simulate.processes[0].file == tmp_path / "7.cmnd"
+    assert config.compare["workload"]["folder"] == "/home/ada/mnist"
+    assert config.spark.executor_python == "/home/ada/bin/python"
+    given = load_config(write(tmp_path), ["run_dir=~/$NIGHT", "samples.0.files=[$NIGHT.root]"])
+    assert (given.run_dir, given.samples[0].files) == (Path("/home/ada/7"), ["7.root"])
+    for words, message in {
+        "$NIGHTS/a": "no variable 'NIGHTS'. Nearest: NIGHT",
+        "~no-such-user/a": "no home folder",
+    }.items():
+        with pytest.raises(ConfigError, match=f"config.yaml: run_dir: .*{message}"):
+            load_config(write(tmp_path, run_dir=words))
+        with pytest.raises(ConfigError, match=f"--set: samples.0.files.0: .*{message}"):
+            load_config(write(tmp_path), [f"samples.0.files=[{words}]"])
+
+
+def test_each_path_of_the_config_is_among_them() -> None:
+    found = {prefix for prefix in PATHS if prefix.startswith("compare")} | {"storage", "spark.executor_python"}
+    found |= {"samples.*.files.*", *(key for key, kind in _fields(Config, "") if "Path" in str(kind))}
+    assert found == {*PATHS}
+
+
+def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, object]]:
+    """All keys of a section with their types, those of lists of sections with a star."""
+    for name, field in model.model_fields.items():
+        kind, many = without_none(field.annotation), ""
+        if get_origin(kind) is list:
+            kind, many = get_args(kind)[0], ".*"
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from _fields(kind, f"{prefix}{name}{many}.")
+        else:
+            yield f"{prefix}{name}{many}", kind
 
 
 @pytest.mark.usefixtures("elsewhere")

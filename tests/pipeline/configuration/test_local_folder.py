@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ingestion.paths import PathError
 from pipeline.configuration.local_folder import chosen_folder, local_folder
 from pipeline.errors import ConfigError
 
@@ -24,7 +25,7 @@ def test_the_home_folder_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert local_folder("~/run") == tmp_path / "run"
     assert local_folder("~") == tmp_path
     assert local_folder("a/~b") == Path("a/~b")
-    with pytest.raises(ValueError, match="write the whole path"):
+    with pytest.raises(PathError, match="write the whole path"):
         local_folder("~nobody-of-this-name/run")
 
 

@@ -1,0 +1,103 @@
+"""Paths as users write them, in the config and on the command line: `~`, `$NAME`, and patterns as in a shell."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from glob import escape, glob, has_magic
+from pathlib import Path
+from typing import Final, NoReturn
+
+from ingestion.errors import IngestionError, nearest_names
+
+_VARIABLE: Final = re.compile(r"\$(?:(?P<name>[A-Za-z_]\w*)|\{(?P<braced>[^}]*)\}?)", re.ASCII)
+_ANY_DEPTH: Final = "**"
+
+
+class PathError(IngestionError):
+    """A path with an unknown variable or user, or with what no message can show."""
+
+
+class Located(str):
+    """A path without `~` and variables; signs in it are letters."""
+
+    __slots__ = ()
+
+
+def located(words: str, folder: str | Path = "") -> Located:
+    """A path or pattern with `~` and variables replaced, from a folder on if it is relative.
+
+    A variable is `$NAME` or `${NAME}`. A name with a dollar sign that is there stands for itself. In a URL, `~` is a
+    letter.
+
+    Args:
+        words: As the user wrote it.
+        folder: Where relative paths start.
+
+    Raises:
+        PathError: A variable or a user is unknown.
+
+    Examples:
+        >>> os.environ["NIGHT"] = "7"
+        >>> located("${NIGHT}/*.root", "/my"), located("a.root", "/my"), located("s3://b/$NIGHT", "/my")
+        ('/my/7/*.root', '/my/a.root', 's3://b/7')
+    """
+    if isinstance(words, Located):
+        return words
+    path = words if os.path.lexists(os.path.join(folder, words)) else _VARIABLE.sub(_value, words)  # noqa: PTH118
+    if "://" in path:
+        return Located(path)
+    if path.startswith("~"):
+        path = os.path.expanduser(path)  # noqa: PTH111 - keeps `//` and `.`
+        if path.startswith("~"):
+            raise PathError(f"'{words}': there is no home folder of '{path.split('/')[0]}'; write the whole path")
+    # In a pattern the name of the folder is no pattern.
+    start = escape(str(folder)) if has_magic(path) else str(folder)
+    return Located(os.path.join(start, path))  # noqa: PTH118 - patterns keep their signs
+
+
+def _value(variable: re.Match[str]) -> str:
+    name = variable["name"] or variable["braced"]
+    if name in os.environ:
+        return os.environ[name]
+    raise PathError(
+        f"'{variable.string}': the environment has no variable '{name}'.{nearest_names(name, list(os.environ))} A "
+        f"variable is $NAME or ${{NAME}}"
+    )
+
+
+def matching_here(pattern: str) -> list[str]:
+    """Sorted local files that match a pattern as in a shell.
+
+    `**` as a whole name stands for any number of folders, links to folders are not followed there; hidden names match
+    only patterns that begin with a dot.
+
+    Raises:
+        PathError: A name has bytes that are no text.
+        OSError: A folder below `**` cannot be read.
+    """
+    found = sorted({path for path in _matches(pattern) if not os.path.isdir(path)})  # noqa: PTH112
+    for path in found:
+        if re.search("[\ud800-\udfff]", path):
+            raise PathError(f"{path!a} is no text in UTF-8, so no message or table can name it; rename the file.")
+    return found
+
+
+def _matches(pattern: str) -> Iterator[str]:
+    names = pattern.split("/")
+    if _ANY_DEPTH not in names:
+        yield from glob(pattern)  # noqa: PTH207 - the pattern may be absolute
+        return
+    place = names.index(_ANY_DEPTH)
+    before, after = "/".join(names[:place]), "/".join(names[place + 1 :])
+    start = before or ("/" if place else ".")
+    for top in glob(start):  # noqa: PTH207 - as above
+        for folder, inside, _ in os.walk(top, onerror=_raise):
+            inside[:] = [name for name in inside if not name.startswith(".")]
+            below = "" if folder == "." else f"{escape(folder.removeprefix('./'))}/".replace("//", "/")
+            yield from _matches(f"{below}{after or '*'}")
+
+
+def _raise(error: OSError) -> NoReturn:
+    raise error
