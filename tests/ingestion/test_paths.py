@@ -20,7 +20,8 @@ NAMES = (
 )
 PATTERNS = (
     *("*.root", "**.root", "**/*.root", "d/**", "d/**/g.root", "**/f/**/*.root", "./**/e.root", "**/**/e.root"),
-    *("*/*.root", "d[[]1]/*.root", "**/.*.root", ".dot/**/*.root", "[a-b]*.root", "???.root", "no/**/*.root", "d//**/*.root"),
+    *("*/*.root", "d[[]1]/*.root", "**/.*.root", ".dot/**/*.root", "[a-b]*.root", "???.root", "no/**/*.root"),
+    "d//**/*.root",
 )  # fmt: skip
 
 
