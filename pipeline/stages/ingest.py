@@ -76,7 +76,10 @@ class Ingest(Stage):
         with Bar(console, "checking files", "files") as bar:
             particles = config.features.particles
             found = found_files(config.samples, config.ingest, say, known=known, on_file=bar, needs_particles=particles)
-        found = found._replace(infos=recognise(found.infos, infos))
+        # The cross-section of simulated events is that of those in the files.
+        ours = (config.run_dir / "simulate").absolute()
+        checked = [i._replace(skim="") if Path(i.path).absolute().is_relative_to(ours) else i for i in found.infos]
+        found = found._replace(infos=recognise(checked, infos))
         return StageInputs(_identities(found.infos, found.bad), found)
 
     def remembered(self, found: StageInputs) -> list[dict[str, Any]] | None:

@@ -20,7 +20,7 @@ from features.normalisation import physics_factors
 from models.evaluation.bootstrap import Estimate
 from models.evaluation.measurements import EvaluationTask
 from models.evaluation.rates import Rates
-from pipeline.commands.evaluate_files import _generated, _new_events, _samples, evaluate_files
+from pipeline.commands.evaluate_files import _generated, _new_events, _notes, _samples, evaluate_files
 from pipeline.config import Config
 from pipeline.errors import ConfigError
 from pipeline.run_folder import RunFolder
@@ -111,3 +111,27 @@ def test_predictions_alone_were_refused_for_a_sum_of_weights_that_nobody_needs()
     assert physics_factors(_generated(samples, counters, has_truth=has_truth), 1.0) == {"new-1": 1.0}
     with pytest.raises(FeatureError, match="positive sum"):
         physics_factors(_generated(samples, counters, has_truth=True), 1.0)
+
+
+def test_new_files_count_by_their_own_sum_of_weights_and_never_by_a_number_of_others() -> None:
+    """Unknown events may be collision data: a weight is read where it is there."""
+    of_slices = [
+        {"name": "low", "label": 0, "files": ["a"], "weight": "genWeight", "sum_of_weights": "Runs.genEventSumw"},
+        {"name": "high", "label": 0, "files": ["b"], "weight": "LHEWeight[1]", "sum_of_weights": 500},
+        {"name": "ttbar", "label": 1, "files": ["c"], "weight": "none", "sum_of_weights": 70.5},
+        {"name": "W", "label": 2, "files": ["d"], "weight": "genWeight"},
+    ]
+    samples = [{**each, "cross_section_pb": 10.0} for each in of_slices]
+    config = Config.model_validate({**MINIMAL, "samples": samples})
+    found, _ = _samples(["low=x", "high=y", "ttbar=z"], config)
+    assert [(each.name, each.weight, each.sum_of_weights, each.cross_section_pb) for each in found] == [
+        ("low", "genWeight", "Runs.genEventSumw", 10.0),
+        ("new-2", "LHEWeight[1]", None, None),
+        ("new-3", "none", None, None),
+    ]
+    assert any("sum_of_weights of high, ttbar is a number of other files" in note for note in _notes(found, config))
+    with pytest.raises(ConfigError, match=r"class 'QCD' are read differently\. Name the sample: low=GLOB or high=GLOB"):
+        _samples(["QCD=x"], config)
+    assert [each.weight for each in _samples(["x"], config)[0]] == [None]
+    one = config.model_copy(update={"samples": [each for each in config.samples if each.name != "high"]})
+    assert [each.weight for each in _samples(["x"], one)[0]] == ["genWeight"]
