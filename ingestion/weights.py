@@ -23,6 +23,7 @@ from ingestion.settings import NO_WEIGHT
 Floats = NDArray[np.float64]
 
 _LIKE_A_WEIGHT: Final = re.compile(r"(?i)(?!(?-i:n[A-Z])).*(weight|wgt|xsec|cross_?section)(?!.*(_size|\.f\w+)$)")
+_A_WEIGHT: Final = re.compile(r"(?i)(gen|mc|evt|event)?[._]?weight")
 _LIKE_A_COUNTER: Final = re.compile(r"(?i)(^|.*/)[^/]*(count|cut_?flow|sum_?w|gen_?weight|n_?events|sum_?of_?weights)")
 _NUMBERS_OF_EVENTS: Final = ("Event.Number", "event", "eventNumber", "EventNumber", "Event_Number", "event_number")
 #: Highest number of entries whose event numbers are read.
@@ -32,8 +33,9 @@ _GAPS: Final = 0.05
 
 
 def like_weights(branches: Iterable[str]) -> tuple[str, ...]:
-    """Branches whose names say that they may hold weights or cross-sections, short names first."""
-    return tuple(sorted(filter(_LIKE_A_WEIGHT.match, branches), key=lambda name: (len(name), name)))
+    """Branches whose names say that they may hold weights or cross-sections, the most common names first."""
+    named = filter(_LIKE_A_WEIGHT.match, branches)
+    return tuple(sorted(named, key=lambda name: (not _A_WEIGHT.fullmatch(name), len(name), name)))
 
 
 def generated_sum(file: Any, words: str, path: str) -> float:

@@ -100,10 +100,10 @@ def test_several_weights_of_an_event_were_refused_without_asking_for_the_one(
 def test_a_snapshot_had_no_event_weights_although_event_weight_was_there(tmp_path: Path) -> None:
     names = {name: np.ones(4) for name in ("Event_Weight", "xsec", "nWeights", "LHEWeight_originalXWGTUP")}
     info = info_of(written(tmp_path / "a.root", names))
-    assert info.like_weights == ("xsec", "Event_Weight", "LHEWeight_originalXWGTUP")
+    assert info.like_weights == ("Event_Weight", "xsec", "LHEWeight_originalXWGTUP")
     (words,) = notes_of([info._asdict()])
     assert "no event weights" not in words
-    assert "xsec, Event_Weight, LHEWeight_originalXWGTUP. State one" in words
+    assert "Event_Weight, xsec, LHEWeight_originalXWGTUP. State one" in words
     assert notes_of([info_of(Path(info.path), "none")._asdict()]) == []
     assert notes_of([info_of(Path(info.path), "Event_Weight")._asdict()]) == []
 
