@@ -14,12 +14,13 @@ unexport PYTHONDONTWRITEBYTECODE
 # Extras of pyproject.toml, without xrootd, which installs a compiled client.
 EXTRAS := hls https isal mlflow s3 simulate tensorboard
 PIPELINE = $(BIN)/python -m pipeline
-NETWORK ?= hlf
-STUDY ?= thesis-hlf
-TEST_PROCESSES ?= 2
-# Programs get the values of users from the environment: neither make nor a shell interprets them.
+NETWORK = hlf
+STUDY = thesis-hlf
+TEST_PROCESSES = 2
+# Programs get the values of users from the environment: neither make nor a shell interprets them. Of a variable `SET` or
+# `NETWORK` that is there for another program they get nothing.
 USERS := CONFIG SET NETWORK STUDY BENCH TORTURE MUTANTS CLUSTER TEST_PROCESSES
-$(foreach name,$(USERS),$(if $(value $(name)),$(eval export HEP_PIPELINE_$(name) := $$(value $(name)))))
+$(foreach name,$(USERS),$(if $(filter-out undefined environment,$(origin $(name))),$(eval export HEP_PIPELINE_$(name) := $$(value $(name)))))
 unexport $(USERS)
 STAGES := simulate ingest features gridsearch train evaluate export report
 COMMANDS := config validate plan status promote track clean

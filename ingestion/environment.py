@@ -51,7 +51,7 @@ EVERYWHERE: Final = {
     "numpy, scipy, pandas": Row(("NPY_*", "NUMPY_*", "SCIPY_*", "SKLEARN_*", "JOBLIB_*", "LOKY_*", "PANDAS_*")),
     "torch": Row(("TORCH_*", "PYTORCH_*", "ATEN_*", "DNNL_*", "ONEDNN_*", "CUBLAS_*", "CUDNN_*", "NVIDIA_TF32_*")),
     "ONNX": Row(("ORT_*", "ONNX_*", "PROTOCOL_BUFFERS_*")),
-    "Keras": Row(("KERAS_*", "TF_*")),
+    "Keras": Row(("KERAS_*",)),
     "Arrow": Row(("ARROW_*", "PYARROW_*", "HDF5_*"), kept=("ARROW_LIBHDFS_DIR",)),
     "Pythia": Row(("PYTHIA8*",)),
     "PySpark": Row(("PYSPARK_*",)),
@@ -61,7 +61,7 @@ EVERYWHERE: Final = {
 LOCAL_SPARK: Final = {
     "Spark": Row(("SPARK_*", "PYSPARK_*")),
     "Hadoop": Row(("HADOOP_*", "HDFS_*", "YARN_*", "HIVE_*")),
-    "Java": Row(("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS", "JAVA_OPTS", "CLASSPATH")),
+    "Java": Row(("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS", "*_JAVA_OPTIONS", "CLASSPATH")),
 }
 #: Files of users and sites that count as little, from the current folder or the home folder.
 FILES: Final = ("matplotlibrc", "~/.config/matplotlib/matplotlibrc", ".numba_config.yaml")

@@ -84,7 +84,8 @@ def test_without_values_those_of_the_environment_count(make: Make) -> None:
     assert make("plan", HEP_PIPELINE_CONFIG="mine.yaml", HEP_PIPELINE_SET="a=1")[1:] == [
         ["-m pipeline plan", "mine.yaml", "a=1"]
     ]
-    assert make("plan", CONFIG="other.yaml")[2:] == [["-m pipeline plan", "other.yaml", ""]]
+    # Such names are common; HEP_PIPELINE_CONFIG is ours.
+    assert make("plan", CONFIG="of.another.program", SET="x")[2:] == [["-m pipeline plan", "", ""]]
 
 
 def test_goals_run_in_the_order_they_are_given_with_several_jobs_too(make: Make) -> None:
