@@ -65,6 +65,21 @@ def list_numbers(array: ak.Array, place: BranchPlace, dtype: str | None) -> tupl
     return layout.to_ListOffsetArray64(True).offsets.data, _numbers(layout.content.data, place, dtype)
 
 
+def first_numbers(
+    offsets: Offsets, values: NDArray[Any], counts: NDArray[Any], place: BranchPlace, first: int
+) -> tuple[Offsets, NDArray[Any]]:
+    """Offsets and numbers of the first `counts` (num_events,) of each list; the first event is entry `first`."""
+    lengths = np.diff(offsets)
+    if (bad := (counts < 0) | (counts > lengths) | (counts != np.floor(counts))).any():
+        entry = int(np.argmax(bad))
+        raise WrongBranchTypeError(
+            f"{place.words} has {lengths[entry]} slots in entry {first + entry}, but its counter says {counts[entry]}. "
+            f"{place.fix}"
+        )
+    slots = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), values[slots < np.repeat(counts, lengths)]
+
+
 def event_numbers(array: ak.Array, place: BranchPlace, dtype: str | None, first: int) -> NDArray[Any]:
     """One number per event from `first` on, of a plain branch or, as Delphes writes it, of lists with one element."""
     if array.ndim == 1 and array.layout.is_numpy:

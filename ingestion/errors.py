@@ -59,6 +59,10 @@ class TruncatedFileError(IngestionError):
     """The file is shorter than its own header says."""
 
 
+class UnclosedFileError(IngestionError):
+    """The job that wrote the file ended before it saved a tree."""
+
+
 class DamagedFileError(IngestionError):
     """The file opens, but some of its data cannot be read."""
 
@@ -247,18 +251,39 @@ class BadFilesError(IngestionError):
     """Several files are bad; each is listed."""
 
     @classmethod
-    def raise_any(cls, problems: Sequence[IngestionError]) -> None:
-        """Raise the problem itself if it is the only one, or one error that lists them; nothing without any."""
+    def raise_any(cls, problems: Sequence[tuple[str, IngestionError]]) -> None:
+        """Raise the problem itself if it is the only one, or one error that lists them; nothing without any.
+
+        A problem is given with the path of its file.
+        """
         if len(problems) == 1:
-            raise problems[0]
+            raise problems[0][1]
         if problems:
-            raise cls(f"{len(problems)} input files are bad:\n{listed(problems)}")
+            raise cls(f"{len(problems)} input files are bad:\n{listed((path, str(each)) for path, each in problems)}")
 
 
-def listed(problems: Sequence[object]) -> str:
-    """The first twenty problems, each on a line."""
-    more = f"\n... and {len(problems) - 20} more" if len(problems) > 20 else ""
-    return "\n".join(f"- {problem}" for problem in problems[:20]) + more
+def listed(messages: Iterable[tuple[str, str]]) -> str:
+    """The first twenty of `grouped` messages, each on a line."""
+    found = grouped(messages)
+    more = f"\n... and {len(found) - 20} more" if len(found) > 20 else ""
+    return "\n".join(f"- {message}" for message in found[:20]) + more
+
+
+def grouped(messages: Iterable[tuple[str, str]]) -> list[str]:
+    r"""Messages about files, each given with the path: those that differ in the path alone are one, with a count.
+
+    Examples:
+        >>> grouped([("a.root", "a.root is empty."), ("b.root", "b.root is empty."), ("c.root", "c.root is gone.")])
+        ['a.root is empty.\n  The same of 1 more: b.root', 'c.root is gone.']
+    """
+    alike: dict[str, list[str]] = {}
+    for path, message in messages:
+        shown = redact(path)
+        alike.setdefault(message.replace(shown, "\0") if shown else message, []).append(shown)
+    return [
+        words.replace("\0", first) + (f"\n  The same of {len(others)} more: {some(others)}" if others else "")
+        for words, (first, *others) in alike.items()
+    ]
 
 
 def nearest_names(name: str, available: Sequence[str]) -> str:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-import uproot
 import xxhash
 from numpy.typing import NDArray
 
@@ -25,13 +24,16 @@ from ingestion.errors import (
     MissingBranchError,
     MissingTreeError,
     NoFilesError,
+    UnclosedFileError,
     WrongBranchTypeError,
+    grouped,
     listed,
     reading,
     some,
 )
+from ingestion.layout import Names, sources_of
 from ingestion.retrying import patiently
-from ingestion.root_format import check_header
+from ingestion.root_format import check_header, open_root
 from ingestion.schema import ORIGIN_BRANCHES, PARTICLE_COLLECTIONS, SCALARS, WEIGHT_PREFIX
 from ingestion.settings import NO_WEIGHT, Carried, IngestSettings, OnBadFile, SampleSettings, field_branches
 from ingestion.storage import file_system, is_remote, matching, size_and_time
@@ -40,9 +42,8 @@ from ingestion.weights import generated_sum, like_weights, sign_of_a_skim
 
 _INSPECTORS: Final = 8
 #: Classes with the events of a file.
-_RNTUPLE: Final = "ROOT::RNTuple"
+_TREES: Final = {"TTree", "TNtuple", "TNtupleD", "ROOT::RNTuple"}
 _DEFAULT_WEIGHT: Final = SCALARS["weight"].branch
-_TREES: Final = {"TTree", "TNtuple", "TNtupleD", _RNTUPLE}
 
 
 class SourceFile(NamedTuple):
@@ -57,6 +58,10 @@ class SourceFile(NamedTuple):
     """Whether the file must have a branch of this name; else it may be one of collision data."""
     sum_of_weights: str | None = None
     """The branch or bin that the sample names for it: see `SampleSettings.sum_of_weights`."""
+    tree: str = ""
+    """Name of the tree in the files of the sample; empty for that of `ingest`."""
+    branch_map: Mapping[str, str] = {}
+    """Names of branches in the files of the sample, before those of `ingest`."""
 
 
 class FileInfo(NamedTuple):
@@ -88,6 +93,11 @@ class FileInfo(NamedTuple):
     """Sum of weights of all generated events, by the words that the sample has for it."""
     skim: str | None = ""
     """What says that the file holds a part of the generated events; empty: that it holds all; None: nothing."""
+    is_unclosed: bool = False
+    """Whether the job that wrote the file ended before it closed it: the entries are those of its last save."""
+    tree: str = ""
+    branch_map: Mapping[str, str] = {}
+    """Tree and branches that the sample states, as in `SourceFile`."""
 
     @property
     def lacks_particles(self) -> bool:
@@ -149,8 +159,8 @@ def found_files(
     sources = expand(samples, on_unmatched=None if strict else lambda words: say(f"note: {words}"))
     sources = [source._replace(needs_weight=needs_weights) for source in sources]
     found = inventory(sources, settings, known=known, on_file=on_file, needs_particles=needs_particles)
-    for each in found.waiting:
-        say(f"left for another run: {each.path}: {each.reason}")
+    for words in grouped((each.path, f"{each.path}: {each.reason}") for each in found.waiting):
+        say(f"left for another run: {words}")
     refuse_waiting(found.waiting, {info.sample for info in found.infos}, [bad.sample for bad in found.bad])
     return found
 
@@ -182,12 +192,13 @@ def expand(samples: Iterable[SampleSettings], *, on_unmatched: Callable[[str], N
         if on_unmatched:
             for name in map(_resolved, unmatched):
                 on_unmatched(f"sample '{sample.name}': no file matches '{name}' (yet?); its other files are taken")
-        in_files = sample.sum_of_weights if isinstance(sample.sum_of_weights, str) else None
-        found.extend(
-            SourceFile(sample.name, sample.label, path, sample.weight, sum_of_weights=in_files)
-            for _, paths in matches
-            for path in paths
-        )
+        stated: dict[str, Any] = {
+            "weight": sample.weight,
+            "sum_of_weights": sample.sum_of_weights if isinstance(sample.sum_of_weights, str) else None,
+            "tree": sample.tree,
+            "branch_map": sample.branch_map,
+        }
+        found.extend(SourceFile(sample.name, sample.label, path, **stated) for _, paths in matches for path in paths)
     return found
 
 
@@ -244,12 +255,14 @@ def inventory(
             results.append(result)
             if on_file:
                 on_file(done, len(sources))
-    BadFilesError.raise_any([result for result in results if isinstance(result, IngestionError)])
+    pairs = zip(sources, results, strict=True)
+    BadFilesError.raise_any([(each.path, result) for each, result in pairs if isinstance(result, IngestionError)])
     found = Inventory(
         [result for result in results if isinstance(result, FileInfo)],
         [result for result in results if isinstance(result, BadFile)],
         [result for result in results if isinstance(result, Waiting)],
     )
+    found = found._replace(infos=_told_apart(found.infos, known or {}))
     refuse_too_many(found.bad, settings)
     _refuse_conflicts(found.infos)
     return found
@@ -285,20 +298,23 @@ def _look(
         return Waiting(source.sample, source.path, reason)
     # Without a modification time from the server, changes cannot be seen.
     if before is not None and modified and (before.size, before.modified) == stamp:
-        if isinstance(before, FileInfo) and _is_answered(source, before):
+        if isinstance(before, FileInfo) and _is_read_alike(before, source):
             return before._replace(sample=source.sample, label=source.label)
         if isinstance(before, BadFile) and settings.on_bad_file is OnBadFile.SKIP and before.found_while_reading:
             return before._replace(sample=source.sample)
     info = patiently(inspect, source, settings, size=size, modified=modified, needs_particles=needs_particles)
     if settings.settle_seconds and patiently(size_and_time, source.path) != stamp:
         return Waiting(source.sample, source.path, "it changed while it was checked")
+    if info.is_unclosed and is_recent(modified, settings.settle_seconds):
+        return Waiting(source.sample, source.path, "it may still be being written: it is not closed")
     return info
 
 
-def _is_answered(source: SourceFile, info: FileInfo) -> bool:
-    """Whether a file was checked for what its sample states about weights."""
-    weights = {info.weight or None} | ({None} if info.weight == _DEFAULT_WEIGHT else set())
-    return source.weight in weights and source.sum_of_weights in {None, *info.generated}
+def _is_read_alike(before: FileInfo, source: SourceFile) -> bool:
+    """Whether a file was read by the names, and checked for the weights, that its sample states."""
+    weights = {before.weight or None} | ({None} if before.weight == _DEFAULT_WEIGHT else set())
+    same_names = (before.tree, before.branch_map) == (source.tree, source.branch_map)
+    return same_names and source.weight in weights and source.sum_of_weights in {None, *before.generated}
 
 
 def refuse_too_many(bad: Sequence[BadFile], settings: IngestSettings) -> None:
@@ -310,7 +326,7 @@ def refuse_too_many(bad: Sequence[BadFile], settings: IngestSettings) -> None:
     if len(bad) > settings.max_bad_files:
         raise BadFilesError(
             f"{len(bad)} input files are bad, more than ingest.max_bad_files allows ({settings.max_bad_files}):\n"
-            f"{listed([each.message for each in bad])}\nFix them, or raise ingest.max_bad_files."
+            f"{listed((each.path, each.message) for each in bad)}\nFix them, or raise ingest.max_bad_files."
         )
 
 
@@ -322,57 +338,57 @@ def inspect(
     Raises:
         IngestionError: It is no ROOT file, truncated, damaged or out of reach, or its tree or a branch is missing.
     """
-    check_header(source.path, size)
-    with reading(source.path, "its directory"), uproot.open({source.path: None}) as file:
+    is_unclosed = check_header(source.path, size)
+    settings = settings.of(source)
+    with reading(source.path, "its directory"), open_root(source.path) as file:
         kinds = file.classnames(cycle=False)
+        if is_unclosed and not kinds:
+            raise UnclosedFileError(
+                f"{source.path} was never closed: the job that wrote its {size} bytes ended before it saved a tree. "
+                f"Run the job again, or take the file out of the sample's files."
+            )
         if kinds.get(settings.tree) not in _TREES:
             raise MissingTreeError.at(source.path, settings.tree, kinds)
         tree: Any = file[settings.tree]
-        # Fields of an RNTuple have the names that the branches of a split collection have (`Jet.PT`).
-        branches = set(tree.keys(full_paths=kinds[settings.tree] == _RNTUPLE))
-        if not source.needs_weight and Carried.of_weight(source.weight or _DEFAULT_WEIGHT).branch not in branches:
+        own: dict[str, Any] = {
+            "tree": source.tree,
+            "branch_map": source.branch_map,
+            "is_unclosed": is_unclosed,
+        }
+        uuid, entries = _identity(source.path, file.file.uuid), int(tree.num_entries)
+        if named := source.sum_of_weights:
+            own["generated"] = {named: generated_sum(file, named, source.path)}
+        own["skim"] = sign_of_a_skim(file, tree, entries, source.path)
+        stamp = (source.sample, source.label, source.path, uuid, entries, size, modified)
+        if not entries:
+            # What it lacks is not missed: a Snapshot that nothing passes may have no branches.
+            return FileInfo(*stamp, (), False, (0,), weight=source.weight or _DEFAULT_WEIGHT, **own)
+        names = Names(tree, source.path)
+        if not source.needs_weight and Carried.of_weight(source.weight or _DEFAULT_WEIGHT).branch not in names:
             source = source._replace(weight=NO_WEIGHT)
-        missing = _refuse_missing(source, settings, branches, needs_particles)
+        missing = _refuse_missing(source, settings, names, needs_particles)
         has_weight = "weight" not in missing
         weight = source.weight or (_DEFAULT_WEIGHT if has_weight else "")
+        fields = {name: each for name, each in field_branches(settings.branch_map).items() if name not in missing}
+        if has_weight:
+            fields["weight"] = Carried.of_weight(weight).branch
+        sources = sources_of(names, fields, settings.branch_map, source.path)
         wanted = settings.carried | ({"weight": Carried.of_weight(weight)} if has_weight else {})
         kinds_of = {
-            name: _kind_of(carried_numbers(tree[each.branch].array(entry_stop=1), name, each, path=source.path), name)
+            name: _kind_of(carried_numbers(names[each.branch].read(0, 1), name, each, path=source.path), name)
             for name, each in wanted.items()
             if name not in missing
         }
         carried = {name: kinds_of.get(name, "float64") for name in settings.carried}
-        named = source.sum_of_weights
-        generated = {named: generated_sum(file, named, source.path)} if named else {}
-        uuid, entries = _identity(source.path, file.file.uuid), int(tree.num_entries)
-        skim = sign_of_a_skim(file, tree, entries, source.path)
-        needed = set(field_branches(settings.branch_map).values()) & branches
-        boundaries = basket_boundaries(tree[name] for name in needed)
-    edges = tuple(chunk_edges(boundaries, 0, entries, settings.entries_per_task)) if entries else (0,)
-    is_load_test = branches.issuperset(ORIGIN_BRANCHES)
-    return FileInfo(
-        *(
-            source.sample,
-            source.label,
-            source.path,
-            uuid,
-            entries,
-            size,
-            modified,
-            missing,
-            is_load_test,
-            edges,
-            carried,
-        ),
-        weight=weight,
-        like_weights=() if weight else like_weights(branches),
-        generated=generated,
-        skim=skim,
-    )
+        boundaries = basket_boundaries(each.branch for each in sources.values())
+    edges = tuple(chunk_edges(boundaries, 0, entries, settings.entries_per_task))
+    is_load_test = all(name in names for name in ORIGIN_BRANCHES)
+    like = () if weight else like_weights(names)
+    return FileInfo(*stamp, missing, is_load_test, edges, carried, weight=weight, like_weights=like, **own)
 
 
 def _refuse_missing(
-    source: SourceFile, settings: IngestSettings, branches: set[str], needs_particles: bool
+    source: SourceFile, settings: IngestSettings, branches: Names, needs_particles: bool
 ) -> tuple[str, ...]:
     """The fields that the branches of a file may lack, and do; other missing branches are an error."""
     wanted = field_branches(settings.branch_map) | {name: each.branch for name, each in settings.carried.items()}
@@ -402,11 +418,31 @@ def _words_of(field: str, settings: IngestSettings) -> str:
 
 def _identity(path: str, uuid: UUID) -> str:
     """The UUID of a file; one from its content if it has none (zeros), as in ROOT's reproducible output."""
-    if uuid.int:
-        return str(uuid)
+    return str(uuid) if uuid.int else _content_identity(path)
+
+
+def _content_identity(path: str) -> str:
+    """A UUID made of the content of a file."""
     filesystem, name = file_system(path)
     with filesystem.open(name, "rb") as file:
         return str(UUID(bytes=hashlib.file_digest(file, xxhash.xxh3_128).digest()))
+
+
+def _told_apart(infos: Sequence[FileInfo], known: Mapping[str, Known]) -> list[FileInfo]:
+    """Files of one UUID and other content get identities from their content, but for the one that came first.
+
+    Programs that copy a file's header, or draw UUIDs from a clock in many processes, give them a second time.
+    """
+    by_uuid: dict[str, list[FileInfo]] = {}
+    for info in infos:
+        by_uuid.setdefault(info.uuid, []).append(info)
+    found: dict[str, str] = {}
+    for doubled in (each for each in by_uuid.values() if len(each) > 1):
+        first, *others = sorted(doubled, key=lambda info: (info.path not in known, info.modified))
+        kept = _content_identity(first.path)
+        # The same content keeps the same identity, which is refused.
+        found |= {each.path: own for each in others if (own := _content_identity(each.path)) != kept}
+    return [info._replace(uuid=found.get(info.path, info.uuid)) for info in infos]
 
 
 def _refuse_conflicts(infos: Sequence[FileInfo]) -> None:

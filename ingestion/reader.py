@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -11,13 +11,14 @@ from uuid import UUID
 import awkward as ak
 import numpy as np
 import pyarrow as pa
-import uproot
 from numpy.typing import NDArray
 
 from ingestion.baskets import piece_edges
-from ingestion.branches import BranchPlace, carried_numbers, event_numbers, exactly, list_numbers
+from ingestion.branches import BranchPlace, carried_numbers, event_numbers, exactly, first_numbers, list_numbers
 from ingestion.errors import DamagedFileError, WrongBranchTypeError, reading
 from ingestion.files import FileInfo
+from ingestion.layout import FILLED, Names, Source, is_fixed, sources_of
+from ingestion.root_format import open_root
 from ingestion.schema import (
     COLLECTIONS,
     ORIGIN_BRANCHES,
@@ -27,16 +28,16 @@ from ingestion.schema import (
     events_schema,
 )
 from ingestion.settings import Carried, IngestSettings, field_branches
-from ingestion.storage import limit_waiting, protocol_of
-from ingestion.tally import WRAPPED_AZIMUTHS, StepCounts
+from ingestion.tally import LARGE_MOMENTA, NOT_FINITE, TAGGED_JETS, WRAPPED_AZIMUTHS, StepCounts
 from ingestion.thresholds import (
     Jagged,
     Mask,
     any_per_event,
     events_to_candidates,
+    filled,
+    is_padding,
     is_turned,
     kept_offsets,
-    nonfinite,
     wrapped_azimuths,
 )
 
@@ -44,6 +45,8 @@ Origin = tuple[Sequence[str], NDArray[np.int64]]
 
 #: Above it, azimuths are hardly in radians: they would be degrees.
 _LARGEST_AZIMUTH: Final = 4 * math.pi
+#: Where all are above it, momenta may be in MeV [GeV].
+_LARGE_PT: Final = 1000.0
 
 
 class RawEvents(NamedTuple):
@@ -82,30 +85,32 @@ def read_events(info: FileInfo, settings: IngestSettings, *, start: int, stop: i
     Raises:
         IngestionError: Some baskets cannot be read, or a branch is not jagged or not numeric where it must be.
     """
-    names = field_branches(settings.branch_map)
-    names |= {name: carried.branch for name, carried in settings.carried.items()}
-    names["weight"] = Carried.of_weight(info.weight).branch
+    settings = settings.of(info)
+    wanted = field_branches(settings.branch_map)
+    wanted |= {name: carried.branch for name, carried in settings.carried.items()}
+    wanted["weight"] = Carried.of_weight(info.weight).branch
     for absent in info.missing_optional:
-        del names[absent]
+        del wanted[absent]
     if info.is_load_test:
-        names |= {name: name for name in ORIGIN_BRANCHES}
+        wanted |= {name: name for name in ORIGIN_BRANCHES}
     with reading(info.path, f"entries {start} to {stop - 1}"):
-        limit_waiting(protocol_of(info.path))
-        tree = uproot.open({info.path: settings.tree})
-    with tree:
+        file = open_root(info.path)
+    with file:
         with reading(info.path, "its baskets' index"):
-            # Several numbers of one list are one branch.
-            branches = {name: tree[name] for name in dict.fromkeys(names.values())}
-            edges = piece_edges(list(branches.values()), start, stop)
+            tree = file[settings.tree]
+            sources = sources_of(Names(tree, info.path), wanted, settings.branch_map, info.path)
+            # Several numbers of one list, and several leaves, are one branch.
+            branches = {id(source.branch): source._replace(leaf="") for source in sources.values()}
+            edges = piece_edges([source.branch for source in branches.values()], start, stop)
         for first, last in pairwise(edges):
             with reading(info.path, f"entries {first} to {last - 1}"):
-                read = {name: branch.array(entry_start=first, entry_stop=last) for name, branch in branches.items()}
-            arrays = {field: read[name] for field, name in names.items()}
+                read = {key: source.read(first, last) for key, source in branches.items()}
+            arrays = {field: each.of(read[id(each.branch)]) for field, each in sources.items()}
             # With a damaged index of baskets, uproot silently returns fewer entries.
             if others := {len(array) for array in arrays.values()} - {last - first}:
                 cause = ValueError(f"a branch has {min(others)} of {last - first} entries")
                 raise DamagedFileError.at(info.path, where=f"entries {first} to {last - 1}", cause=cause)
-            yield _raw_events(arrays, names, info, settings, first, last)
+            yield _raw_events(arrays, sources, info, settings, first, last)
 
 
 def _origin(arrays: dict[str, ak.Array], info: FileInfo, entries: NDArray[np.int64]) -> Origin:
@@ -118,11 +123,16 @@ def _origin(arrays: dict[str, ak.Array], info: FileInfo, entries: NDArray[np.int
 
 
 def _raw_events(
-    arrays: dict[str, ak.Array], names: dict[str, str], info: FileInfo, settings: IngestSettings, first: int, last: int
+    arrays: dict[str, ak.Array],
+    sources: dict[str, Source],
+    info: FileInfo,
+    settings: IngestSettings,
+    first: int,
+    last: int,
 ) -> RawEvents:
-    """Flat arrays of the fields of entries `first` to `last` (exclusive); `names` gives the branch of each field."""
+    """Flat arrays of the fields of entries `first` to `last` (exclusive); `sources` gives where each was read."""
     num_events = last - first
-    places = {name: BranchPlace(f"{info.path}: branch '{branch}'") for name, branch in names.items()}
+    places = {name: BranchPlace(f"{info.path}: branch '{source.path}'") for name, source in sources.items()}
     scalars = {
         name: event_numbers(arrays[name], places[name], SCALARS[name].dtype, first) for name in ("met", "met_phi")
     }
@@ -145,6 +155,14 @@ def _raw_events(
             field: list_numbers(arrays[f"{name}.{field}"], places[f"{name}.{field}"], kind)
             for field, kind in kinds.items()
         }
+        cut = [field for field in kinds if is_fixed(arrays[f"{name}.{field}"])]
+        # Beside lists, arrays of a fixed size have the lengths of the lists.
+        counts = next((np.diff(columns[field][0]) for field in kinds if field not in cut), None)
+        if counter := places.get(f"{name}.count"):
+            cut, counts = list(kinds), event_numbers(arrays[f"{name}.count"], counter, "int64", first)
+        if counts is not None:
+            for field in cut:
+                columns[field] = first_numbers(*columns[field], counts, places[f"{name}.{field}"], first)
         (leader, (offsets, _)), *others = columns.items()
         for field, (own, _) in others:
             if not np.array_equal(own, offsets):
@@ -153,6 +171,8 @@ def _raw_events(
                     f"Map branches of one collection under ingest.branch_map."
                 )
         collections[name] = Jagged(offsets, {field: values for field, (_, values) in columns.items()})
+        if settings.branch_map.get(f"{name}.count") == FILLED:
+            collections[name] = filled(collections[name])
         if is_discriminant:
             jets, btag = collections[name].fields, collections[name].fields["btag"]
             # NaN rejects the event, as in any other feature.
@@ -178,18 +198,19 @@ def select_events(
     Returns:
         The events in the schema `ingestion.schema.events_schema()`, and their tally.
     """
-    raw, turned = _in_range(raw, info)
-    weights = [values for name, values in raw.carried.items() if name.startswith(WEIGHT_PREFIX)]
-    bad = nonfinite([*raw.scalars.values(), *weights], raw.num_events)
-    for jagged in raw.collections.values():
-        flags = nonfinite(jagged.fields.values(), int(jagged.offsets[-1]))
-        bad |= any_per_event(jagged.offsets, flags)
+    above = _above_thresholds(raw, settings)
+    raw, turned = _in_range(raw, above, info)
+    not_finite = _not_finite(raw, above, info, settings.of(info))
+    bad = np.zeros(raw.num_events, dtype=np.bool_)
+    for events in not_finite.values():
+        bad |= events
     has_lepton = np.zeros(raw.num_events, dtype=np.bool_)
     for name in ("electrons", "muons"):
         leptons = raw.collections[name]
         has_lepton |= any_per_event(leptons.offsets, leptons.fields["pt"] > settings.min_lepton_pt)
     copied = np.isin(raw.entries, without)
     keep = ~copied & ~bad & has_lepton
+    jets = raw.collections["jets"]
     steps = {
         "entries": np.ones_like(keep),
         "rejected_copy": copied,
@@ -198,24 +219,76 @@ def select_events(
         "events": keep,
         "events_of_negative_weight": keep & (raw.scalars["weight"] < 0),
         WRAPPED_AZIMUTHS: keep & turned,
+        TAGGED_JETS: keep & any_per_event(jets.offsets, jets.fields["btag"] != 0),
+        LARGE_MOMENTA: keep & _has_large_momenta(raw),
+        **{f"{NOT_FINITE}{branch}": ~copied & events for branch, events in not_finite.items()},
     }
     weight = raw.scalars["weight"].astype(np.float64)
     weight[~np.isfinite(weight)] = 0.0
-    return Selection(_events_table(raw, info, settings, keep), *StepCounts.of(steps, weight))
+    return Selection(_events_table(raw, above, info, keep), *StepCounts.of(steps, weight))
 
 
-def _in_range(raw: RawEvents, info: FileInfo) -> tuple[RawEvents, Mask]:
+def _above_thresholds(raw: RawEvents, settings: IngestSettings) -> dict[str, Mask | bool]:
+    """The candidates of each collection that are kept: those that are not at or below its threshold.
+
+    NaN is not below: it rejects the event.
+    """
+    thresholds = {
+        "tracks": ("pt", settings.min_track_pt),
+        "photons": ("et", settings.min_photon_et),
+        "neutral_hadrons": ("et", settings.min_neutral_hadron_et),
+    }
+    return {
+        name: ~(each.fields[thresholds[name][0]] <= thresholds[name][1]) if name in thresholds else True
+        for name, each in raw.collections.items()
+    }
+
+
+def _not_finite(
+    raw: RawEvents, above: Mapping[str, Mask | bool], info: FileInfo, settings: IngestSettings
+) -> dict[str, Mask]:
+    """The events in which a number is NaN or infinite, by the branch that holds it."""
+    branches = field_branches(settings.branch_map) | {name: each.branch for name, each in settings.carried.items()}
+    branches["weight"] = info.weight
+    weights = {name: values for name, values in raw.carried.items() if name.startswith(WEIGHT_PREFIX)}
+    found = {branches[name]: ~np.isfinite(values) for name, values in (raw.scalars | weights).items()}
+    for name, jagged in raw.collections.items():
+        for field, values in jagged.fields.items():
+            bad = ~np.isfinite(values) & above[name]
+            if bad.any():
+                found[branches[f"{name}.{field}"]] = any_per_event(jagged.offsets, bad)
+    return {branch: events for branch, events in found.items() if events.any()}
+
+
+def _has_large_momenta(raw: RawEvents) -> Mask:
+    """The events in which all electrons, all muons or all jets have a pT above 1 TeV, as if it were in MeV."""
+    found = np.zeros(raw.num_events, dtype=np.bool_)
+    for offsets, fields in (raw.collections[name] for name in ("electrons", "muons", "jets")):
+        found |= (np.diff(offsets) > 0) & ~any_per_event(offsets, fields["pt"] <= _LARGE_PT)
+    return found
+
+
+def _in_range(raw: RawEvents, above: Mapping[str, Mask | bool], info: FileInfo) -> tuple[RawEvents, Mask]:
     """The events with all azimuths within [-pi, pi], and which of them had others.
 
     Raises:
-        WrongBranchTypeError: Azimuths are too large for radians.
+        WrongBranchTypeError: Some slots are padding, or azimuths are too large for radians.
     """
     turned = np.zeros(raw.num_events, dtype=np.bool_)
     met = Jagged(np.arange(raw.num_events + 1), {"phi": raw.scalars["met_phi"]})
     found = {**raw.collections, "met": met}
     for name, each in found.items():
         phi = each.fields["phi"]
-        outside = is_turned(phi)
+        is_kept = above.get(name, True)
+        if name != "met" and (padding := is_padding(each) & is_kept).any():
+            slot = int(np.argmax(padding))
+            values = ", ".join(f"{field} {column[slot]:g}" for field, column in each.fields.items())
+            raise WrongBranchTypeError(
+                f"{info.path}: {int(padding.sum())} of {len(phi)} candidates of '{name}' look like padding, such as "
+                f"{values}. In ingest.branch_map set `{name}.count` to the branch with the number of candidates, or to "
+                f"`{FILLED}` to leave such slots out."
+            )
+        outside = is_turned(phi) & is_kept
         if not outside.any():
             continue
         largest = np.abs(phi[outside]).max()
@@ -239,7 +312,7 @@ def _place_of(field: str, info: FileInfo) -> BranchPlace:
     return BranchPlace(words)
 
 
-def _events_table(raw: RawEvents, info: FileInfo, settings: IngestSettings, keep: Mask) -> pa.Table:
+def _events_table(raw: RawEvents, above: Mapping[str, Mask | bool], info: FileInfo, keep: Mask) -> pa.Table:
     """The kept events with the candidates above threshold, as Arrow."""
     num_kept = int(keep.sum())
     uuids, origin_entries = raw.origin
@@ -253,16 +326,8 @@ def _events_table(raw: RawEvents, info: FileInfo, settings: IngestSettings, keep
     }
     columns |= {name: pa.array(values[keep]) for name, values in (raw.scalars | raw.carried).items()}
     schema = events_schema(info.carried)
-    thresholds = {
-        "tracks": ("pt", settings.min_track_pt),
-        "photons": ("et", settings.min_photon_et),
-        "neutral_hadrons": ("et", settings.min_neutral_hadron_et),
-    }
     for name, jagged in raw.collections.items():
-        kept = events_to_candidates(jagged.offsets, keep)
-        if name in thresholds:
-            field, threshold = thresholds[name]
-            kept &= jagged.fields[field] > threshold
+        kept = events_to_candidates(jagged.offsets, keep) & above[name]
         # A boolean mask would be searched again for every field, which takes half of the time longer.
         chosen = np.flatnonzero(kept)
         offsets = kept_offsets(jagged.offsets, kept)[np.concatenate([[True], keep])]

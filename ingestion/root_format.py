@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import struct
 from importlib.util import find_spec
-from typing import Final
+from typing import Any, Final
 
 import uproot
 
 from ingestion.errors import TruncatedFileError, UnreadableFileError
-from ingestion.storage import answers, file_system
+from ingestion.storage import answers, file_system, is_remote, limit_waiting, protocol_of
 
 _BIG_FILE_VERSION: Final = 1_000_000
 #: For ZLIB baskets, as most Delphes files have them: `isal` (the extra of this name), or `zlib`. isal takes 80 us for
@@ -34,10 +34,20 @@ for _kind in uproot.classes.values():
         _kind.known_versions = _FirstOnesStay(_kind.known_versions)
 
 
-def check_header(path: str, size: int) -> None:
+def open_root(path: str) -> Any:
+    """An open ROOT file, a context; uproot's own way would read '::' in a name as a chain of file systems."""
+    limit_waiting(protocol_of(path))
+    local = {} if is_remote(path) else {"handler": uproot.MultithreadedFileSource, "use_threads": False}
+    return uproot.open({path: None}, **local)
+
+
+def check_header(path: str, size: int) -> bool:
     """Compare the end that the ROOT header states (fEND) with the size of the file.
 
     Layout: magic 'root', int32 version, int32 fBEGIN, then fEND as int32, or int64 from version 1000000 on.
+
+    Returns:
+        Whether more bytes are there: the file was never closed.
 
     Raises:
         IngestionError: It is no ROOT file, is shorter than its header says, or cannot be read now.
@@ -61,3 +71,4 @@ def check_header(path: str, size: int) -> None:
             f"{path} is truncated: its header says {end} bytes, {size} are there. "
             f"Copy it again, or take it out of the sample's files."
         )
+    return bool(size > end)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, ClassVar, Final, NamedTuple, Self
+from typing import Annotated, ClassVar, Final, NamedTuple, Protocol, Self
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, field_validator
 
 from ingestion.errors import nearest_names
 from ingestion.schema import COLLECTIONS, SCALARS, WEIGHT_PREFIX
@@ -20,6 +21,34 @@ class StrictSettings(BaseModel):
     """A section of the config: unknown keys are errors, values do not change, docstrings are the reference."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+def _known_fields(value: dict[str, str]) -> dict[str, str]:
+    if "weight" in value:
+        raise ValueError(f"'weight' belongs to each sample: `weight: {value['weight']}`, or `weight: none`")
+    known = {*COLLECTIONS, *field_branches({}), *(f"{name}.count" for name in COLLECTIONS)} - {"weight"}
+    for name in value:
+        if name not in known:
+            raise ValueError(
+                f"'{name}' is no collection or field of the events.{nearest_names(name, sorted(known))} "
+                f"There are: {', '.join(sorted(known))}"
+            )
+    return value
+
+
+BranchMap = Annotated[dict[str, str], AfterValidator(_known_fields)]
+
+
+class HasNames(Protocol):
+    """A file with the names that its sample states."""
+
+    @property
+    def tree(self) -> str:
+        """Name of the tree; empty for that of `ingest`."""
+
+    @property
+    def branch_map(self) -> Mapping[str, str]:
+        """Names of branches, before those of `ingest`."""
 
 
 class SampleSettings(StrictSettings):
@@ -35,6 +64,10 @@ class SampleSettings(StrictSettings):
     weight: str | None = Field(default=None, min_length=1)
     """Weight of the generator: a branch (`genWeight`), a number of a list per event (`LHEWeight[3]`, from 0), or `none`
     (every event has weight 1, as in collision data); null for Event.Weight where the files have it."""
+    tree: str = ""
+    """Name of the tree in the files of the sample; empty for `ingest.tree`."""
+    branch_map: BranchMap = {}
+    """Branch names of the sample, before those of `ingest.branch_map`."""
     cross_section_pb: float | None = Field(default=None, gt=0)
     """Cross-section of the sample [pb], greater than 0, with k-factor and efficiency of the generator's filter; null if
     unknown, or for that of `simulate`."""
@@ -119,8 +152,9 @@ class IngestSettings(StrictSettings):
 
     tree: str = "Delphes"
     """Name of the tree in the ROOT files; of several cycles the highest is read."""
-    branch_map: dict[str, str] = {}
-    """Branch names that differ from Delphes' own: of a collection (`muons: Muon`) or a field (`muons.pt: Muon_pt`)."""
+    branch_map: BranchMap = {}
+    """Branch names that differ from Delphes' own: of a collection (`muons: Muon`) or a field (`muons.pt: Muon_pt`). Of
+    arrays of a fixed size, `jets.count` is the branch with the number of candidates, `filled` or `all`."""
     min_btag: float | None = None
     """A jet has a b-tag (bit 1) if the number in its branch, a discriminant, is above this threshold; null if the
     branch holds bits, as in Delphes."""
@@ -169,19 +203,13 @@ class IngestSettings(StrictSettings):
         weights = {f"{WEIGHT_PREFIX}{name}": Carried.of_weight(words) for name, words in self.weights.items()}
         return {name: Carried(name) for name in self.carry} | weights
 
-    @field_validator("branch_map")
-    @classmethod
-    def _known_fields(cls, value: dict[str, str]) -> dict[str, str]:
-        if "weight" in value:
-            raise ValueError(f"'weight' belongs to each sample: `weight: {value['weight']}`, or `weight: none`")
-        known = {*COLLECTIONS, *field_branches({})} - {"weight"}
-        for name in value:
-            if name not in known:
-                raise ValueError(
-                    f"'{name}' is no collection or field of the events.{nearest_names(name, sorted(known))} "
-                    f"There are: {', '.join(sorted(known))}"
-                )
-        return value
+    def of(self, file: HasNames) -> Self:
+        """The settings for a file, whose sample may have another tree and other names of branches."""
+        if not file.tree and not file.branch_map:
+            return self
+        # What a sample says of a collection is more than what all say of its fields.
+        others = {name: each for name, each in self.branch_map.items() if name.partition(".")[0] not in file.branch_map}
+        return self.model_copy(update={"tree": file.tree or self.tree, "branch_map": others | dict(file.branch_map)})
 
 
 def field_branches(branch_map: dict[str, str]) -> dict[str, str]:

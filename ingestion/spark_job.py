@@ -121,7 +121,8 @@ def ingest(
     ranges = list(split_entries(info for info in infos if info.uuid not in taken))
     read, failed = _read(spark, ranges, settings, out_dir, done=done, num_tasks=num_tasks)
     fails = settings.on_bad_file is OnBadFile.FAIL
-    BadFilesError.raise_any([error for error in failed.values() if fails or not error.is_of_the_file])
+    problems = [(info.path, failed[info.uuid]) for info in infos if info.uuid in failed]
+    BadFilesError.raise_any([(path, error) for path, error in problems if fails or not error.is_of_the_file])
     bad = [*bad, *(_bad_file(info, failed[info.uuid]) for info in infos if info.uuid in failed)]
     refuse_too_many(bad, settings)
     _remove_remains(out_dir, failed)
@@ -134,7 +135,7 @@ def ingest(
     parts = [*chain(*taken.values()), *(part for part, _ in read if part.file_uuid not in failed)]
     copied = _copied(parts, infos, settings, out_dir)
     again, failed_again = _read(spark, copied, settings, out_dir, num_tasks=num_tasks)
-    BadFilesError.raise_any([*failed_again.values()])
+    BadFilesError.raise_any([(info.path, failed_again[info.uuid]) for info in infos if info.uuid in failed_again])
     by_place = {(part.file_uuid, part.start): part for part in (*parts, *(part for part, _ in again))}
     parts = [by_place[place] for place in sorted(by_place)]
     _refuse_empty(samples, parts, {info.sample for info in good}, bad)

@@ -6,7 +6,6 @@ event i owns the candidates `offsets[i]:offsets[i + 1]`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import awkward as ak
@@ -77,10 +76,19 @@ def is_turned(phi: NDArray[np.float32]) -> Mask:
     return np.isfinite(phi) & (np.abs(phi) > np.float32(np.pi))
 
 
-def nonfinite(columns: Iterable[NDArray[np.generic]], length: int) -> Mask:
-    """True where any of the columns is NaN or infinite; (length,). Integer columns are always finite."""
-    bad = np.zeros(length, dtype=np.bool_)
-    for column in columns:
-        if np.issubdtype(column.dtype, np.floating):
-            bad |= ~np.isfinite(column)
-    return bad
+def is_padding(candidates: Jagged) -> Mask:
+    """True for slots without a candidate: pT (or ET) is negative, or pT, eta and phi are one number, as 0 or 999.
+
+    Padding with NaN is not finite.
+    """
+    size, eta, phi = (candidates.fields[name] for name in ("pt" if "pt" in candidates.fields else "et", "eta", "phi"))
+    found: Mask = (size < 0) | ((size == eta) & (eta == phi))
+    return found
+
+
+def filled(candidates: Jagged) -> Jagged:
+    """The candidates with a positive pT (or ET) that are no padding."""
+    size = candidates.fields["pt" if "pt" in candidates.fields else "et"]
+    kept = (size > 0) & ~is_padding(candidates)
+    fields = {name: values[kept] for name, values in candidates.fields.items()}
+    return Jagged(kept_offsets(candidates.offsets, kept), fields)

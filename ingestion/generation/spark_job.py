@@ -72,7 +72,7 @@ def _run(
     if not work:
         return []
     results = spark.parallelize(work, num_tasks(len(work))).map(make_or_say).collect()
-    BadFilesError.raise_any([each for each in results if isinstance(each, IngestionError)])
+    BadFilesError.raise_any([("", each) for each in results if isinstance(each, IngestionError)])
     return list(results)
 
 

@@ -16,12 +16,13 @@ from features.normalisation import GeneratedSample
 from features.schema import identities
 from features.spark_job import Unsplit, make_unsplit, track_hint
 from ingestion.copies import UInt64s
+from ingestion.errors import grouped
 from ingestion.files import found_files
 from ingestion.paths import located
 from ingestion.settings import NO_WEIGHT, SampleSettings
 from ingestion.spark_job import ingest, keys_folder
 from ingestion.storage import footers
-from ingestion.tally import by_sample, total
+from ingestion.tally import by_sample, total, unclosed_files, unusual_content
 from ingestion.weights import weight_notes
 from models.evaluation.candidate import Candidate
 from models.evaluation.evaluation import evaluate, write_predictions
@@ -213,8 +214,8 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
             spark, checked.infos, samples, config.ingest, events_dir.absolute(),
             done=done, num_tasks=run_folder.spark.num_tasks, bad=checked.bad,
         )  # fmt: skip
-    for bad in read.bad:
-        say(f"skipped: {bad.message}")
+    for words in grouped((bad.path, bad.message) for bad in read.bad):
+        say(f"skipped: {words}")
     parts = [
         EventsFile(part.name, part.sample, part.digest, str(events_dir.absolute() / part.name))
         for part in read.parts
@@ -222,6 +223,8 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
     ]
     kept = total(read.parts).counts["events"]
     ingested = {**by_sample(read.parts), "generated": read.generated}
+    for words in (*unclosed_files(info._asdict() for info in read.infos), *unusual_content(ingested["samples"])):
+        say(f"note: {words}")
     known = _generated(samples, ingested, has_truth=has_truth)
     with Bar(run_folder.console, "features", "events") as bar, counted(spark, bar, kept) as done:
         made = make_unsplit(

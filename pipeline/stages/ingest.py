@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from rich.console import Console
 
+from ingestion.errors import grouped
 from ingestion.secrets import redact
 from ingestion.storage import footers, is_remote, make_folder, sizes_below
-from ingestion.tally import WRAPPED_AZIMUTHS, by_sample, total
+from ingestion.tally import WRAPPED_AZIMUTHS, by_sample, total, unclosed_files, unusual_content
 from ingestion.weights import weight_notes
 from pipeline.config import Config
 from pipeline.configuration.sections import flat_items
@@ -46,16 +47,19 @@ class Ingest(Stage):
         return ("simulate",) if config.simulate.processes else ()
 
     def config_items(self, config: Config) -> dict[str, Any]:
-        """Thresholds, names, and label and weight of each sample, and where its files have the sum of weights."""
-        labels = {f"samples.{sample.name}.label": sample.label for sample in config.samples}
-        weights = {f"samples.{sample.name}.weight": sample.weight for sample in config.samples}
-        weights |= {
+        """Thresholds, names, and what each sample states but for numbers that scale its weights."""
+        of_samples = {
+            f"samples.{sample.name}.{key}": getattr(sample, key)
+            for sample in config.samples
+            for key in ("label", "weight", "tree", "branch_map")
+        }
+        of_samples |= {
             f"samples.{sample.name}.sum_of_weights": sample.sum_of_weights
             for sample in config.samples
             if isinstance(sample.sum_of_weights, str)
         }
         particles = {"features.particles": config.features.particles}
-        return {**flat_items(config.ingest, "ingest"), **labels, **weights, **particles}
+        return {**flat_items(config.ingest, "ingest"), **of_samples, **particles}
 
     def find_inputs(self, config: Config, current: Version | None, console: Console) -> StageInputs:
         """The ROOT files, by UUID: moving a file changes nothing. Details: an `ingestion.files.Inventory`."""
@@ -126,10 +130,12 @@ class Ingest(Stage):
             )
         samples = [sample.model_dump() for sample in config.samples]
         left_out = [each._asdict() for each in (*result.bad, *context.found.details.waiting)]
-        for words in weight_notes([info._asdict() for info in infos], samples, left_out):
+        files = [info._asdict() for info in infos]
+        notes = (*weight_notes(files, samples, left_out), *unclosed_files(files))
+        for words in (*notes, *unusual_content(by_sample(result.parts)["samples"])):
             context.say(f"note: {words}")
-        for each in result.bad:
-            context.say(f"skipped: {each.message}")
+        for words in grouped((each.path, each.message) for each in result.bad):
+            context.say(f"skipped: {words}")
         return _result(context, result)
 
     def _earlier_parts(self, context: Context, infos: list[FileInfo]) -> EarlierParts | None:
@@ -146,7 +152,10 @@ class Ingest(Stage):
             info.uuid
             for info in infos
             if is_unchanged(info, old.get(info.uuid))
-            and all(getattr(info, name) == getattr(old[info.uuid], name) for name in ("sample", "label", "weight"))
+            and all(
+                getattr(info, name) == getattr(old[info.uuid], name)
+                for name in ("sample", "label", "weight", "tree", "branch_map")
+            )
         }
         for part in (EventsPart(**each) for each in current.manifest["counters"]["parts"]):
             if part.file_uuid in unchanged:

@@ -31,6 +31,7 @@ from ingestion.errors import (
     UnreadableFileError,
 )
 from ingestion.files import FileInfo, SourceFile, inspect, inventory
+from ingestion.root_format import open_root
 from ingestion.settings import IngestSettings
 from pipeline.config import Config
 from pipeline.run_folder import RunFolder
@@ -445,16 +446,15 @@ def test_a_good_file_was_lost_for_good_after_an_error_of_the_system_that_passes(
     analysis: Analysis, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     """A dead mount, or too many open files: the next run said `up to date` without the events of the file."""
-    real = uproot.open
 
-    def failing(file: Any, *rest: Any, **options: Any) -> Any:
-        if "qcd_1" in str(file) and "Delphes" in file.values():
+    def failing(path: str) -> Any:
+        if "qcd_1" in path:
             raise OSError(number, os.strerror(number))
-        return real(file, *rest, **options)
+        return open_root(path)
 
     write_good(analysis.data / "qcd_1.root")
     with monkeypatch.context() as patch:
-        patch.setattr(uproot, "open", failing)
+        patch.setattr("ingestion.reader.open_root", failing)
         patch.setattr("tenacity.nap.time.sleep", lambda _: None)
         analysis.ingest(on_bad_file="skip")
     assert bad_of(analysis.counters) == [("qcd", "qcd_1.root", "UnreachableFileError")]

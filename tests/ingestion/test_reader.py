@@ -21,7 +21,13 @@ from ingestion.schema import COLLECTIONS, events_schema
 from ingestion.settings import IngestSettings
 
 ELECTRON = lepton(30.0, 0.5, 1.0)
-NONE_NEGATIVE = {"events_of_negative_weight": 0, "rejected_copy": 0, "events_with_wrapped_azimuths": 0}
+NONE_NEGATIVE = {
+    "events_of_negative_weight": 0,
+    "rejected_copy": 0,
+    "events_with_wrapped_azimuths": 0,
+    "events_with_tagged_jets": 0,
+    "events_of_large_momenta": 0,
+}
 
 
 def info_of(path: Path, settings: IngestSettings | None = None) -> FileInfo:
@@ -106,7 +112,7 @@ BAD = [math.nan, math.inf, -math.inf]
     "spoil",
     [
         lambda bad: {"tracks": [track(bad, 0, 0)]},
-        lambda bad: {"tracks": [track(0.1, 0, 0, vertex=(0, bad, 0))]},
+        lambda bad: {"tracks": [track(0.6, 0, 0, vertex=(0, bad, 0))]},
         lambda bad: {"photons": [tower(2.0, bad, 0)]},
         lambda bad: {"neutral_hadrons": [tower(2.0, 0, bad)]},
         lambda bad: {"jets": [jet(bad, 0, 0)]},
@@ -121,9 +127,11 @@ def test_events_with_a_number_that_is_not_finite_are_rejected_and_counted(
     good = made_event(electrons=[ELECTRON])
     events: list[Row] = [good, {**good, **spoil(bad)}, good]
     selection = select(write_delphes(tmp_path / "a.root", events))
+    (branch,) = [key for key in selection.counts if key.startswith("not_finite ")]
     assert selection.counts == {
         "entries": 3,
         "rejected_nonfinite": 1,
+        branch: 1,
         "rejected_no_lepton": 0,
         "events": 2,
         **NONE_NEGATIVE,
@@ -133,7 +141,8 @@ def test_events_with_a_number_that_is_not_finite_are_rejected_and_counted(
 
 def test_an_event_that_fails_both_cuts_is_counted_once(tmp_path: Path) -> None:
     counters = select(write_delphes(tmp_path / "a.root", [made_event(met=math.nan)])).counts
-    assert counters == {"entries": 1, "rejected_nonfinite": 1, "rejected_no_lepton": 0, "events": 0, **NONE_NEGATIVE}
+    rejected = {"rejected_nonfinite": 1, "not_finite MissingET.MET": 1, "rejected_no_lepton": 0}
+    assert counters == {"entries": 1, **rejected, "events": 0, **NONE_NEGATIVE}
 
 
 def test_a_missing_weight_becomes_one(tmp_path: Path) -> None:

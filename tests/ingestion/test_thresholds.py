@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestion.thresholds import any_per_event, events_to_candidates, kept_offsets, nonfinite
+from ingestion.thresholds import Jagged, any_per_event, events_to_candidates, filled, is_padding, kept_offsets
 
 flags_by_event = st.lists(st.lists(st.booleans(), max_size=6), min_size=1, max_size=12)
 
@@ -35,6 +35,9 @@ def test_events_to_candidates_repeats_the_choice_for_each_candidate(events: list
     assert events_to_candidates(offsets, chosen).tolist() == expected
 
 
-def test_nonfinite_sees_nan_and_both_infinities_and_ignores_integers() -> None:
-    floats = np.array([1.0, np.nan, np.inf, -np.inf, 0.0], dtype=np.float32)
-    assert nonfinite([floats, np.arange(5)], 5).tolist() == [False, True, True, True, False]
+def test_padding_is_a_negative_pt_or_one_number_in_pt_eta_and_phi() -> None:
+    momenta = [(30, 1, 2), (0, 0, 0), (-999, -999, -999), (999, 999, 999), (-1, 5, 0), (0, 1, 0), (np.nan,) * 3]
+    pt, eta, phi = np.array(momenta, np.float32).T
+    jets = Jagged(np.array([0, 7]), {"pt": pt, "eta": eta, "phi": phi})
+    assert is_padding(jets).tolist() == [False, True, True, True, True, False, False]
+    assert filled(jets).fields["pt"].tolist() == [30.0]

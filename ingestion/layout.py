@@ -1,0 +1,204 @@
+"""The names that a branch, or a leaf of it, answers to; and how many slots of an array hold a candidate."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import awkward as ak
+from uproot.interpretation.identify import UnknownInterpretation
+from uproot.interpretation.jagged import AsJagged
+from uproot.interpretation.objects import CannotBeAwkward
+from uproot.models.RNTuple import RField
+
+from ingestion.branches import BranchPlace, event_numbers, list_numbers
+from ingestion.errors import DamagedFileError, MissingBranchError, WrongBranchTypeError, nearest_names, reading
+from ingestion.schema import COLLECTIONS
+
+#: Values of `ingest.branch_map` for the count of a collection that are no branches: the slots with a candidate in
+#: them, and all slots.
+FILLED: Final = "filled"
+ALL: Final = "all"
+
+_SEPARATORS: Final = re.compile(r"[./_]+")
+#: Names of counters in small letters, without separators, by those of what they count.
+_COUNTERS: Final = ("n{}", "num{}", "numberof{}", "{}n", "{}num", "{}size", "{}count", "{}multiplicity")
+
+
+class Source(NamedTuple):
+    """A branch of an open tree (or a field of an RNTuple), or one leaf of a branch that is a list of leaves."""
+
+    path: str
+    branch: Any
+    leaf: str = ""
+
+    def read(self, first: int, last: int) -> ak.Array:
+        """The content of entries `first` to `last` (exclusive)."""
+        return self.of(self.branch.array(entry_start=first, entry_stop=last))
+
+    def of(self, array: ak.Array) -> ak.Array:
+        """Its own part of the content of the branch."""
+        return array[self.leaf] if self.leaf else array
+
+    def kind(self, file: str) -> ak.Array:
+        """An array without entries, which has the type of the content.
+
+        Raises:
+            WrongBranchTypeError: uproot cannot read this type.
+            DamagedFileError: A merge described the baskets wrongly.
+        """
+        if isinstance(self.branch, RField):
+            with reading(file, f"field '{self.path}'"):
+                return self.read(0, 0)
+        try:
+            interpretation = self.branch.interpretation
+            found = ak.Array(interpretation.awkward_form(self.branch.file).length_zero_array())
+        except (UnknownInterpretation, CannotBeAwkward, NameError) as cause:
+            # NameError: of Float16_t without limits.
+            raise WrongBranchTypeError(
+                f"{file}: branch '{self.path}' has a type that uproot cannot read "
+                f"({self.branch.member('fLeaves')[0].classname}, '{self.branch.title}'). Write it as Float_t or Int_t, "
+                f"for example by Redefine and Snapshot of RDataFrame."
+            ) from cause
+        # In a branch of std::vector each list has a header instead of an offset.
+        is_array = isinstance(interpretation, AsJagged) and not interpretation.header_bytes
+        if is_array and self.branch.member("fEntryOffsetLen") == 0:
+            raise DamagedFileError(
+                f"{file}: branch '{self.path}' lacks the offsets of its lists: the first file of the merge (hadd) had "
+                f"no entries. ROOT too reads wrong values. Merge again without that file, or list the files themselves."
+            )
+        return self.of(found)
+
+
+class Names(Mapping[str, Source]):
+    """The sources in an open tree by name: the full path, else the last part of it, else with `_` for `.` and `/`.
+
+    RDataFrame's Snapshot writes `Jet_PT` for `Jet.PT`, and objects have paths such as `electron/PT`.
+    """
+
+    def __init__(self, tree: Any, file: str) -> None:
+        """Index the branches of a tree of a file."""
+        self._file = file
+        self._levels: tuple[dict[str, dict[tuple[int, str], Source]], ...] = ({}, {}, {})
+        for source in _sources(tree):
+            short = source.path.rpartition("/")[2]
+            for level, names in zip(
+                self._levels,
+                ({source.path}, {short, source.path.replace("/", ".")}, {_plain(source.path), _plain(short)}),
+                strict=True,
+            ):
+                for name in names:
+                    level.setdefault(name, {})[id(source.branch), source.leaf] = source
+
+    def __getitem__(self, name: str) -> Source:
+        """The source of a name.
+
+        Raises:
+            KeyError: There is none.
+            MissingBranchError: There are several.
+        """
+        for level, key in zip(self._levels, (name, name, _plain(name)), strict=True):
+            if found := list(level.get(key, {}).values()):
+                if len(found) > 1:
+                    paths = ", ".join(f"'{source.path}'" for source in found)
+                    raise MissingBranchError(
+                        f"{self._file}: '{name}' is the name of {len(found)} branches: {paths}. Give the full path of "
+                        f"one in ingest.branch_map; branches of the same path cannot be told apart."
+                    )
+                return found[0]
+        raise KeyError(name)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether a name belongs to a source."""
+        return self.get(str(name)) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        """The shortest name of each branch that belongs to no other; the path of a leaf."""
+        for path, found in self._levels[0].items():
+            short = path.rpartition("/")[2]
+            is_unique = len(self._levels[1].get(short, ())) == 1 and not next(iter(found.values())).leaf
+            yield short if is_unique else path
+
+    def __len__(self) -> int:
+        """Number of paths."""
+        return len(self._levels[0])
+
+
+def _sources(tree: Any) -> Iterator[Source]:
+    for path, branch in tree.iteritems(recursive=True, full_paths=True):
+        yield Source(path, branch)
+        leaves = [] if isinstance(branch, RField) else branch.member("fLeaves")
+        if len(leaves) > 1:
+            yield from (Source(f"{path}/{leaf.member('fName')}", branch, leaf.member("fName")) for leaf in leaves)
+
+
+def _plain(name: str) -> str:
+    return _SEPARATORS.sub("_", name).strip("_")
+
+
+def sources_of(names: Names, wanted: Mapping[str, str], branch_map: Mapping[str, str], file: str) -> dict[str, Source]:
+    """Where each field is read from, and the counter of each collection (`jets.count`) that needs one.
+
+    Args:
+        names: The names in the tree.
+        wanted: Name of each field's branch.
+        branch_map: `ingest.branch_map`.
+        file: Path of the file, for messages.
+
+    Raises:
+        IngestionError: A branch has a type that its field cannot have, or nothing counts the slots of arrays.
+    """
+    found = {field: names[branch] for field, branch in wanted.items()}
+    kinds = {field: source.kind(file) for field, source in found.items()}
+    for field, kind in kinds.items():
+        place = BranchPlace(f"{file}: branch '{found[field].path}'")
+        if kind.fields:
+            leaves = " or ".join(f"'{found[field].path}/{leaf}'" for leaf in kind.fields)
+            raise WrongBranchTypeError(f"{place.words} holds several numbers: map {leaves} in ingest.branch_map.")
+        if field.partition(".")[0] in COLLECTIONS:
+            list_numbers(kind, place, None)
+        elif field in ("met", "met_phi"):
+            event_numbers(kind, place, None, 0)
+    for collection in COLLECTIONS:
+        own = {field: kind for field, kind in kinds.items() if field.startswith(f"{collection}.")}
+        key = f"{collection}.count"
+        fixed = [kind for kind in own.values() if is_fixed(kind)]
+        counter = branch_map.get(key)
+        if fixed and len(fixed) == len(own) and counter is None:
+            counter = _usual_counter(names, [found[field] for field in own], file, key, fixed[0].type.content.size)
+        if counter not in {None, FILLED, ALL}:
+            if counter not in names:
+                near = nearest_names(counter, list(names))
+                raise MissingBranchError(f"{file}: there is no branch '{counter}' (ingest.branch_map, {key}).{near}")
+            found[key] = names[counter]
+    return found
+
+
+def is_fixed(array: ak.Array) -> bool:
+    """Whether each entry is an array of one size, whatever it holds."""
+    return isinstance(array.type.content, ak.types.RegularType)
+
+
+def _usual_counter(names: Names, sources: Sequence[Source], file: str, key: str, size: int) -> str:
+    """The one branch with a usual name of a counter, of arrays that begin alike: `nJet` or `Jet_size` of `Jet_PT`."""
+    forms = zip(*(_squeezed(source.path) for source in sources), strict=True)
+    # Of `Jet_PT`, `Jet_Eta` and so on this is `Jet`.
+    stems = {os.path.commonprefix(each).removesuffix("_").removesuffix("s") for each in forms} - {""}  # noqa: RUF071
+    usual = {pattern.format(stem + plural) for pattern in _COUNTERS for stem in stems for plural in ("", "s")}
+    found = [name for name in names if usual & {form.replace("_", "") for form in _squeezed(name)}]
+    if len(found) == 1:
+        return found[0]
+    several = f"{' and '.join(found)} may both count" if found else "no branch of a usual name (such as nJet) counts"
+    raise MissingBranchError(
+        f"{file}: '{sources[0].path}' and the branches beside it are arrays of {size} slots in every event, and "
+        f"{several} those that hold a candidate. In ingest.branch_map set `{key}` to the branch that does; to "
+        f"`{FILLED}` if the others are padded (pT is 0, negative or NaN, or pT, eta and phi are one number); to "
+        f"`{ALL}` if all hold one."
+    )
+
+
+def _squeezed(path: str) -> tuple[str, str]:
+    """A path, and its last part, in small letters and without the kinds of separators."""
+    return _plain(path.casefold()), _plain(path.rpartition("/")[2].casefold())

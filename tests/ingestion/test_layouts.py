@@ -1,0 +1,335 @@
+"""Layouts of files from the field: names, counters, types, padding, units. Each is read right, or refused by name."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import awkward as ak
+import numpy as np
+import pytest
+import uproot
+from delphes_files import write_delphes
+from made_events import Row, jet, lepton, made_event, tower, track
+
+from ingestion.errors import (
+    BadFilesError,
+    ConflictingFilesError,
+    DamagedFileError,
+    IngestionError,
+    MissingBranchError,
+    WrongBranchTypeError,
+)
+from ingestion.files import Inventory, expand, inventory
+from ingestion.layout import Names, sources_of
+from ingestion.reader import Selection, read_events, select_events
+from ingestion.settings import IngestSettings, SampleSettings
+from ingestion.tally import unclosed_files, unusual_content
+
+DATA: Final = Path(__file__).resolve().parents[1] / "data"
+#: Two jets in the first event, one in the second.
+EVENTS: Final = [
+    made_event(electrons=[lepton(40.0, 0.5, 1.0)], jets=[jet(90.0, 0.1, 0.2, btag=1), jet(50.0, 1.1, 1.2)]),
+    made_event(electrons=[lepton(41.0, 0.5, 1.0)], jets=[jet(70.0, 2.1, 2.2)]),
+]
+
+
+def found(paths: Path | list[Path], settings: IngestSettings | None = None, **sample: Any) -> Inventory:
+    files = [str(path) for path in ([paths] if isinstance(paths, Path) else paths)]
+    samples = [SampleSettings(name="made", label=0, files=files, **sample)]
+    return inventory(expand(samples), settings or IngestSettings())
+
+
+def select(path: Path, **settings: Any) -> Selection:
+    made = IngestSettings(**settings)
+    (info,) = found(path, made).infos
+    (raw,) = read_events(info, made, start=0, stop=info.entries)
+    return select_events(raw, info, made)
+
+
+def jet_pts(selection: Selection) -> list[list[float]]:
+    return [[each["pt"] for each in jets] for jets in selection.table["jets"].to_pylist()]
+
+
+def rewritten(path: Path, changes: Mapping[str, Any], *, tree: str = "Delphes", **options: Any) -> Path:
+    """A file of `EVENTS` with underscores in its names, as a Snapshot has, and some branches replaced or left out."""
+    source = write_delphes(path.with_suffix(".before"), EVENTS, flat_scalars=True)
+    with uproot.open({source: "Delphes"}) as delphes:
+        names = [name for name in delphes.keys() if "." in name and not name.startswith("n")]  # noqa: SIM118
+        columns = {name.replace(".", "_"): delphes[name].array() for name in names}
+    columns = {name: each for name, each in (columns | dict(changes)).items() if each is not None}
+    with uproot.recreate(path, **options) as file:
+        kinds = {
+            name: np.dtype((each.dtype, each.shape[1:])) if isinstance(each, np.ndarray) else each.type.content
+            for name, each in columns.items()
+        }
+        file.mktree(tree, kinds).extend(columns)
+    return path
+
+
+def slots(*events: list[float], kind: str = "f4") -> np.ndarray[Any, Any]:
+    return np.array(events, kind)
+
+
+def fixed(fill: float, *, stale: bool = False) -> dict[str, Any]:
+    """Jets in four slots; the free ones hold `fill`, or what earlier events left there."""
+    rest = [50.0, 1.1, 1.2, 0] if stale else [fill, fill, fill, 0]
+    values = zip(
+        (90.0, 0.1, 0.2, 1), (50.0, 1.1, 1.2, 0), (70.0, 2.1, 2.2, 0), rest, (fill, fill, fill, 0), strict=True
+    )
+    return {
+        f"Jet_{name}": slots([a, b, free, free], [c, other, free, free], kind="i4" if name == "BTag" else "f4")
+        for name, (a, b, c, other, free) in zip(("PT", "Eta", "Phi", "BTag"), values, strict=True)
+    }
+
+
+COUNTS: Final = np.array([2, 1], "i4")
+TWO_AND_ONE: Final = [[90.0, 50.0], [70.0]]
+
+
+@pytest.mark.parametrize("name", ["nJet", "njets", "Jet_size"])
+def test_stale_slots_behind_a_counter_became_jets(tmp_path: Path, name: str) -> None:
+    path = rewritten(tmp_path / "a.root", {**fixed(0, stale=True), name: COUNTS})
+    assert jet_pts(select(path)) == TWO_AND_ONE
+
+
+@pytest.mark.parametrize("counts", [COUNTS, COUNTS.astype("u1"), COUNTS.astype("f8"), COUNTS.astype("i8")[:, None]])
+def test_a_counter_of_any_name_and_type_is_mapped(tmp_path: Path, counts: Any) -> None:
+    path = rewritten(tmp_path / "a.root", {**fixed(0, stale=True), "how_many": counts})
+    assert jet_pts(select(path, branch_map={"jets.count": "how_many"})) == TWO_AND_ONE
+
+
+@pytest.mark.parametrize("fill", [-999, np.nan, 0])
+def test_padded_slots_without_a_counter(tmp_path: Path, fill: float) -> None:
+    path = rewritten(tmp_path / "a.root", fixed(fill))
+    with pytest.raises(MissingBranchError, match=r"'Jet_PT' .* arrays of 4 slots .*set `jets\.count`.* `filled`"):
+        found(path)
+    assert jet_pts(select(path, branch_map={"jets.count": "filled"})) == TWO_AND_ONE
+
+
+def test_slots_that_all_hold_a_candidate(tmp_path: Path) -> None:
+    changes = {name: values[:, :2] for name, values in fixed(0, stale=True).items()}
+    path = rewritten(tmp_path / "a.root", changes)
+    assert jet_pts(select(path, branch_map={"jets.count": "all"})) == [[90.0, 50.0], [70.0, 50.0]]
+
+
+def test_an_array_beside_lists_has_their_lengths(tmp_path: Path) -> None:
+    path = rewritten(tmp_path / "a.root", {"Jet_BTag": fixed(0)["Jet_BTag"]})
+    assert jet_pts(select(path)) == TWO_AND_ONE
+
+
+@pytest.mark.parametrize(
+    ("changes", "count", "error", "words"),
+    [
+        ({"nJet": np.array([2, 5], "i4")}, None, WrongBranchTypeError, r"has 4 slots in entry 1.* counter says 5"),
+        ({"nJet": np.array([-1, 1], "i4")}, None, WrongBranchTypeError, r"entry 0, but its counter says -1"),
+        ({"nJet": COUNTS, "Jet_n": COUNTS}, None, MissingBranchError, r"nJet and Jet_n may both count"),
+        ({"nJet": COUNTS}, "njets", MissingBranchError, r"no branch 'njets' .*jets\.count.*Nearest: nJet"),
+        ({"nJet": fixed(0)["Jet_PT"]}, None, WrongBranchTypeError, r"branch 'nJet' holds 4 numbers in entry 0"),
+    ],
+)
+def test_a_counter_that_cannot_be_right_is_named(
+    tmp_path: Path, changes: dict[str, Any], count: str | None, error: type[IngestionError], words: str
+) -> None:
+    path = rewritten(tmp_path / "a.root", fixed(0, stale=True) | changes)
+    with pytest.raises(error, match=words):
+        select(path, branch_map={"jets.count": count} if count else {})
+
+
+@pytest.mark.parametrize("fill", [999, -99, 0])
+def test_padding_in_lists_was_taken_for_degrees(tmp_path: Path, fill: float) -> None:
+    changes = {name: ak.Array(ak.from_regular(values)) for name, values in fixed(fill).items()}
+    path = rewritten(tmp_path / "a.root", changes)
+    words = rf"5 of 8 candidates of 'jets' look like padding, such as pt {fill}, .*`jets\.count`.*`filled`"
+    with pytest.raises(WrongBranchTypeError, match=words):
+        select(path)
+    assert jet_pts(select(path, branch_map={"jets.count": "filled"})) == TWO_AND_ONE
+
+
+def test_tracks_below_the_threshold_rejected_events_for_their_infinite_eta(tmp_path: Path) -> None:
+    below = [track(0.0, np.inf, 0), track(0.2, 0, 720.0), track(-999.0, -999.0, -999.0)]
+    photons = [tower(0.0, np.inf, 0), tower(5.0, 0, 0)]
+    event = made_event(electrons=[lepton(40, 0, 0)], tracks=[*below, track(9.0, 0, 0)], photons=photons)
+    (row,) = select(write_delphes(tmp_path / "a.root", [event])).table.to_pylist()
+    assert [each["pt"] for each in row["tracks"]] == [9.0]
+    assert [each["et"] for each in row["photons"]] == [5.0]
+
+
+def test_a_rejected_event_names_the_branch(tmp_path: Path) -> None:
+    good = made_event(electrons=[lepton(40, 0, 0)])
+    events = [good, {**good, "tracks": [track(9.0, np.inf, 0)]}, {**good, "tracks": [track(np.nan, np.nan, 0)]}]
+    counts = select(write_delphes(tmp_path / "a.root", events)).counts
+    assert (counts["rejected_nonfinite"], counts["events"]) == (2, 1)
+    (words,) = unusual_content({"made": counts})
+    assert words.startswith("2 events of made rejected: EFlowTrack.PT of 1, EFlowTrack.Eta of 2 not finite.")
+
+
+@pytest.mark.parametrize(
+    ("scale", "btag", "words"),
+    [(1.0, 1, []), (1000.0, 1, ["are they in MeV?"]), (1.0, 0, ["No jet of made has a b-tag"])],
+)
+def test_units_and_tags_that_look_wrong_are_named(tmp_path: Path, scale: float, btag: int, words: list[str]) -> None:
+    def row(number: int) -> Row:
+        return made_event(
+            electrons=[lepton((30.0 + number) * scale, 0, 0)], jets=[jet(25.0 * scale, 0.1, 0.2, btag=btag)]
+        )
+
+    counts = select(write_delphes(tmp_path / "a.root", [row(number) for number in range(50)])).counts
+    notes = unusual_content({"made": counts})
+    assert len(notes) == len(words)
+    assert all(word in note for word, note in zip(words, notes, strict=True))
+
+
+def test_names_of_a_snapshot_need_no_map(tmp_path: Path) -> None:
+    table = select(rewritten(tmp_path / "a.root", {"Event_Weight": np.array([-1.0, 5.0])})).table
+    assert table["weight"].to_pylist() == [-1.0, 5.0]
+    assert table["electrons"].to_pylist() == [event["electrons"] for event in EVENTS]
+
+
+def names_of(file: str) -> Names:
+    return Names(uproot.open({DATA / file: "Delphes"}), file)
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "content"),
+    [
+        ("electron/PT", "electron/PT", [[40.0], [41.0]]),
+        ("electron.PT", "electron/PT", [[40.0], [41.0]]),
+        ("muon_PT", "muon/PT", [[5.0], [6.0]]),
+        ("met.phi", "met/phi", [0.25, 0.25]),
+        ("met/met", "met/met", [20.0, 21.0]),
+        ("Jet_Eta", "Jet_Eta", [[0.5], [0.5, 0.5]]),
+        ("Jet.isB", "Jet_isB", [[False], [False, True]]),
+        ("Jet_tag", "Jet_tag", [[0], [0, 1]]),
+    ],
+)
+def test_objects_and_leaves_are_read_by_their_full_path(name: str, path: str, content: list[Any]) -> None:
+    source = names_of("types_of_root.root")[name]
+    assert source.path == path
+    assert source.read(0, 2).tolist() == content
+
+
+def test_a_short_name_read_the_electrons_for_the_muons() -> None:
+    with pytest.raises(MissingBranchError, match=r"'PT' is the name of 2 branches: 'electron/PT', 'muon/PT'"):
+        names_of("types_of_root.root")["PT"]
+
+
+@pytest.mark.parametrize(
+    ("field", "name", "words"),
+    [
+        ("jets.pt", "Jet_PT", r"a type that uproot cannot read \(TLeafF16, 'Jet_PT\[nJet\]/f'\).*Float_t"),
+        ("jets.phi", "Jet_Phi", r"a type that uproot cannot read \(TLeafF16"),
+        ("met", "met", r"holds several numbers: map 'met/met' or 'met/phi'"),
+        ("electrons.pt", "electron", r"holds several numbers: map 'electron/PT' or 'electron/Charge'"),
+        ("jets.pt", "nJet", r"holds 'int32' per event; a list of numbers is needed"),
+        ("met", "name", r"holds 'string'"),
+        ("jets.pt", "p4", r"holds several numbers"),
+    ],
+)
+def test_a_type_that_cannot_be_read_is_named_when_files_are_checked(field: str, name: str, words: str) -> None:
+    names = names_of("types_of_root.root")
+    with pytest.raises(WrongBranchTypeError, match=words):
+        sources_of(names, {field: name}, {}, "types_of_root.root")
+
+
+def test_a_merge_behind_an_empty_file_was_called_a_damaged_copy() -> None:
+    with pytest.raises(DamagedFileError, match=r"first file of the merge .* had no entries.*Merge again without"):
+        found(DATA / "hadd_after_an_empty_file.root")
+
+
+def test_samples_state_their_tree_and_branches(tmp_path: Path) -> None:
+    plain = write_delphes(tmp_path / "plain.root", EVENTS)
+    other = write_delphes(tmp_path / "other.root", EVENTS, tree="ntuple", rename={"Electron.PT": "Electron.P_T"})
+    samples = [
+        SampleSettings(name="a", label=0, files=[str(plain)]),
+        SampleSettings(
+            name="b", label=1, files=[str(other)], tree="ntuple", branch_map={"electrons.pt": "Electron.P_T"}
+        ),
+    ]
+    settings = IngestSettings(branch_map={"muons": "MuonTight"})
+    tables = []
+    for info in inventory(expand(samples), settings).infos:
+        (raw,) = read_events(info, settings, start=0, stop=2)
+        tables.append(select_events(raw, info, settings).table["electrons"].to_pylist())
+    assert tables[0] == tables[1]
+
+
+def test_a_collection_of_a_sample_comes_before_a_field_of_all() -> None:
+    (source,) = expand([SampleSettings(name="a", label=0, files=[__file__], branch_map={"muons": "Muon"})])
+    settings = IngestSettings(branch_map={"muons.pt": "mu_pt", "jets": "AK4"}).of(source)
+    assert settings.branch_map == {"muons": "Muon", "jets": "AK4"}
+
+
+def test_every_letter_may_be_in_a_name(tmp_path: Path) -> None:
+    path = write_delphes(tmp_path / "plain.root", EVENTS)
+    for name in ("a::b.root", "a:b.root", "a#b?c.root", "a b%20.root", "ü.root", "[a]*.root", "a;1"):
+        path = path.rename(tmp_path / name)
+        assert jet_pts(select(path)) == TWO_AND_ONE, name
+
+
+def test_a_tree_without_entries_may_lack_branches(tmp_path: Path) -> None:
+    with uproot.recreate(tmp_path / "a.root") as file:
+        file.mktree("Delphes", {"Jet.PT": "var * float32"})
+    for info in found([DATA / "tree_without_branches.root", tmp_path / "a.root"]).infos:
+        assert (info.entries, info.edges) == (0, (0,))
+
+
+def test_files_of_one_uuid_are_known_by_their_content(tmp_path: Path) -> None:
+    same = uuid.uuid1()
+    a, b = (
+        rewritten(tmp_path / f"{name}.root", {"MissingET_MET": np.array([met, 9.0], "f4")}, uuid_function=lambda: same)
+        for name, met in (("a", 1.0), ("b", 2.0))
+    )
+    first, second = found([a, b]).infos
+    assert first.uuid == str(same)
+    assert second.uuid not in {"", first.uuid}
+    # The identity stays, whatever comes later and however the files are ordered.
+    known = {info.path: info for info in (first, second)}
+    again = inventory(
+        expand([SampleSettings(name="s", label=0, files=[str(b), str(a)])]), IngestSettings(), known=known
+    )
+    assert [info.uuid for info in again.infos] == [second.uuid, first.uuid]
+    (tmp_path / "c.root").write_bytes(a.read_bytes())
+    with pytest.raises(ConflictingFilesError, match="the same ROOT file"):
+        found([a, b, tmp_path / "c.root"])
+
+
+def test_a_file_that_was_saved_but_never_closed_is_read_with_a_note(tmp_path: Path) -> None:
+    path = write_delphes(tmp_path / "a.root", EVENTS)
+    # After its last save, the job wrote further baskets.
+    path.write_bytes(path.read_bytes() + bytes(1000))
+    (info,) = found(path).infos
+    (words,) = unclosed_files([info._asdict()])
+    assert "never closed" in words
+    assert "Its 2 entries up to the last save are read" in words
+    (waiting,) = found(path, IngestSettings(settle_seconds=3600)).waiting
+    assert "not closed" in waiting.reason
+
+
+def test_equal_messages_of_many_files_are_one_with_a_count(tmp_path: Path) -> None:
+    paths = [write_delphes(tmp_path / f"{name}.root", EVENTS, without=["Jet.PT", "Jet.Eta"]) for name in "abcd"]
+    (tmp_path / "e.root").write_text("no ROOT file, but long enough")
+    with pytest.raises(BadFilesError) as caught:
+        found([*paths, tmp_path / "e.root"])
+    message = str(caught.value)
+    assert message.startswith("5 input files are bad:")
+    assert message.count("lacks 2 needed branches") == 1
+    assert f"The same of 3 more: {', '.join(map(str, paths[1:]))}" in message
+    assert message.count("is not a ROOT file") == 1
+
+
+def test_an_entry_with_a_million_particles_is_read(tmp_path: Path) -> None:
+    changes = {f"EFlowPhoton_{name}": ak.Array([np.full(1_000_000, 2.0, "f4"), []]) for name in ("ET", "Eta")}
+    changes["EFlowPhoton_Phi"] = ak.Array([np.full(1_000_000, 1.0, "f4"), []])
+    changes = {name: ak.values_astype(each, np.float32) for name, each in changes.items()}
+    table = select(rewritten(tmp_path / "a.root", changes)).table
+    assert [len(each) for each in table["photons"]] == [1_000_000, 0]
+
+
+@pytest.mark.parametrize("kind", ["f8", "i1", "i8"])
+def test_charges_of_any_type_are_read(tmp_path: Path, kind: str) -> None:
+    changes = {"Electron_Charge": ak.values_astype(ak.Array([[-1], [1]]), np.dtype(kind))}
+    table = select(rewritten(tmp_path / "a.root", changes)).table
+    assert [each[0]["charge"] for each in table["electrons"].to_pylist()] == [-1, 1]
