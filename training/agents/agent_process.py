@@ -1,4 +1,7 @@
-"""The program of an agent; `training.agents.local` starts it. Its argument is the file of its start."""
+"""The program of an agent; `training.agents.local` starts it.
+
+Its arguments are the descriptor that holds its folder, and the file of its start.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,18 @@ from training.agents.messages import serve
 
 def main(argv: list[str]) -> int:
     """Run an agent to its end: that of its driver, or an error."""
-    home, start, joint = read_start(Path(argv[1]))
+    held, path = int(argv[1]), Path(argv[2])
+    home, start, joint = read_start(path)
 
     def end() -> None:
-        home.clear(start.agent)
+        home.leave(held)
         os._exit(0)
 
     try:
         lifeline = Lifeline(home.driver, home.token, start.agent, on_end=end)
     except OSError:
         # The driver is gone already.
-        home.clear(start.agent)
+        home.leave(held)
         return 1
     try:
         # The driver hears of libraries that are missing here.
@@ -37,7 +41,7 @@ def main(argv: list[str]) -> int:
             agent.run(first_pass=(start.agent.number << 16) + start.epoch, on_ready=lifeline.say_ready)
     except Exception as error:  # noqa: BLE001 - the driver raises it
         lifeline.say_error(error)
-        home.clear(start.agent)
+        home.leave(held)
         return 1
     return 0
 

@@ -6,6 +6,7 @@ They carry lines of JSON: a greeting, that the agent is ready, and at most one e
 from __future__ import annotations
 
 import contextlib
+import json
 import select
 import socket
 import threading
@@ -13,8 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from training.door import Door
 from training.launching.rank_reports import described, raise_described
-from training.launching.spark_agent import content_of, keep_alive, write_line
+from training.launching.spark_agent import keep_alive, write_line
 
 _CONNECT_SECONDS: Final = 30.0
 _MOST_BYTES: Final = 1 << 20
@@ -33,17 +35,16 @@ class Lifelines:
     """The driver's ends.
 
     Args:
-        address: Host to listen on; empty: all.
+        address: Host to listen on.
         token: Secret of the run.
     """
 
     def __init__(self, address: str, token: str) -> None:
-        self._server = socket.create_server((address, 0))
-        self._token = token
+        self._door = Door(socket.create_server((address, 0)), token.encode())
         self._lines: dict[socket.socket, _Line] = {}
         self.ready: set[AgentId] = set()
         """Agents that have begun to train."""
-        self.port: int = self._server.getsockname()[1]
+        self.port: int = self._door.address[1]
 
     def poll(self, seconds: float = 0.0) -> list[AgentId]:
         """Take in what has arrived, or arrives within some time; returns the agents that were lost.
@@ -51,15 +52,12 @@ class Lifelines:
         Raises:
             LaunchError: An agent has failed; the message comes from there.
         """
-        lost = []
-        for connection in select.select([self._server, *self._lines], [], [], seconds)[0]:
-            if connection is self._server:
-                accepted, _ = self._server.accept()
-                accepted.setblocking(False)
-                keep_alive(accepted)
-                self._lines[accepted] = _Line()
-            elif (gone := self._read(connection)) is not None:
-                lost.append(gone)
+        ready = select.select([*self._door.sockets, *self._lines], [], [], seconds)[0]
+        spoke = self._lines.keys() & set(ready)
+        lost = [gone for connection in spoke if (gone := self._read(connection)) is not None]
+        for accepted in self._door.take(ready):
+            keep_alive(accepted)
+            self._lines[accepted] = _Line()
         return lost
 
     def drop(self, agent: AgentId) -> None:
@@ -72,7 +70,7 @@ class Lifelines:
         """End all agents."""
         for connection in list(self._lines):
             self._forget(connection)
-        self._server.close()
+        self._door.close()
 
     def _read(self, connection: socket.socket) -> AgentId | None:
         """What an agent says; the agent if it is gone."""
@@ -83,12 +81,7 @@ class Lifelines:
             part = b""
         *complete, line.begun = (line.begun + part).split(b"\n")
         for each in complete:
-            told = content_of(each, self._token)
-            if told is None:
-                # A stranger.
-                self._forget(connection)
-                return None
-            self._listen(line, told)
+            self._listen(line, json.loads(each))
         if part and len(line.begun) < _MOST_BYTES:
             return None
         self._forget(connection)
@@ -127,10 +120,11 @@ class Lifeline:
     """
 
     def __init__(self, driver: tuple[str, int], token: str, agent: AgentId, *, on_end: Callable[[], None]) -> None:
-        self._token, self._agent, self._on_end = token, agent, on_end
+        self._agent, self._on_end = agent, on_end
         self._connection = socket.create_connection(driver, _CONNECT_SECONDS)
         self._connection.settimeout(None)
         keep_alive(self._connection)
+        self._connection.sendall(token.encode())
         self._say({})
         threading.Thread(target=self._await_end, daemon=True).start()
 
@@ -143,7 +137,7 @@ class Lifeline:
         self._say({"error": described(error)})
 
     def _say(self, content: dict[str, Any]) -> None:
-        write_line(self._connection, {"token": self._token, **self._agent._asdict(), **content})
+        write_line(self._connection, {**self._agent._asdict(), **content})
 
     def close(self) -> None:
         """Let the driver know that the agent is gone."""

@@ -1,19 +1,21 @@
 """What a task does on its host: starts an agent as a process of its own, and finds it again.
 
-All agents of a run on a host have one folder, which only this user can open.
+All agents of a run on a host have one folder, which only this user can open. Each holds a lock on it from before its
+start to its end, also by a kill; the last one to end removes the folder, or the next run on the host does.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
-import stat
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -23,12 +25,14 @@ from training.agents.messages import Given, Install, Message, ask
 from training.errors import LaunchError
 from training.transports.basics import Vector
 
+_PREFIX: Final = "hep-agents-"
+
 
 class Home(NamedTuple):
     """What all tasks and agents of a run know."""
 
     name: str
-    """Name of the folder; nobody can guess it."""
+    """Number of the run; nobody can guess it."""
     driver: tuple[str, int]
     """Host and port of the lifelines."""
     token: str
@@ -36,30 +40,66 @@ class Home(NamedTuple):
 
     @property
     def folder(self) -> Path:
-        """The folder of the run on this host, made at the first use.
+        """The folder of the run on this host."""
+        return Path(tempfile.gettempdir()) / f"{_PREFIX}{self.name}"
+
+    def enter(self) -> int:
+        """Make the folder if there is none; returns a descriptor that holds it for those who have it.
 
         Raises:
             LaunchError: Another user has made it.
         """
-        path = Path(tempfile.gettempdir()) / self.name
-        with contextlib.suppress(FileExistsError):
-            path.mkdir(mode=0o700)
-        status = path.lstat()
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
-            raise LaunchError(f"{path} is not a folder that only this user can open. Remove it.")
-        return path
+        if not self.folder.exists():
+            _remove_abandoned()
+        while True:
+            with contextlib.suppress(FileExistsError):
+                self.folder.mkdir(mode=0o700)
+            try:
+                held = os.open(self.folder, _FOLDER)
+            except OSError as error:
+                if isinstance(error, FileNotFoundError):
+                    continue
+                raise LaunchError(f"{self.folder} is no folder of this user ({error.strerror}). Remove it.") from error
+            status = os.fstat(held)
+            if status.st_uid != os.getuid() or status.st_mode & 0o077:
+                os.close(held)
+                raise LaunchError(f"{self.folder} is not a folder that only this user can open. Remove it.")
+            fcntl.flock(held, fcntl.LOCK_SH)
+            # The last agent may just have removed it.
+            if os.fstat(held).st_nlink:
+                return held
+            os.close(held)
+
+    def leave(self, held: int) -> None:
+        """Let go of the folder, and remove it as the last one."""
+        fcntl.flock(held, fcntl.LOCK_UN)
+        _remove_unheld(self.folder, held)
 
     def file(self, agent: AgentId, suffix: str) -> Path:
         """A file of an agent."""
         return self.folder / f"{agent.partition}-{agent.number}.{suffix}"
 
-    def clear(self, agent: AgentId) -> None:
-        """Remove the files of an agent and of those that it replaced, and the folder with the last of them."""
-        for path in self.folder.glob(f"{agent.partition}-*"):
-            if int(path.stem.partition("-")[2]) <= agent.number:
-                path.unlink(missing_ok=True)
+
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+
+
+def _remove_unheld(folder: Path, opened: int) -> None:
+    """Remove a folder, an open one, unless an agent holds it."""
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_abandoned() -> None:
+    """Remove the folders of runs whose driver and agents were all killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
-            self.folder.rmdir()
+            opened = os.open(folder, _FOLDER)
+            try:
+                if os.fstat(opened).st_uid == os.getuid():
+                    _remove_unheld(folder, opened)
+            finally:
+                os.close(opened)
 
 
 class AgentStart(NamedTuple):
@@ -82,21 +122,26 @@ def start_agent(home: Home, start: AgentStart, joint: list[Install]) -> None:
         start: The agent.
         joint: The shards of the projected joint model.
     """
-    argument = home.file(start.agent, "json")
-    content: dict[str, Any] = {"home": home, "start": start, "cycles": [each.cycle for each in joint]}
-    argument.write_text(json.dumps(content), encoding="utf-8")
-    np.savez(argument.with_suffix(".npz"), *[each.projected for each in joint])
-    path = os.pathsep.join(filter(None, sys.path))
-    with argument.with_suffix(".log").open("wb") as log:
-        # The end of the task, and of its executor, must not reach it: its lifeline does.
-        subprocess.Popen(
-            [*PROGRAM, "training.agents.agent_process", str(argument)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            env={**os.environ, **start.environment, "PYTHONPATH": path},
-        )
+    held = home.enter()
+    try:
+        argument = home.file(start.agent, "json")
+        content: dict[str, Any] = {"home": home, "start": start, "cycles": [each.cycle for each in joint]}
+        argument.write_text(json.dumps(content), encoding="utf-8")
+        np.savez(argument.with_suffix(".npz"), *[each.projected for each in joint])
+        path = os.pathsep.join(filter(None, sys.path))
+        with argument.with_suffix(".log").open("wb") as log:
+            # The end of the task, and of its executor, must not reach it: its lifeline does.
+            subprocess.Popen(
+                [*PROGRAM, "training.agents.agent_process", str(held), str(argument)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, **start.environment, "PYTHONPATH": path},
+                pass_fds=[held],
+            )
+    finally:
+        os.close(held)
 
 
 def read_start(path: Path) -> tuple[Home, AgentStart, list[Install]]:

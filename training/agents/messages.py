@@ -1,23 +1,25 @@
 """What the tasks of an exchange cycle and the agent of their host say to each other, through a Unix socket.
 
-The socket lies in a folder that only this user can open; whoever connects proves that he knows the token of the run.
+The socket lies in a folder that only this user can open; whoever connects shows the token of the run first.
 """
 
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 from collections.abc import Callable
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from training.agents.lifelines import AgentId
+from training.door import Door
 from training.transports.basics import Vector
 
 #: Connections that wait while the agent accepts another.
 _BACKLOG: Final = 16
+_LOOK_SECONDS: Final = 1.0
 
 
 class Take(NamedTuple):
@@ -74,31 +76,29 @@ Message = Take | Install
 Answer = Callable[[Message], Given | None]
 
 
-def serve(path: Path, token: bytes, answer: Answer) -> Listener:
-    """Answer messages at a socket, in threads, until the listener is closed or the process ends."""
-    path.unlink(missing_ok=True)
-    listener = Listener(str(path), "AF_UNIX", backlog=_BACKLOG, authkey=token)
+def serve(path: Path, token: bytes, answer: Answer) -> None:
+    """Answer messages at a socket, in threads, until the process ends."""
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(path))
+    server.listen(_BACKLOG)
+    door = Door(server, token)
 
-    def talk(connection: Connection[Any, Any]) -> None:
+    def talk(task: socket.socket) -> None:
         # The task may be gone.
-        with contextlib.suppress(OSError, EOFError, AbsentError), connection:
+        with contextlib.suppress(OSError, EOFError, AbsentError), _connection(task) as connection:
             connection.send(answer(connection.recv()))
 
     def accept() -> None:
         while True:
-            try:
-                connection = listener.accept()
-            except (EOFError, AuthenticationError):
-                continue
-            except OSError as error:
-                # A closed listener says so without a number; with one, the other side is gone.
-                if error.errno is None:
-                    return
-                continue
-            threading.Thread(target=talk, args=(connection,), daemon=True).start()
+            for task in door.welcome(_LOOK_SECONDS):
+                threading.Thread(target=talk, args=(task,), daemon=True).start()
 
     threading.Thread(target=accept, daemon=True).start()
-    return listener
+
+
+def _connection(opened: socket.socket) -> Connection[Any, Any]:
+    """A socket that carries Python's objects; only after the token."""
+    return Connection(opened.detach())
 
 
 class AbsentError(Exception):
@@ -112,11 +112,17 @@ def ask(path: Path, token: bytes, message: Message, seconds: float) -> Given | N
         AbsentError: There is none, or it does not answer in time.
     """
     try:
-        with Client(str(path), "AF_UNIX", authkey=token) as connection:
+        with socket.socket(socket.AF_UNIX) as to_agent:
+            to_agent.settimeout(seconds)
+            to_agent.connect(str(path))
+            to_agent.sendall(token)
+            to_agent.settimeout(None)
+            connection = _connection(to_agent)
+        with connection:
             connection.send(message)
             if connection.poll(seconds):
                 found: Given | None = connection.recv()
                 return found
-    except (OSError, EOFError, AuthenticationError) as cause:
+    except (OSError, EOFError) as cause:
         raise AbsentError(f"{path}: {cause}") from cause
     raise AbsentError(f"{path}: no answer within {seconds:g} s")

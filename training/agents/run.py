@@ -81,7 +81,7 @@ def train_with_agents(
         stack.callback(epochs.stop)
         lifelines = Lifelines(address[0], token)
         stack.callback(lifelines.close)
-        home = Home(f"hep-agents-{secrets.token_hex(16)}", (address[1], lifelines.port), token)
+        home = Home(secrets.token_hex(16), (address[1], lifelines.port), token)
         cluster = make_cluster(home, spec)
         crew = Crew(settings, cluster, lifelines, ledger, note)
         driver = Driver(settings, start, ledger, crew, cluster)

@@ -7,7 +7,6 @@ broadcast variable.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
@@ -24,7 +23,7 @@ from training.agents.messages import AbsentError, Install, Reduced, Take
 from training.agents.run import train_with_agents
 from training.errors import LaunchError
 from training.launching.rank import RunSpec
-from training.launching.spark_job import refuse_impossible
+from training.launching.spark_job import driver_address, refuse_impossible
 from training.loop.progress import Progress
 from training.threads import thread_variables
 
@@ -53,13 +52,11 @@ def train_on_spark(
         TrainingError: As `training.agents.run.train_with_agents`, or the cluster has fewer slots than agents.
     """
     refuse_impossible(spark, spec.train.workers)
-    conf = spark.getConf()
-    bind = conf.get("spark.driver.bindAddress") or conf.get("spark.driver.host") or ""
     try:
         train_with_agents(
             spec,
             partial(SparkCluster, spark),
-            address=(bind, conf.get("spark.driver.host") or socket.gethostname()),
+            address=driver_address(spark),
             on_progress=on_progress,
             on_loss=on_loss,
         )

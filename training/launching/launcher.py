@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -17,6 +18,7 @@ from ingestion.environment import PROGRAM
 from training.errors import DivergedError, LaunchError, StalledError, TrainingError
 from training.launching.rank import RunSpec, train
 from training.launching.rank_reports import LaunchFiles, raise_described, told_of_loss
+from training.launching.start_limit import StartLimit, end_ranks_here, without_network
 from training.loop.progress import Progress
 from training.loop.watchdog import read_reports
 from training.readers.sharding import plan_epoch
@@ -189,28 +191,30 @@ def _attempt(job: _Job, files: LaunchFiles, on_progress: _Tell) -> bool:
     files.clear()
     (job.folder / "summary.json").unlink(missing_ok=True)
     log_path = job.folder / "ranks.log"
-    status = _run_ranks(job, log_path, on_progress)
+    status, late = _run_ranks(job, files, log_path, on_progress)
     if status and not files.has_started and _FILES_OF_ANOTHER in log_path.read_text(errors="replace"):
-        status = _run_ranks(job, log_path, on_progress)
+        status, late = _run_ranks(job, files, log_path, on_progress)
     # If survivors have finished without the lost rank, mpirun's exit status only reports the loss. After the loss of a
     # host, this status is 0.
     is_done = all(summary.exists() for summary in job.summaries)
     if is_done and (status == 0 or job.settings.on_rank_loss == "shrink"):
         return True
-    _raise_what_failed(job.settings, files, log_path, status)
-    files.note_loss(
-        told_of_loss(log_path.read_text(errors="replace")) or f"{job.settings.launcher} ended with {status}"
-    )
+    _raise_what_failed(job.settings, files, log_path, status, late)
+    ended = f"{job.settings.launcher} itself {_how_it_ended(status)}, and the ranks with it"
+    files.note_loss(ended if status < 0 else told_of_loss(log_path.read_text(errors="replace")) or ended)
     return False
 
 
-def _run_ranks(job: _Job, log_path: Path, on_progress: _Tell) -> int:
-    """Start the ranks and follow them to their end; returns the launcher's exit status."""
+def _run_ranks(job: _Job, files: LaunchFiles, log_path: Path, on_progress: _Tell) -> tuple[int, str]:
+    """Start the ranks and follow them to their end; returns the launcher's exit status, and who was late."""
     with (
         job.hosts(job.settings.workers) as where,
         log_path.open("w", encoding="utf-8") as log,
         subprocess.Popen(
-            rank_command(job.settings, job.argument, where),
+            [
+                *without_network(job.settings, where, job.folder),
+                *rank_command(job.settings, job.argument, where),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -218,13 +222,17 @@ def _run_ranks(job: _Job, log_path: Path, on_progress: _Tell) -> int:
             env=rank_environment(threads=job.settings.threads) | _ssh_options([*where, *job.settings.launcher_args]),
         ) as process,
     ):
+        limit = StartLimit(files, job.settings, partial(_stop, process))
         try:
             _follow(process, on_progress)
         except BaseException:
             # On Ctrl-C and on errors: no rank may outlive its launcher.
             _stop(process)
             raise
-    return process.returncode
+        finally:
+            limit.end()
+            end_ranks_here(files)
+    return process.returncode, limit.late
 
 
 def rank_command(settings: TrainSettings, spec_path: Path, where: Sequence[str] = ()) -> list[str]:
@@ -322,7 +330,11 @@ def _stop(process: subprocess.Popen[str]) -> None:
         process.wait()
 
 
-def _raise_what_failed(settings: TrainSettings, files: LaunchFiles, log_path: Path, status: int) -> None:
+def _how_it_ended(status: int) -> str:
+    return f"was ended by signal {-status} ({signal.strsignal(-status)})" if status < 0 else f"ended with {status}"
+
+
+def _raise_what_failed(settings: TrainSettings, files: LaunchFiles, log_path: Path, status: int, late: str) -> None:
     """Raise the error of the rank that failed first, a stall, or a failed start; return if a rank was lost.
 
     Raises:
@@ -341,12 +353,22 @@ def _raise_what_failed(settings: TrainSettings, files: LaunchFiles, log_path: Pa
             f"{read_reports(files.stalls, settings.workers)}\nIf a step may take that long, raise train.stall_seconds; "
             f"else run `python -m pipeline doctor`. The same command resumes from the last checkpoint."
         )
+    if late:
+        raise LaunchError(
+            f"{late}\nA host without the program, a firewall between hosts, or a stranger's connection to a port of "
+            f"{settings.launcher} can be the cause: run `python -m pipeline doctor`. If a start may take that long, "
+            f"raise train.stall_seconds. The same command continues from the last checkpoint, if there is one."
+        )
     if not files.has_started:
-        how = f"ended by signal {-status} ({signal.strsignal(-status)})" if status < 0 else f"status {status}"
         losses, log = files.losses(), log_path.read_text(errors="replace").strip()
         before = f"a rank was lost ({losses[-1]}), and then " if losses else ""
+        if status < 0:
+            raise LaunchError(
+                f"{before}{settings.launcher} {_how_it_ended(status)} while the ranks started: out of memory, a limit "
+                f"of this machine, or a person? The ranks ended too; the same command starts them again."
+            )
         raise LaunchError(
-            f"{before}the ranks did not start: {how}; the last output:\n{log[-_LAST_WORDS:]}\n"
+            f"{before}the ranks did not start: status {status}; the last output:\n{log[-_LAST_WORDS:]}\n"
             f"If it names an option, check train.launcher_args. Else run `python -m pipeline doctor`, or train "
             f"with --workers 1 to see whether MPI is the cause."
         )

@@ -14,6 +14,7 @@ import torch
 from ingestion.environment import PROGRAM
 from training.errors import LaunchError
 from training.launching.launcher import Hosts, no_hosts, rank_command, rank_environment
+from training.launching.start_limit import without_network
 from training.settings import TrainSettings
 from training.simulation.probe import Measurement
 from training.transports.exchange_test import PARAMETERS
@@ -68,7 +69,11 @@ def _answer(
             command = rank_command(settings, Path(), where)
             launcher = command[: command.index(sys.executable)]
             done = subprocess.run(
+<<<<<<< HEAD
                 [*launcher, *PROGRAM, module, *arguments],
+=======
+                [*without_network(settings, where, Path.cwd()), *launcher, sys.executable, "-m", module, *arguments],
+>>>>>>> 0ac1668 (Strangers cannot stop a run: no network on one host, a limit for the start, the token first at every socket of ours)
                 env=rank_environment(threads=settings.threads),
                 capture_output=True,
                 text=True,

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 from training.errors import LaunchError
 from training.launching.rank import RunSpec, train
 from training.launching.rank_reports import LaunchFiles, described
+from training.launching.start_limit import say_present
 from training.loop.progress import Progress
 from training.loop.watchdog import Watchdog
 from training.transports.basics import run_now
@@ -33,7 +34,9 @@ def main(argv: list[str]) -> int:
     """Run this rank to its end; returns the exit status."""
     spec_path = Path(argv[1])
     files = LaunchFiles(spec_path.parent)
+    say_present(files, "has begun, and does not come out of the start of MPI")
     world = load_mpi().COMM_WORLD
+    say_present(files, "is in MPI, and waits for the others or for its data")
     transport: MpiTransport | None = None
     threading.Thread(target=_exit_when_orphaned, args=(os.getppid(),), daemon=True).start()
     if world.rank == 0 and "--launched" in argv:

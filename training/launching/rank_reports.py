@@ -75,7 +75,7 @@ def raise_described(where: str, content: dict[str, Any]) -> NoReturn:
 
 
 class LaunchFiles:
-    """`started`, `errors/rank-<n>.json`, `signs/rank-<n>`, `stalls/rank-<n>.json`, `losses.jsonl`.
+    """`present/`, `errors/` and `stalls/rank-<n>.json`, `signs/rank-<n>`, `started`, `losses.jsonl`.
 
     Args:
         folder: Folder of the run.
@@ -84,6 +84,7 @@ class LaunchFiles:
     def __init__(self, folder: Path) -> None:
         self._started = folder / "started"
         self._errors = folder / "errors"
+        self.present = folder / "present"
         self.stalls = folder / "stalls"
         self.signs = folder / "signs"
         self._losses = folder / "losses.jsonl"
@@ -91,7 +92,8 @@ class LaunchFiles:
     def clear(self) -> None:
         """Remove all files except the losses, before each attempt."""
         self._started.unlink(missing_ok=True)
-        shutil.rmtree(self._errors, ignore_errors=True)
+        for path in (self._errors, self.present):
+            shutil.rmtree(path, ignore_errors=True)
         self.clear_stalls()
 
     def clear_stalls(self) -> None:

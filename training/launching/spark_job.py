@@ -27,6 +27,7 @@ from typing import Any, Final
 
 from pyspark import BarrierTaskContext, SparkContext
 
+from training.door import Door
 from training.errors import LaunchError
 from training.launching import spark_agent
 
@@ -57,15 +58,16 @@ def spark_hosts(spark: SparkContext, workers: int) -> Iterator[list[str]]:
     """
     refuse_impossible(spark, workers)
     token = secrets.token_hex(32)
-    address = spark.getConf().get("spark.driver.bindAddress") or spark.getConf().get("spark.driver.host") or ""
+    bind, name = driver_address(spark)
     failures: list[Exception] = []
     with ExitStack() as stack:
-        server = stack.enter_context(socket.create_server((address, 0)))
-        driver = (spark.getConf().get("spark.driver.host") or socket.gethostname(), server.getsockname()[1])
+        door = Door(socket.create_server((bind, 0)), token.encode())
+        stack.callback(door.close)
+        driver = (name, door.address[1])
         job = threading.Thread(target=_run_job, args=(spark, workers, driver, token, failures), daemon=True)
         job.start()
         stack.callback(job.join, _GRACE_SECONDS)
-        hosts = _accept_all(server, workers, token, failures, stack)
+        hosts = _accept_all(door, workers, failures, stack)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hep-pipeline-hosts-")))
         names = {name: f"executors-{place}" for place, name in enumerate(sorted(hosts))}
         table = {names[name]: {**host, "token": token} for name, host in hosts.items()}
@@ -79,6 +81,13 @@ def spark_hosts(spark: SparkContext, workers: int) -> Iterator[list[str]]:
             *("--prtemca", "plm_ssh_no_tree_spawn", "1"),
             *("--host", slots),
         ]
+
+
+def driver_address(spark: SparkContext) -> tuple[str, str]:
+    """Where the driver listens, and its name for the executors."""
+    conf = spark.getConf()
+    name = conf.get("spark.driver.host") or socket.gethostname()
+    return conf.get("spark.driver.bindAddress") or name, name
 
 
 def refuse_impossible(spark: SparkContext, workers: int) -> None:
@@ -123,15 +132,12 @@ def _run_job(spark: SparkContext, workers: int, driver: tuple[str, int], token: 
         failures.append(error)
 
 
-def _accept_all(
-    server: socket.socket, workers: int, token: str, failures: list[Exception], stack: ExitStack
-) -> dict[str, dict[str, Any]]:
+def _accept_all(door: Door, workers: int, failures: list[Exception], stack: ExitStack) -> dict[str, dict[str, Any]]:
     """Wait for all tasks; returns address, port and slots of each host. Their connections close with the stack.
 
     Raises:
         LaunchError: The job fails, or not all tasks start in time.
     """
-    server.settimeout(_LOOK_SECONDS)
     deadline = time.monotonic() + _START_SECONDS
     hosts: dict[str, dict[str, Any]] = {}
     slots: Counter[str] = Counter()
@@ -143,18 +149,15 @@ def _accept_all(
                 f"{slots.total()} of {workers} tasks started within {_START_SECONDS:.0f} s. Other jobs may hold the "
                 f"slots of the cluster, or its hosts cannot reach the driver: check spark.driver.host."
             )
-        try:
-            connection, (address, *_) = server.accept()
-        except TimeoutError:
-            continue
-        stack.enter_context(connection)
-        connection.settimeout(_GRACE_SECONDS)
-        told = spark_agent.read_line(connection, token)
-        if told is None:
-            continue
-        slots[told["name"]] += 1
-        if told["serves"]:
-            hosts[told["name"]] = {"address": address, "port": told["port"]}
+        for connection in door.welcome(_LOOK_SECONDS):
+            stack.enter_context(connection)
+            connection.settimeout(_GRACE_SECONDS)
+            told = spark_agent.read_line(connection)
+            if told is None:
+                continue
+            slots[told["name"]] += 1
+            if told["serves"]:
+                hosts[told["name"]] = {"address": connection.getpeername()[0], "port": told["port"]}
     return {name: {**host, "slots": slots[name]} for name, host in hosts.items()}
 
 
@@ -172,24 +175,26 @@ def _hold_slot(driver: tuple[str, int], token: str) -> None:
     context = BarrierTaskContext.get()
     name = socket.gethostname()
     serves = context.allGather(name).index(name) == context.partitionId()
-    with socket.create_connection(driver, _GRACE_SECONDS) as to_driver, socket.create_server(("", 0)) as server:
+    with socket.create_connection(driver, _GRACE_SECONDS) as to_driver:
+        # mpirun's agent comes from the driver's host.
+        door = Door(socket.create_server((to_driver.getsockname()[0], 0)), token.encode())
         spark_agent.keep_alive(to_driver)
-        spark_agent.write_line(
-            to_driver, {"token": token, "name": name, "serves": serves, "port": server.getsockname()[1]}
-        )
+        to_driver.sendall(token.encode())
+        spark_agent.write_line(to_driver, {"name": name, "serves": serves, "port": door.address[1]})
         while True:
-            ready, _, _ = select.select([to_driver, server], [], [])
+            ready, _, _ = select.select([to_driver, *door.sockets], [], [], _GRACE_SECONDS)
             if to_driver in ready:
+                door.close()
                 return
-            agent, _ = server.accept()
-            with agent:
-                _serve(agent, to_driver, token)
+            for agent in door.take(ready):
+                with agent:
+                    _serve(agent, to_driver)
 
 
-def _serve(agent: socket.socket, to_driver: socket.socket, token: str) -> None:
+def _serve(agent: socket.socket, to_driver: socket.socket) -> None:
     """Run the command of an agent, as ssh does, and stop it when the agent or the driver is gone."""
     agent.settimeout(_GRACE_SECONDS)
-    asked = spark_agent.read_line(agent, token)
+    asked = spark_agent.read_line(agent)
     if asked is None:
         return
     # An agent may take its time to read.

@@ -11,10 +11,12 @@ import secrets
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import psutil
 
+from training.door import Door
 from training.errors import LaunchError
 from training.transports.loading import load_mpi
 
@@ -85,7 +87,7 @@ def _own_addresses(comm: MPI.Intracomm, network: str | None) -> list[str]:
     host = comm.Split_type(mpi.COMM_TYPE_SHARED)
     is_one_host, first_of_host = host.size == comm.size, host.bcast(comm.rank)
     host.Free()
-    if is_one_host and network is None:
+    if is_one_host:
         return [_LOOPBACK]
     chosen: list[str] = []
     for address in comm.bcast(_addresses(network) if comm.rank == 0 else None):
@@ -152,12 +154,12 @@ def _try(comm: MPI.Intracomm, own: str, token: bytes, *, servers: Sequence[int],
     found = Peers([{} for _ in range(lanes)], [])
     expected = lanes * (comm.size - 1) if comm.rank in servers else 0
     try:
-        listener = socket.create_server((own, 0), backlog=max(expected, 1))
+        door = Door(socket.create_server((own, 0), backlog=max(expected, 1)), token, most=expected)
     except OSError as error:
         comm.allgather(None)
         return found, f"rank {comm.rank} cannot listen at {own}: {error}"
-    with listener:
-        all_addresses = comm.allgather(listener.getsockname())
+    with closing(door):
+        all_addresses = comm.allgather(door.address)
         if None in all_addresses:
             return found, ""
         try:
@@ -166,28 +168,14 @@ def _try(comm: MPI.Intracomm, own: str, token: bytes, *, servers: Sequence[int],
                     connections[rank] = socket.create_connection(all_addresses[rank], _left(deadline))
                     connections[rank].sendall(token)
             while len(found.serving) < expected:
-                listener.settimeout(_left(deadline))
-                _greet(listener.accept()[0], token, deadline, found.serving)
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{expected - len(found.serving)} connections did not come")
+                found.serving.extend(door.welcome(_left(deadline)))
         except OSError as error:
             return found, f"rank {comm.rank} at {own}: {error}"
     for each in found.all():
         _tune(each)
     return found, ""
-
-
-def _greet(connection: socket.socket, token: bytes, deadline: float, known: list[socket.socket]) -> None:
-    """Keep a connection that shows the token."""
-    connection.settimeout(min(1.0, _left(deadline)))
-    shown = b""
-    try:
-        while len(shown) < _TOKEN_BYTES and (more := connection.recv(_TOKEN_BYTES - len(shown))):
-            shown += more
-    except OSError:
-        shown = b""
-    if secrets.compare_digest(shown, token):
-        known.append(connection)
-    else:
-        connection.close()
 
 
 def _left(deadline: float) -> float:

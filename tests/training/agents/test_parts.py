@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import select
 import socket
-import threading
 from collections.abc import Iterator, Sequence
-from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from training.agents.crew import Cluster, Crew
 from training.agents.driver import Driver
 from training.agents.ledger import Ledger
 from training.agents.lifelines import AgentId, Lifeline, Lifelines
-from training.agents.local import AgentStart, Home, read_start, start_agent
+from training.agents.local import AgentStart, Home, ask_agent, read_start, start_agent
 from training.agents.messages import AbsentError, Given, Install, Message, Reduced, Take, ask, serve
 from training.agents.worker import PulledWorker
 from training.algorithms.mpca_joint import JointModel
@@ -115,7 +114,7 @@ def test_the_driver_knows_who_is_ready_and_who_is_gone(lifelines: Lifelines) -> 
     wait_until(lambda: lifelines.poll(0.05) == [] and lifelines.ready == {AgentId(0, 7)}, what="one is ready")
     wait_until(lambda: not lifelines.poll(0.05) and select.select([stranger], [], [], 0)[0] != [], what="it is let go")
     agents[0].close()
-    assert lifelines.poll(5) == [AgentId(0, 7)]
+    wait_until(lambda: lifelines.poll(5) == [AgentId(0, 7)], what="one is gone")
     assert lifelines.ready == set()
     lifelines.close()
     wait_until(lambda: sorted(ended) == [0, 1], what="agents know that the driver is gone")
@@ -178,26 +177,41 @@ def test_a_checkpoint_of_another_number_of_shards_is_refused(lifelines: Lifeline
     assert one.number == 0
 
 
-def test_an_agent_that_ended_late_removed_the_files_of_its_successor(
+def test_the_last_agent_removes_the_folder_and_a_late_task_does_not_make_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    home = Home("agents", ("127.0.0.1", 1), "")
-    for number in (3, 10):
-        home.file(AgentId(4, number), "sock").touch()
-    home.clear(AgentId(4, 3))
-    assert [path.name for path in home.folder.iterdir()] == ["4-10.sock"]
+    home = Home("run", ("127.0.0.1", 1), "")
+    agents = [home.enter() for _ in range(3)]
     home.file(AgentId(4, 3), "log").touch()
-    home.clear(AgentId(4, 10))
+    home.leave(agents[0])
+    assert home.folder.exists()
+    # This one is killed.
+    os.close(agents[1])
+    home.leave(agents[2])
+    with pytest.raises(AbsentError):
+        ask_agent(home, AgentId(4, 3), Take(0, 0, 0, False, 0.0), 1)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_next_run_removes_the_folders_whose_agents_were_all_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    killed, runs, new = (Home(name, ("127.0.0.1", 1), "") for name in ("killed", "runs", "new"))
+    os.close(killed.enter())
+    killed.file(AgentId(0, 1), "npz").touch()
+    runs.enter()
+    assert not killed.folder.exists()
+    new.enter()
+    assert {path.name for path in tmp_path.iterdir()} == {runs.folder.name, new.folder.name}
 
 
 def test_the_error_of_an_agent_reaches_the_driver(lifelines: Lifelines) -> None:
     agent = Lifeline(("127.0.0.1", lifelines.port), "secret", AgentId(1, 0), on_end=lambda: None)
     agent.say_error(LaunchError("no file"))
-    lifelines.poll(5)
     with pytest.raises(LaunchError, match="the agent of partition 1 failed: no file"):
-        lifelines.poll(5)
+        wait_until(lambda: bool(lifelines.poll(5)), what="the error arrives")
 
 
 def test_only_who_knows_the_token_reaches_an_agent(tmp_path: Path) -> None:
@@ -208,50 +222,39 @@ def test_only_who_knows_the_token_reaches_an_agent(tmp_path: Path) -> None:
     path = tmp_path / "0.sock"
     with pytest.raises(AbsentError):
         ask(path, b"token", Take(4, 0, 0, False, 0.0), 5)
-    with serve(path, b"token", answer):
-        with pytest.raises(AbsentError, match="digest"):
-            ask(path, b"guess", Take(4, 0, 0, False, 0.0), 5)
-        given = ask(path, b"token", Take(4, 0, 0, False, 0.0), 5)
+    serve(path, b"token", answer)
+    with pytest.raises(AbsentError):
+        ask(path, b"guess", Take(4, 0, 0, False, 0.0), 5)
+    given = ask(path, b"token", Take(4, 0, 0, False, 0.0), 5)
     assert given is not None
     assert given.contribution.tolist() == [4, 4, 4]
 
 
-class ClosingListener(Listener):
-    """Is closed between two connections."""
-
-    def accept(self) -> Connection[Any, Any]:
-        self.close()
-        return super().accept()
-
-
-def test_a_closed_listener_ends_its_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It asked the closed listener again and again, which took a whole core."""
-    monkeypatch.setattr("training.agents.messages.Listener", ClosingListener)
-    before = set(threading.enumerate())
-    serve(tmp_path / "0.sock", b"token", lambda _: None)
-    wait_until(lambda: set(threading.enumerate()) <= before, what="the thread ends", seconds=10)
-
-
 def test_the_folder_of_the_agents_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    home = Home("agents", ("127.0.0.1", 1), "")
+    home = Home("run", ("127.0.0.1", 1), "")
+    os.close(home.enter())
     assert home.folder.stat().st_mode & 0o077 == 0
     home.folder.chmod(0o755)
     with pytest.raises(LaunchError, match="only this user can open"):
-        _ = home.folder
+        home.enter()
+    home.folder.rmdir()
+    home.folder.symlink_to(tmp_path)
+    with pytest.raises(LaunchError, match="is no folder of this user"):
+        home.enter()
 
 
 def test_an_agent_without_a_driver_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with socket.create_server(("127.0.0.1", 0)) as server:
         gone = server.getsockname()
-    home = Home("agents", gone, "secret")
+    home = Home("run", gone, "secret")
     monkeypatch.setattr("subprocess.Popen", lambda *_, **__: None)
     joint = [Install(0, np.ones(1, np.float32), 3), Install(1, np.ones(2, np.float32), 2)]
     start_agent(home, AgentStart(AgentId(4, 5), 1, "run.json", {}), joint)
     found, start, shards = read_start(home.file(AgentId(4, 5), "json"))
     assert (found, start.agent, [each.cycle for each in shards]) == (home, AgentId(4, 5), [3, 2])
-    assert main(["", str(home.file(AgentId(4, 5), "json"))]) == 1
+    assert main(["", str(home.enter()), str(home.file(AgentId(4, 5), "json"))]) == 1
     assert list(tmp_path.iterdir()) == []
 
 

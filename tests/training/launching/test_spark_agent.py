@@ -30,7 +30,8 @@ def test_a_host_without_power_kept_the_agent_of_mpirun_waiting_forever(
     def task(server: socket.socket) -> None:
         connection, _ = server.accept()
         with connection:
-            told.append(spark_agent.read_line(connection, "secret"))
+            assert connection.recv(len("secret")) == b"secret"
+            told.append(spark_agent.read_line(connection))
             connection.sendall(b"what it\nprints")
             spark_agent.write_status(connection, -9)
 
@@ -43,17 +44,5 @@ def test_a_host_without_power_kept_the_agent_of_mpirun_waiting_forever(
         status = spark_agent.main(["", str(table), "host", "sleep", "5"])
         thread.join()
     assert (status, capfdbinary.readouterr().out) == (9, b"what it\nprints")
-    assert told == [{"token": "secret", "command": "sleep 5"}]
+    assert told == [{"command": "sleep 5"}]
     assert seen == [(1, 20)]
-
-
-@pytest.mark.parametrize(
-    "line", [b'{"token": "guess"}\n', b"[]\n", b"\xff\n", b"", b'"secret"\n', b'{"command": "sleep 5"}\n']
-)
-def test_who_does_not_know_the_token_is_not_heard(line: bytes) -> None:
-    assert spark_agent.content_of(line, "secret") is None
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        theirs.sendall(line)
-        theirs.shutdown(socket.SHUT_WR)
-        assert spark_agent.read_line(ours, "secret") is None

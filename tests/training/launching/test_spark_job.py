@@ -20,13 +20,11 @@ def test_mpirun_did_not_learn_of_a_killed_executor_and_its_rank_continued() -> N
     driver, to_driver = socket.socketpair()
     command = 0
     with agent, driver, to_driver:
-        process = multiprocessing.get_context("fork").Process(
-            target=_serve, args=(task, to_driver, "secret"), daemon=True
-        )
+        process = multiprocessing.get_context("fork").Process(target=_serve, args=(task, to_driver), daemon=True)
         process.start()
         try:
             task.close()
-            spark_agent.write_line(agent, {"token": "secret", "command": "echo $$; exec sleep 300"})
+            spark_agent.write_line(agent, {"command": "echo $$; exec sleep 300"})
             agent.settimeout(60)
             command = int(agent.recv(100))
             process.kill()
@@ -46,9 +44,9 @@ def test_a_command_waited_without_end_for_an_agent_that_read_late(monkeypatch: p
     agent, task = socket.socketpair()
     driver, to_driver = socket.socketpair()
     with agent, task, driver, to_driver:
-        thread = threading.Thread(target=_serve, args=(task, to_driver, "secret"), daemon=True)
+        thread = threading.Thread(target=_serve, args=(task, to_driver), daemon=True)
         thread.start()
-        spark_agent.write_line(agent, {"token": "secret", "command": "head -c 3000000 /dev/zero; exit 3"})
+        spark_agent.write_line(agent, {"command": "head -c 3000000 /dev/zero; exit 3"})
         time.sleep(1.5)
         agent.settimeout(60)
         content = b""

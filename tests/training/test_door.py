@@ -1,0 +1,100 @@
+"""Strangers at the listening sockets of a run."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ranks import wait_until
+
+from training import door as doors
+from training.agents.lifelines import AgentId, Lifeline, Lifelines
+from training.door import Door
+
+TOKEN = b"0123456789abcdef"
+#: What a stranger sends; the connection stays open.
+WORDS = {
+    "nothing": b"",
+    "a line of HTTP": b"GET / HTTP/1.1\r\n",
+    "100,000 brackets": b"[" * 100_000,
+    "a guess": b"0" * len(TOKEN),
+    "the beginning of the token": TOKEN[:-1],
+    "another beginning": b"x" + TOKEN,
+    "a line of an agent": json.dumps({"token": "guess", "partition": 0, "number": 1, "ready": True}).encode() + b"\n",
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00",
+}
+
+
+@pytest.fixture
+def door() -> Iterator[Door]:
+    made = Door(socket.create_server(("127.0.0.1", 0)), TOKEN)
+    yield made
+    made.close()
+
+
+def come(door: Door, words: bytes) -> socket.socket:
+    """A stranger comes and speaks."""
+    stranger = socket.create_connection(door.address)
+    stranger.setblocking(False)
+    stranger.send(words)
+    return stranger
+
+
+@pytest.mark.parametrize("words", WORDS.values(), ids=WORDS)
+def test_a_stranger_is_sent_away_and_disturbs_nobody(door: Door, words: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    with come(door, words) as stranger:
+        door.welcome(5)
+        with come(door, TOKEN + b"{}") as friend:
+            known: list[socket.socket] = []
+            wait_until(lambda: bool(known.extend(door.welcome(1)) or known), what="the friend is let in")
+            (let_in,) = known
+            with let_in:
+                assert let_in.getpeername() == friend.getsockname()
+                assert let_in.recv(10) == b"{}"
+        monkeypatch.setattr(doors.time, "monotonic", lambda: float("inf"))
+        assert door.welcome(0) == []
+        assert len(door.sockets) == 1
+        stranger.setblocking(True)
+        # The connection is reset when something was not read.
+        with suppress(ConnectionResetError):
+            assert stranger.recv(1) == b""
+
+
+@given(words=st.binary(max_size=40))
+def test_no_words_but_the_token_open_the_door(words: bytes) -> None:
+    door = Door(socket.create_server(("127.0.0.1", 0)), TOKEN)
+    with come(door, words):
+        found = [*door.welcome(1), *door.welcome(0)]
+        for each in found:
+            each.close()
+        door.close()
+    assert bool(found) == words.startswith(TOKEN)
+
+
+def test_300_silent_strangers_make_room(door: Door) -> None:
+    with ExitStack() as stack:
+        for _ in range(300):
+            stack.enter_context(come(door, b""))
+            door.welcome(5)
+        assert len(door.sockets) <= 1 + doors._MOST
+        stack.enter_context(come(door, TOKEN))
+        door.welcome(5)
+        (known,) = door.welcome(5)
+        known.close()
+
+
+@pytest.mark.parametrize("words", WORDS.values(), ids=WORDS)
+def test_strangers_at_the_lifelines_of_agents_ended_the_driver(words: bytes) -> None:
+    """Of 100,000 brackets, before the token was asked for."""
+    lifelines = Lifelines("127.0.0.1", TOKEN.decode())
+    with come(lifelines._door, words):
+        lifelines.poll(5)
+        agent = Lifeline(("127.0.0.1", lifelines.port), TOKEN.decode(), AgentId(0, 1), on_end=lambda: None)
+        agent.say_ready()
+        wait_until(lambda: lifelines.poll(0.1) == [] and lifelines.ready == {AgentId(0, 1)}, what="the agent is ready")
+    lifelines.close()
