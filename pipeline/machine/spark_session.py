@@ -217,15 +217,19 @@ def _start(settings: SparkSettings) -> SparkContext:
             f"spark.executorEnv.{name}": os.environ[name]
             for name in ignored({"Hadoop": LOCAL_SPARK["Hadoop"]}, os.environ)
         }
-    for key, value in settings.conf.items():
-        properties[key] = value.get_secret_value() if isinstance(value, SecretStr) else value
+    if settings.master.startswith("local["):
+        # Other users of this machine reach its ports too.
+        properties["spark.authenticate"] = "true"
+    properties |= {key: value for key, value in settings.conf.items() if not isinstance(value, SecretStr)}
+    secrets = {key: value.get_secret_value() for key, value in settings.conf.items() if isinstance(value, SecretStr)}
     conf = SparkConf().setMaster(settings.master).setAppName("hep-pipeline").setAll(list(properties.items()))
 
     def start() -> SparkContext:
         if SparkContext._gateway is None:
             # Otherwise PySpark reuses the JVM of an earlier context.
             SparkContext._ensure_initialized(gateway=_start_jvm(conf))
-        return SparkContext.getOrCreate(conf)
+        # Secrets go through a connection: every user can read the command line of the JVM.
+        return SparkContext.getOrCreate(conf.setAll(list(secrets.items())))
 
     try:
         with _environment(_variables(settings, Path(pyspark.__file__).parent)):

@@ -69,11 +69,7 @@ def _answer(
             command = rank_command(settings, Path(), where)
             launcher = command[: command.index(sys.executable)]
             done = subprocess.run(
-<<<<<<< HEAD
-                [*launcher, *PROGRAM, module, *arguments],
-=======
-                [*without_network(settings, where, Path.cwd()), *launcher, sys.executable, "-m", module, *arguments],
->>>>>>> 0ac1668 (Strangers cannot stop a run: no network on one host, a limit for the start, the token first at every socket of ours)
+                [*without_network(settings, where, Path.cwd()), *launcher, *PROGRAM, module, *arguments],
                 env=rank_environment(threads=settings.threads),
                 capture_output=True,
                 text=True,

@@ -21,7 +21,7 @@ from training.launching.rank_reports import LaunchFiles
 from training.settings import TrainSettings
 
 #: Least time without any news from a start [s]; a rank needs seconds to load its libraries.
-_LEAST_SECONDS: Final = 120.0
+_LEAST_SECONDS: Final = 300.0
 #: Time for mpirun to end after the ranks have reported a standstill [s].
 _END_SECONDS: Final = 20.0
 _LOOK_SECONDS: Final = 0.5
