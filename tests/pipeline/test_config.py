@@ -94,6 +94,11 @@ def test_missing_keys_are_named(tmp_path: Path) -> None:
             },
             "class 'ttbar': high1 has no cross_section_pb, but other samples of the class have one",
         ),
+        (
+            {"evaluate": {"luminosity": 1e34}},
+            "luminosity has no effect without a cross_section_pb of qcd, ttbar,",
+        ),
+        ({"features": {"integrated_luminosity": 3}}, "integrated_luminosity has no effect without a cross_section_pb"),
         ({"classes": ["QCD", "ttbar"]}, "'wjets' has the label 2, but classes has only 2 names"),
         ({"samples": [MINIMAL["samples"][0], MINIMAL["samples"][0]]}, "the name 'qcd' is given twice"),
         ({"features": {"min_lepton_pt": 10}}, "features.min_lepton_pt (10) is below ingest.min_lepton_pt (23)"),
