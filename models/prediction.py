@@ -54,7 +54,8 @@ def predict(
         that the user carries along, and `probability` (a list with one number per class).
 
     Raises:
-        InputError: The files hold no events, or lack features that the model takes.
+        InputError: The files hold no events, or lack features that the model takes, or the model gives an event
+            probabilities that are not finite: no class may be read from them.
         features.errors.DatasetError: The files hold other features.
     """
     kept = [*IDENTITY_COLUMNS, "sample", "label", "weight"]
@@ -77,7 +78,9 @@ def predict(
                 inputs = model_inputs(chosen, {*model.inputs, *also}, most_particles=None)
                 replaced = {name: rows[start : start + chosen.num_rows] for name, rows in (instead or {}).items()}
                 start += chosen.num_rows
-                scores = model.probabilities({name: inputs[name] for name in model.inputs} | replaced)
+                taken = {name: inputs[name] for name in model.inputs} | replaced
+                scores = model.probabilities(taken)
+                _refuse_unscored(file, chosen, taken, scores)
                 part = pa.Table.from_batches([chosen.select([*kept, *carried])])
                 for name, rows in {**{name: inputs[name] for name in also}, "probability": scores}.items():
                     part = part.append_column(name, pa.array(list(rows)))
@@ -87,6 +90,27 @@ def predict(
     if not parts:
         raise InputError("there are no events to predict. Add files, or enlarge the split in features.split.")
     return pa.concat_tables(parts)
+
+
+def _refuse_unscored(
+    file: Path, events: pa.RecordBatch, inputs: Mapping[str, NDArray[Any]], scores: NDArray[np.float32]
+) -> None:
+    """Refuse events without finite probabilities, and name the first."""
+    is_unscored = ~np.isfinite(scores).all(axis=1)
+    if not is_unscored.any():
+        return
+    first = int(is_unscored.argmax())
+    place = f"entry {events['entry'][first]} of the input file {events['file_uuid'][first]}"
+    damaged = [name for name, rows in inputs.items() if not np.isfinite(rows[first]).all()]
+    cause = (
+        f"its {' and '.join(damaged)} are not finite. Make the features again."
+        if damaged
+        else "its features are finite, so the model is damaged. Train it again."
+    )
+    raise InputError(
+        f"{file}: the model gives {is_unscored.sum()} of {len(scores)} events no finite probabilities, the first is "
+        f"{place}: {cause}"
+    )
 
 
 def inputs_of(

@@ -76,8 +76,16 @@ class BoostedTrees:
         return cls(trees)
 
     def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        """Class probabilities (B, num_classes) of B events with column `hlf` (B, NUM_HLF); B is at least 1."""
-        return np.asarray(self.trees.predict_proba(columns["hlf"]), dtype=np.float32)
+        """Class probabilities (B, num_classes) of B events with column `hlf` (B, NUM_HLF).
+
+        Those of an event with a number that is not finite are NaN, as those of networks: trees take NaN for a value.
+        """
+        hlf = columns["hlf"]
+        found = np.full((len(hlf), len(self.trees.classes_)), np.nan, dtype=np.float32)
+        is_finite = np.isfinite(hlf).all(axis=1)
+        if is_finite.any():
+            found[is_finite] = self.trees.predict_proba(hlf[is_finite])
+        return found
 
 
 def boosted_trees(

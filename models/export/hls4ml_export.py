@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from models.errors import ExtraMissingError, SimulationError
 from models.export.onnx_export import single_precision, write_onnx
-from models.networks.classifier import Classifier
+from models.networks.classifier import Classifier, spoiling
 
 #: What hls4ml writes the firmware for; Vitis HLS makes a circuit of it.
 BACKEND: Final = "Vitis"
@@ -75,7 +75,7 @@ def export_firmware(
     if parts is None or parts.scaling is None:
         raise ValueError(f"{type(model).__name__} is no perceptron; ask `convertible` first")
     layers = nn.Sequential(*parts.layers)
-    scaling = nn.Sequential(*([parts.frame] if parts.frame else []), parts.scaling)
+    scaling = _Scaling(nn.Sequential(*([parts.frame] if parts.frame else []), parts.scaling))
     example = torch.zeros(2, calibration.shape[1])
     axes = {name: {0: "batch"} for name in ("hlf", "scaled")}
     write_onnx(scaling, {"hlf": example}, axes, {}, folder / "scaling.onnx", output="scaled")
@@ -91,6 +91,18 @@ def export_firmware(
         difference = float(np.abs(probabilities - expected).max())
         found.append(SimulatedFirmware(width, difference, float(same.mean()), *_estimate(layers, ranges, width)))
     return found
+
+
+class _Scaling(nn.Module):
+    """Raw features to scaled ones, all of them NaN for an event with a number that is not finite."""
+
+    def __init__(self, layers: nn.Sequential) -> None:
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, hlf: Tensor) -> Tensor:
+        scaled: Tensor = self.layers(hlf) + spoiling(hlf=hlf)
+        return scaled
 
 
 def _ranges(layers: nn.Sequential, scaled: Tensor) -> list[dict[str, float]]:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from models.saved_model import ModelSpec, inputs_json
 
 #: Version of the file's metadata, inputs and output.
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 
 
 class Provenance(NamedTuple):

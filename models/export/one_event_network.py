@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from features.columns import PARTICLE_FEATURE_NAMES
-from models.networks.classifier import Classifier
+from models.networks.classifier import Classifier, spoiling
 from models.networks.lepton_frame import runs_of
 from models.networks.particle_encoder import ParticleEncoder
 from models.networks.scaling_layer import Standardize
@@ -97,7 +97,9 @@ class HoldingEncoder(nn.Module):
         is_valid = particles[..., _KINDS] @ self.kinds
         is_padding = 1.0 - is_valid
         # Scaling may have no value at 0, such as a logarithm: it gets rows of 1 instead.
-        rows = torch.cat([self.scaling(self.frame(particles) + is_padding) * is_valid, is_padding], dim=2)
+        scaled = self.scaling(self.frame(particles) + is_padding) * is_valid
+        # The GRU reads the first row also of an event without particles, as the network does.
+        rows = torch.cat([scaled, torch.cat([self.start[..., :1], is_padding[:, 1:]], dim=1)], dim=2)
         if self.reads_from_end:
             rows = rows.flip(1)
         _, last = self.gru(rows, self.start)
@@ -135,4 +137,5 @@ class OneEventNetwork(nn.Module):
         if self.scaling is not None:
             joined.append(self.scaling(self.frame(given["hlf"])))
         found = torch.cat(joined, dim=1) if len(joined) > 1 else joined[0]
-        return torch.softmax(self.layers(found), dim=1)
+        # A sum of one, since SOFIE would take a product and the addition after it for a linear layer.
+        return torch.softmax(self.layers(found), dim=1) + spoiling(**given).sum(dim=1, keepdim=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,9 +89,6 @@ class OnnxClassifier:
 
     def run(self, feeds: Feeds) -> NDArray[np.float32]:
         """Probabilities, (num_events, num_classes), for input arrays from `prepare`."""
-        if len(feeds[self.inputs[0]]) == 0:
-            # onnxruntime ends the whole process if a GRU gets no events.
-            return np.empty((0, len(self.classes)), dtype=np.float32)
         return np.asarray(self.session.run([OUTPUT], feeds)[0], dtype=np.float32)
 
     def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
@@ -124,26 +120,33 @@ class OneEventClassifier:
         self._session = open_session(path)
         self._shapes = {each.name: tuple(each.shape) for each in self._session.get_inputs()}
         self.inputs = tuple(self._shapes)
+        self._num_classes = self._session.get_outputs()[0].shape[1]
 
     def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        """Probabilities, (num_events, num_classes), for columns of the features Parquet, padded with zeros.
+        """Probabilities, (num_events, num_classes), for columns as for `models.inputs.input_tensors`.
 
         Raises:
-            InputError: An event has more particles than the file has rows.
+            InputError: A column has another shape, or an event has more particles than the file has rows.
         """
-        given = {name: _with_rows(columns[name], shape) for name, shape in self._shapes.items()}
-        events = range(len(next(iter(given.values()))))
+        names = [*self.inputs, *(["num_particles"] if "particles" in self.inputs else [])]
+        tensors = input_tensors(columns, names, dtype=torch.float32)
+        given = {name: tensor.numpy() for name, tensor in zip(names, tensors, strict=True)}
+        if "particles" in given:
+            rows = self._shapes["particles"][1]
+            given["particles"] = _only_particles(given["particles"], given.pop("num_particles"), rows)
+        events = range(len(given[self.inputs[0]]))
         found = [self._session.run([OUTPUT], {name: each[[event]] for name, each in given.items()}) for event in events]
-        return np.concatenate([probabilities for (probabilities,) in found])
+        return np.concatenate([np.empty((0, self._num_classes), np.float32), *(each for (each,) in found)])
 
 
-def _with_rows(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """Events of any number of rows with that of a file's input, (1, width) or (1, rows, width); new rows are 0."""
-    rows, lists = math.prod(shape[1:-1]), values.reshape(len(values), -1, shape[-1])
-    if lists[:, rows:].any():
+def _only_particles(lists: NDArray[np.float32], counts: NDArray[np.int64], rows: int) -> NDArray[np.float32]:
+    """Lists (B, any number of rows, 19) with the rows of a file, (B, rows, 19), which are 0 behind the particles."""
+    if lists.shape[1] > rows:
         raise InputError(f"an event has more than {rows} particles. Give it to `model.onnx`, which takes any number.")
-    missing = max(0, rows - lists.shape[1])
-    return np.pad(lists[:, :rows], ((0, 0), (0, missing), (0, 0))).reshape(len(values), *shape[1:])
+    found = np.zeros((len(lists), rows, lists.shape[2]), np.float32)
+    is_particle = np.arange(lists.shape[1]) < counts[:, None]
+    found[:, : lists.shape[1]][is_particle] = lists[is_particle]
+    return found
 
 
 def open_session(path: Path) -> Any:

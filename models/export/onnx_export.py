@@ -17,7 +17,7 @@ from torch.onnx.utils import register_custom_op_symbolic
 from features.columns import INPUT_COLUMNS
 from models.export.metadata import UNKNOWN, Provenance, metadata
 from models.export.one_event_network import OneEventNetwork
-from models.networks.classifier import Classifier
+from models.networks.classifier import Classifier, ProbabilityNetwork
 from models.saved_model import ModelSpec
 
 #: Name of the output, (batch, num_classes).
@@ -29,18 +29,6 @@ DYNAMIC_AXES: Final = {
     name: {0: "batch", 1: "num_rows"} if len(column.shape) == 2 else {0: "batch"}
     for name, column in INPUT_COLUMNS.items()
 }
-
-
-class ProbabilityNetwork(nn.Module):
-    """A network with the softmax of its logits: from the network's raw columns to (B, num_classes)."""
-
-    def __init__(self, network: Classifier) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, *columns: Tensor) -> Tensor:
-        """Probabilities of the classes, (B, num_classes)."""
-        return torch.softmax(self.network(*columns), dim=1)
 
 
 def single_precision(model: Classifier) -> Classifier:
@@ -65,7 +53,7 @@ def export_onnx(model: Classifier, spec: ModelSpec, path: Path, provenance: Prov
 
     Inputs are the network's columns: `hlf` (batch, NUM_HLF) float32, `particles` (batch, num_rows, 19) float32,
     `num_particles` (batch,) int64, in the units of `features.columns`. The output `probability` is
-    (batch, num_classes) float32. Batch and num_rows may have any length from 1. Networks in double precision are
+    (batch, num_classes) float32. Batch and num_rows may have any length. Networks in double precision are
     exported in single precision.
 
     Args:
@@ -84,7 +72,7 @@ def export_one_event(model: Classifier, spec: ModelSpec, path: Path, provenance:
     """Write an ONNX file for one event a call atomically, with fixed shapes and few operators.
 
     Inputs are `hlf` (1, NUM_HLF) and `particles` (1, 801, 19), as far as the network takes them. The rows behind the
-    last particle are 0, and an event has at least one, its lepton. The output `probability` is (1, num_classes).
+    last particle are 0. The output `probability` is (1, num_classes).
 
     Args:
         model: The network; it stays unchanged.

@@ -25,22 +25,23 @@ def largest_difference(
     columns: Columns,
     *,
     batch_sizes: Sequence[int] = (1, 2, 7, 64, 512),
-    particle_counts: Sequence[int] = (1, 2, 50, MAX_PARTICLES),
+    particle_counts: Sequence[int] = (0, 1, 2, 50, MAX_PARTICLES),
 ) -> float:
     """Largest absolute difference of a probability, over all batch sizes and numbers of particles.
 
     Events are repeated to fill a batch. To reach a number of particles, an event's list is cut or repeated. Networks
-    without particle lists are compared once per batch size.
+    without particle lists are compared once per batch size. No events are compared too, and the events with a number
+    each that is not finite, with NaN for padding as well: where the network gives NaN, the file must.
 
     Args:
         model: The network; it is set to evaluation mode.
         exported: The exported network.
         columns: Columns of some real events, as for `models.inputs.input_tensors`.
         batch_sizes: Numbers of events per batch, from 1.
-        particle_counts: Numbers of particles per event, 1 to 801.
+        particle_counts: Numbers of particles per event, 0 to 801.
 
     Returns:
-        The difference; NaN if a probability is NaN. Differences up to `PARITY_TOLERANCE` are rounding.
+        The difference; NaN if only one of two probabilities is NaN. Differences up to `PARITY_TOLERANCE` are rounding.
 
     Raises:
         InputError: There are no events, or the columns are not what the network takes.
@@ -52,15 +53,33 @@ def largest_difference(
     chosen = {name: columns[name][needed] for name in model.inputs}
     with_lists = "particles" in model.inputs
     variants = [_with_particles(chosen, count) for count in particle_counts] if with_lists else [chosen]
+    found = [_difference(model, exported, events, size) for events in variants for size in batch_sizes]
+    spoiled = [_spoiled(chosen, name) for name in ("hlf", "particles") if name in model.inputs]
+    found += [_difference(model, exported, events, len(needed)) for events in spoiled]
     # numpy's maximum is NaN if one of the values is; Python's may not be.
-    return float(np.max([_difference(model, exported, events, size) for events in variants for size in batch_sizes]))
+    return float(np.max([*found, _difference(model, exported, chosen, 0)]))
 
 
 def _difference(model: Classifier, exported: Predictor, columns: Columns, batch_size: int) -> float:
-    """The largest difference of a probability in one batch."""
+    """The largest difference of a probability in one batch; two NaN are equal."""
     order = np.arange(batch_size) % len(columns[model.inputs[0]])
     batch = {name: values[order] for name, values in columns.items()}
-    return float(np.abs(model.probabilities(batch) - exported.probabilities(batch)).max())
+    expected, found = model.probabilities(batch), exported.probabilities(batch)
+    return float(np.abs(expected - found)[~(np.isnan(expected) & np.isnan(found))].max(initial=0.0))
+
+
+def _spoiled(columns: Columns, name: str) -> dict[str, NDArray[Any]]:
+    """The events, each with one number of an input that is not finite, in turn of all features and many particles."""
+    events = np.arange(len(columns[name]))
+    values = np.array(columns[name], dtype=np.float32)
+    given = np.array([np.nan, np.inf, -np.inf])[events % 3]
+    if name == "hlf":
+        values[events, events % values.shape[1]] = given
+        return {**columns, name: values}
+    counts, rows = columns["num_particles"], values.reshape(len(events), -1, NUM_PARTICLE_FEATURES)
+    rows[events, events * 7 % np.maximum(counts, 1), events % NUM_PARTICLE_FEATURES] = given
+    rows[np.arange(rows.shape[1]) >= counts[:, None]] = np.nan
+    return {**columns, name: rows}
 
 
 def _with_particles(columns: Columns, count: int) -> dict[str, NDArray[Any]]:

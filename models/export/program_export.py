@@ -19,13 +19,12 @@ from torch.export._patches import register_gru_while_loop_decomposition
 from models.export.metadata import UNKNOWN, Provenance, metadata
 from models.export.onnx_export import (
     DYNAMIC_AXES,
-    ProbabilityNetwork,
     example_inputs,
     single_precision,
     without_exporter_warnings,
 )
 from models.inputs import input_tensors
-from models.networks.classifier import Classifier
+from models.networks.classifier import Classifier, ProbabilityNetwork
 from models.saved_model import ModelSpec
 
 #: File in the archive with the metadata, as JSON.

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
+from features.columns import NUM_HLF, NUM_PARTICLE_FEATURES
 from models.inputs import input_tensors
 from models.networks.network_settings import NetworkSettings
 from models.networks.scaling_layer import Scaler, Standardize
@@ -62,12 +63,61 @@ class Classifier(nn.Module):
         return None
 
     def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        """Softmax of the logits, (num_events, num_classes), for columns as for `models.inputs.input_tensors`."""
+        """`ProbabilityNetwork` of columns as for `models.inputs.input_tensors`, (num_events, num_classes)."""
         self.eval()
         weights = next(self.parameters())
         inputs = [tensor.to(weights.device) for tensor in input_tensors(columns, self.inputs, dtype=weights.dtype)]
         with torch.inference_mode():
-            return np.asarray(torch.softmax(self(*inputs), dim=1).cpu().numpy(), dtype=np.float32)
+            return np.asarray(ProbabilityNetwork(self)(*inputs).cpu().numpy(), dtype=np.float32)
+
+
+class ProbabilityNetwork(nn.Module):
+    """A network with the softmax of its logits: what a prediction is, in torch and in all exported forms.
+
+    An event with a number that is not finite has no probabilities: all are NaN. A network alone may give plausible
+    ones: its scaling cuts off infinite numbers, and onnxruntime's GRU drops NaN.
+
+    Args:
+        network: The network.
+    """
+
+    def __init__(self, network: Classifier) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, *columns: Tensor) -> Tensor:
+        """Probabilities of the classes, (B, num_classes), of the network's raw columns.
+
+        Raises:
+            RuntimeError: The columns have different numbers of events, or an event has more particles than rows.
+        """
+        given = dict(zip(self.network.inputs, columns, strict=True))
+        return torch.softmax(self.network(*columns), dim=1) + spoiling(**given)
+
+
+def spoiling(
+    *, hlf: Tensor | None = None, particles: Tensor | None = None, num_particles: Tensor | None = None
+) -> Tensor:
+    """What spoils the probabilities of events, (B, 1): NaN if a number is not finite or a count is negative, else 0.
+
+    Padding has no effect. A product with 0 is NaN for such numbers in all runtimes; few of them have a test for it.
+
+    Args:
+        hlf: (B, NUM_HLF).
+        particles: (B, L, 19).
+        num_particles: (B,); without it all rows of `particles` count.
+    """
+    found = [] if hlf is None else [hlf @ hlf.new_zeros(NUM_HLF, 1)]
+    if particles is not None:
+        rows = particles @ particles.new_zeros(NUM_PARTICLE_FEATURES, 1)
+        if num_particles is not None:
+            counts = num_particles[:, None, None]
+            # Joined, since columns of different numbers of events are an error only here; the root of -1 is NaN.
+            rows = torch.cat([torch.sqrt(counts.to(rows.dtype)) * 0.0, rows], dim=1)
+            is_padding = torch.arange(rows.shape[1], device=rows.device)[:, None] > counts.clamp(min=0)
+            rows = rows.masked_fill(is_padding, 0.0)
+        found.append(rows.sum(dim=1))
+    return found[0] + found[1] if len(found) > 1 else found[0]
 
 
 def fresh(settings: NetworkSettings, scalers: Mapping[str, Scaler], num_classes: int) -> Classifier:

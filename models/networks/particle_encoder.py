@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES
 from models.networks.lepton_frame import frame_layer
 from models.networks.network_settings import ReadFrom, RecurrentSettings
+from models.networks.padding import never_empty
 from models.networks.scaling_layer import Scaler, Standardize
 
 
@@ -36,16 +37,19 @@ class ParticleEncoder(nn.Module):
 
     def forward(self, particles: Tensor, num_particles: Tensor) -> Tensor:
         """States (B, width) of raw particles (B, L, 19), of which `num_particles` (B,) are valid."""
+        num_events = particles.shape[0]
+        particles, num_particles = never_empty(particles), never_empty(num_particles)
         steps = torch.arange(particles.shape[1], device=particles.device)
         is_padding = steps >= num_particles[:, None]
         particles = self.frame(particles)
-        # take_along_dim would take indices modulo L, so that a list that is too short would go unnoticed.
         if self.reads_from_end:
             rows = (num_particles[:, None] - 1 - steps).clamp(min=0)
-            particles = particles.gather(1, rows[..., None].expand(-1, -1, particles.shape[2]))
+            firsts = torch.arange(particles.shape[0], device=particles.device)[:, None] * particles.shape[1]
+            particles = particles.flatten(0, 1)[rows + firsts]
         states, _ = self.gru(self.scaling(particles).masked_fill(is_padding[..., None], 0.0))
+        # take_along_dim would take indices modulo L, so that a list that is too short would go unnoticed.
         last = (num_particles.clamp(min=1) - 1)[:, None, None].expand(-1, 1, states.shape[2])
-        found: Tensor = states.gather(1, last)[:, 0]
+        found: Tensor = states.gather(1, last)[:num_events, 0]
         return found
 
 

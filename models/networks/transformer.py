@@ -17,7 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from features.columns import NUM_PARTICLE_FEATURES
 from models.networks.classifier import Classifier
 from models.networks.lepton_frame import frame_layer
-from models.networks.padding import scaled_rows
+from models.networks.padding import never_empty, scaled_rows
 from models.networks.scaling_layer import Scaler, Standardize
 from models.networks.transformer_settings import TransformerSettings
 
@@ -99,12 +99,14 @@ class TransformerClassifier(Classifier):
 
     def forward(self, particles: Tensor, num_particles: Tensor) -> Tensor:
         """Logits of raw particles."""
+        num_events = particles.shape[0]
+        particles, num_particles = never_empty(particles), never_empty(num_particles)
         rows, is_valid = scaled_rows(self.scaling, self.frame(particles), num_particles)
         is_seen, vectors = is_valid[:, None, None], self.embedding(rows)
         for block in self.blocks:
             vectors = block(vectors, is_seen)
         collected = self.pool(self.token.expand(particles.shape[0], -1, -1), vectors, is_seen)
-        logits: Tensor = self.output(collected[:, 0])
+        logits: Tensor = self.output(collected[:num_events, 0])
         return logits
 
 

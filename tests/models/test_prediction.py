@@ -100,6 +100,27 @@ def test_probabilities_are_the_softmax_of_the_logits() -> None:
     np.testing.assert_allclose(model.probabilities({"hlf": hlf}), expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("hlf", r"gives 2 of 30 events no finite .* entry 28 of the input file \S+: its hlf are not finite"),
+        ("model", r"gives 30 of 30 events no .* entry 25 of .*: its features are finite, so the model is damaged"),
+    ],
+)
+def test_events_without_finite_probabilities_were_sorted_into_the_first_class(
+    dataset: FeatureDataset, damage: str, message: str
+) -> None:
+    """The place of the largest of three NaN is 0."""
+    model, hlf = made_network("hlf", dtype=torch.float32), np.zeros((47, NUM_HLF), np.float32)
+    if damage == "hlf":
+        hlf[[3, 20], [1, 2]] = np.nan, np.inf
+    else:
+        with torch.no_grad():
+            next(model.parameters()).fill_(torch.nan)
+    with pytest.raises(InputError, match=message):
+        predict(model, dataset.files("test"), instead={"hlf": hlf})
+
+
 def test_no_events_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no events to predict"):
         predict(made_network("hlf"), [])

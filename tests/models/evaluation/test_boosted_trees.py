@@ -48,6 +48,17 @@ def test_they_learn_what_no_linear_model_can_from_400_events(trees: BoostedTrees
     assert trees.inputs == ("hlf",)
 
 
+def test_a_number_that_is_not_finite_got_a_plausible_class(trees: BoostedTrees) -> None:
+    """scikit-learn's trees take NaN for a value, and infinity for a large one."""
+    hlf, _ = made(4)
+    expected = trees.probabilities({"hlf": hlf})
+    hlf[[0, 1, 2], [3, 4, 13]] = np.nan, np.inf, -np.inf
+    found = trees.probabilities({"hlf": hlf})
+    assert np.isnan(found[:3]).all()
+    np.testing.assert_array_equal(found[3], expected[3])
+    assert trees.probabilities({"hlf": hlf[:0]}).shape == (0, 3)
+
+
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_trees_and_the_unit_of_weights_is_of_no_account(trees: BoostedTrees) -> None:
     hlf, labels = made(400)

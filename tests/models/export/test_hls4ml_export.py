@@ -67,6 +67,11 @@ def test_the_scaling_beside_the_firmware_makes_what_it_takes(
     session = onnxruntime.InferenceSession(tmp_path / "scaling.onnx", providers=["CPUExecutionProvider"])
     np.testing.assert_allclose(session.run(["scaled"], {"hlf": events})[0], scaled, rtol=1e-5, atol=1e-6)
     assert np.abs(scaled).max() < 10
+    # The scaling alone would cut off an infinite number.
+    events[:2, 3] = np.nan, np.inf
+    found = session.run(["scaled"], {"hlf": events})[0]
+    assert np.isnan(found[:2]).all()
+    assert np.isfinite(found[2:]).all()
 
 
 def test_a_frame_before_the_scaling_was_left_out(tmp_path: Path, model: Classifier, events: Events) -> None:

@@ -90,18 +90,6 @@ def test_any_batch_and_any_list_give_the_softmax_of_the_network(name: ModelName,
 
 
 @with_particles
-@pytest.mark.parametrize("garbage", [0.0, 1e30, np.inf, np.nan])
-def test_padding_changes_nothing(name: ModelName, garbage: float) -> None:
-    session, events = exported(name), random_events([4, 1, 0], dtype=torch.float32)
-    padded = torch.full((3, 11, 19), garbage)
-    for event, length in enumerate([4, 1, 0]):
-        padded[event, :length] = events["particles"][event, :length]
-    np.testing.assert_allclose(
-        output(session, events | {"particles": padded}), output(session, events), rtol=0, atol=1e-6
-    )
-
-
-@with_particles
 def test_no_particles_count_as_one_average_particle(name: ModelName) -> None:
     # In the frame of the lepton an average particle would be turned.
     session = exported(name, frame="detector")
@@ -109,14 +97,6 @@ def test_no_particles_count_as_one_average_particle(name: ModelName) -> None:
     average = torch.tensor(SCALERS["particles"].mean).view(1, 1, 19)
     one = events | {"particles": average, "num_particles": torch.tensor([1])}
     np.testing.assert_allclose(output(session, events), output(session, one), rtol=0, atol=1e-6)
-
-
-@with_particles
-def test_more_particles_than_rows_are_an_error(name: ModelName) -> None:
-    session = exported(name)
-    events = random_events([3, 2], dtype=torch.float32) | {"num_particles": torch.tensor([4, 2])}
-    with pytest.raises(Exception, match="Out of range value in index tensor"):
-        output(session, events)
 
 
 @every_network

@@ -138,11 +138,14 @@ def test_every_batch_size_and_number_of_particles_is_tried(columns: Columns) -> 
     found = largest_difference(model, recorder, few, batch_sizes=(1, 7), particle_counts=(2, MAX_PARTICLES))
     assert found == pytest.approx(0.25, abs=1e-6)
     shapes = [(len(asked["hlf"]), set(asked["num_particles"].tolist())) for asked in recorder.asked]
-    assert shapes == [(1, {2}), (7, {2}), (1, {MAX_PARTICLES}), (7, {MAX_PARTICLES})]
-    lists = recorder.asked[-1]["particles"].reshape(7, MAX_PARTICLES, NUM_PARTICLE_FEATURES)
+    own, few_counts = (3, set(few["num_particles"].tolist())), set()
+    counted = [(1, {2}), (7, {2}), (1, {MAX_PARTICLES}), (7, {MAX_PARTICLES})]
+    # Then the events with spoiled features and with spoiled particles, and none.
+    assert shapes == [*counted, own, own, (0, few_counts)]
+    lists = recorder.asked[3]["particles"].reshape(7, MAX_PARTICLES, NUM_PARTICLE_FEATURES)
     for event, rows in enumerate(lists):
-        own = few["particles"][event % 3].reshape(MAX_PARTICLES, -1)[: few["num_particles"][event % 3]]
-        assert np.array_equal(rows, np.resize(own, rows.shape))
+        real = few["particles"][event % 3].reshape(MAX_PARTICLES, -1)[: few["num_particles"][event % 3]]
+        assert np.array_equal(rows, np.resize(real, rows.shape))
     assert not recorder.asked[0]["particles"].reshape(MAX_PARTICLES, -1)[2:].any()
 
 
@@ -150,13 +153,27 @@ def test_networks_without_lists_are_tried_once_per_batch_size(columns: Columns) 
     model = made_network(spec_for("hlf", columns), dtype=torch.float32)
     recorder: Any = Recorder(model, 0.0)
     assert largest_difference(model, recorder, columns, batch_sizes=(1, 100)) == 0
-    assert [len(asked["hlf"]) for asked in recorder.asked] == [1, 100]
+    assert [len(asked["hlf"]) for asked in recorder.asked] == [1, 100, 40, 0]
 
 
 def test_a_probability_that_is_no_number_is_no_parity(columns: Columns) -> None:
     model = made_network(spec_for("hlf", columns), dtype=torch.float32)
     recorder: Any = Recorder(model, np.nan)
     assert np.isnan(largest_difference(model, recorder, columns, batch_sizes=(1, 2, 3)))
+
+
+@pytest.mark.parametrize("name", ["hlf", "particles"])
+def test_a_file_that_drops_nan_is_no_parity(columns: Columns, name: ModelName) -> None:
+    """As onnxruntime's GRU does."""
+    model = made_network(spec_for(name, columns), dtype=torch.float32)
+
+    class Dropping:
+        def probabilities(self, columns: Columns) -> np.ndarray[Any, Any]:
+            return np.nan_to_num(model.probabilities(columns), nan=0.3)
+
+    few: Any = {column: values[:20] for column, values in columns.items()}
+    dropping: Any = Dropping()
+    assert np.isnan(largest_difference(model, dropping, few, batch_sizes=(20,), particle_counts=(1,)))
 
 
 def test_no_events_are_an_error(tmp_path: Path, columns: Columns) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from networks import made_network, made_spec, random_events, run
+from networks import made_network, made_spec
 
 from features.columns import INPUT_COLUMNS, NUM_HLF
 from models.export.metadata import FORMAT_VERSION, Provenance, metadata
@@ -73,17 +73,3 @@ def test_the_page_names_the_metadata_the_opset_and_the_version() -> None:
     )
     assert f"`format_version` | `{FORMAT_VERSION}`" in section
     assert f"opset {OPSET}" in TEXT
-
-
-@pytest.mark.parametrize("count", [-1, 0])
-def test_negative_numbers_of_particles_count_as_0(tmp_path: Path, count: int) -> None:
-    """As the page says; of an exported file, since columns with negative numbers are refused."""
-    import onnxruntime
-
-    export_onnx(made_network("particles", dtype=torch.float32), made_spec("particles"), tmp_path / "model.onnx")
-    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
-    events = random_events([2], dtype=torch.float32)
-    feeds = {"particles": events["particles"].numpy(), "num_particles": np.array([count])}
-    expected = run(made_network("particles", dtype=torch.float32), events | {"num_particles": torch.tensor([0])})
-    found = session.run(["probability"], feeds)[0]
-    np.testing.assert_allclose(found, torch.softmax(expected, dim=1).detach(), rtol=0, atol=1e-6)
