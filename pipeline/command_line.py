@@ -15,6 +15,7 @@ from rich.markup import escape
 from pipeline.config import LoadedConfig, load, load_config
 from pipeline.configuration.credentials import shown_command
 from pipeline.errors import ConfigError
+from pipeline.machine.outer_ranks import refuse_outer_ranks
 from pipeline.terminal.exit_codes import Exit, err, guard, out
 
 if TYPE_CHECKING:
@@ -120,7 +121,13 @@ def command(
         **own: Any,
     ) -> None:
         options = {name: value for name, value in own.items() if f"--{name}" not in moved}
-        guard(lambda: work(Asked(config, [*_set_by_environment(), *(overrides or [])], wait), **options), debug=debug)
+
+        def start() -> None:
+            # Before any lock: of two copies one would wait for the other.
+            refuse_outer_ranks(os.environ)
+            work(Asked(config, [*_set_by_environment(), *(overrides or [])], wait), **options)
+
+        guard(start, debug=debug)
 
     _, *options = inspect.signature(work, eval_str=True).parameters.values()
     options += [_moved_option(f"{work.__name__} {old}", new) for old, new in moved.items()]

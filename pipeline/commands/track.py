@@ -81,7 +81,7 @@ def track(run_folder: RunFolder) -> list[Tracked]:
         ConfigError: Neither `mlflow.uri` nor the environment names a server.
         MachineError: The package is not installed.
         MissingInputError: There is no evaluation yet, or it does not belong to the current training.
-        TrackingError: MLflow refuses, or cannot be reached.
+        TrackingError: MLflow refuses, cannot be reached, or its experiment was deleted.
     """
     uri = run_folder.config.mlflow.uri or os.environ.get(_URI_VARIABLE)
     if not uri:
@@ -110,6 +110,11 @@ def track(run_folder: RunFolder) -> list[Tracked]:
 
 def _experiment(client: MlflowClient, name: str) -> str:
     found = client.get_experiment_by_name(name)
+    if found and found.lifecycle_stage == "deleted":
+        raise TrackingError(
+            f"the experiment '{name}' was deleted in MLflow, which keeps its name. Set mlflow.experiment to another "
+            f"one, or restore it: `mlflow experiments restore --experiment-id {found.experiment_id}`."
+        )
     return str(found.experiment_id if found else client.create_experiment(name))
 
 

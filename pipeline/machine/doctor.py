@@ -25,8 +25,6 @@ _JAVA_FIX: Final = (
 _SHM_BASE: Final = 64 * _MIB
 _SHM_PER_WORKER: Final = 16 * _MIB
 _BACKING_VARIABLES: Final = ("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_osc_sm_backing_directory")
-_MPI_RANK_VARIABLES: Final = ("OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_RANK", "PMIX_RANK")
-_FIRST_RESERVED_STEP: Final = 0xFFFFFFF0
 
 
 class Severity(StrEnum):
@@ -243,36 +241,13 @@ def check_root(machine: Machine, plan: PlannedUse) -> Finding | None:
     return _warning(problem, "Run it as an ordinary user.")
 
 
-def check_nested_mpi(machine: Machine, plan: PlannedUse) -> Finding | None:
-    """The pipeline itself started by mpirun.
-
-    Seen: mpirun 5.0.11 starts inside a rank of another mpirun. Every outer rank is then a whole pipeline with its own
-    workers, and all write to one run folder. Below a SLURM step the PMI variables come from srun, which another check
-    covers.
-    """
-    names = _MPI_RANK_VARIABLES if _slurm_step(machine) is None else _MPI_RANK_VARIABLES[:2]
-    name = next((name for name in names if name in machine.env), None)
-    if name is None:
-        return None
-    problem = f"This runs inside an MPI job ({name} is set): each rank would run the whole pipeline."
-    fix = "Start `python -m pipeline` without mpirun; it starts its own workers."
-    return Finding("", Severity.ERROR if plan.workers > 1 else Severity.WARNING, problem, fix)
-
-
 def check_slurm(machine: Machine, plan: PlannedUse) -> Finding | None:
-    """Inside a SLURM step, or an allocation of several nodes.
+    """Inside an allocation of several nodes.
 
-    In a step of several tasks (srun) each task is a whole pipeline. In an allocation, mpirun takes nodes and slots from
-    SLURM's variables and starts ranks on the other nodes by srun. Seen, with a made-up allocation of two nodes and no
-    srun: it fails. One node works (seen). SLURM_PROCID does not distinguish the cases: batch scripts and salloc's
-    shells have it as well, and their step ids are reserved, very high numbers.
+    There, mpirun takes nodes and slots from SLURM's variables and starts ranks on the other nodes by srun. Seen, with a
+    made-up allocation of two nodes and no srun: it fails. One node works (seen).
     """
     env = machine.env
-    step = _slurm_step(machine)
-    if step is not None and step < _FIRST_RESERVED_STEP and env.get("SLURM_STEP_NUM_TASKS") != "1":
-        problem = f"This runs inside SLURM step {step}: each task would run the whole pipeline."
-        fix = "Start `python -m pipeline` without srun (in the batch script, or salloc's shell)."
-        return Finding("", Severity.ERROR if plan.workers > 1 else Severity.WARNING, problem, fix)
     job = env.get("SLURM_JOB_ID")
     nodes = env.get("SLURM_JOB_NUM_NODES") or env.get("SLURM_NNODES")
     if plan.workers == 1 or job is None or nodes == "1" or plan.launcher == "srun":
@@ -341,7 +316,7 @@ _CHECKS: Final[dict[Need, Sequence[Callable[[Machine, PlannedUse], Finding | Non
     Need.ALWAYS: (check_python, check_packages, check_disk, check_spaces),
     Need.SPARK: (check_java, check_host_name),
     Need.MPI: (
-        *(check_mpirun, check_slots, check_root, check_nested_mpi, check_slurm),
+        *(check_mpirun, check_slots, check_root, check_slurm),
         *(check_shared_memory, check_temp_length, check_temp_usable),
     ),
 }
@@ -349,8 +324,3 @@ _CHECKS: Final[dict[Need, Sequence[Callable[[Machine, PlannedUse], Finding | Non
 
 def _checks_for(needs: Collection[Need]) -> list[Callable[[Machine, PlannedUse], Finding | None]]:
     return [check for need, checks in _CHECKS.items() if need in {*needs, Need.ALWAYS} for check in checks]
-
-
-def _slurm_step(machine: Machine) -> int | None:
-    step = machine.env.get("SLURM_STEP_ID") or machine.env.get("SLURM_STEPID") or ""
-    return int(step) if step.isdecimal() else None

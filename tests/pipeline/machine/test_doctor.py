@@ -135,30 +135,6 @@ WRONG: list[tuple[str, dict[str, Any], dict[str, Any], str, Severity, str, str]]
         "`train.threads` to 2",
     ),
     ("root", {"is_root": True}, TWO, "root", Severity.WARNING, "--allow-run-as-root", "ordinary user"),
-    *(
-        (
-            f"nested, {name}",
-            {"env": {name: "1"}},
-            TWO,
-            "nested-mpi",
-            Severity.ERROR,
-            name,
-            "without mpirun",
-        )
-        for name in ("OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_RANK", "PMIX_RANK")
-    ),
-    (
-        "nested, one worker",
-        {"env": {"PMIX_RANK": "0"}},
-        {},
-        "nested-mpi",
-        Severity.WARNING,
-        "PMIX_RANK",
-        "without mpirun",
-    ),
-    ("SLURM step", slurm("0", PMIX_RANK="0"), TWO, "slurm", Severity.ERROR, "SLURM step 0", "without srun"),
-    ("SLURM step, old name", slurm(SLURM_STEPID="3"), TWO, "slurm", Severity.ERROR, "step 3", "without srun"),
-    ("SLURM step, one worker", slurm("0"), {}, "slurm", Severity.WARNING, "step 0", "without srun"),
     ("SLURM job", slurm(), TWO, "slurm", Severity.WARNING, "SLURM job 12", "--nodes=1"),
     ("SLURM nodes", slurm(SLURM_NNODES="4"), TWO, "slurm", Severity.WARNING, "job 12", "--cpus-per-task=2"),
     (
