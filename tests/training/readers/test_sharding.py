@@ -106,11 +106,8 @@ def test_the_rest_of_an_epoch_is_the_end_of_the_whole(
 def test_a_share_can_be_cut_anywhere(rows: list[int], data: st.DataObject) -> None:
     """An agent begins its share of a pass anew wherever its allowance ended."""
     share = share_of(plan_epoch(rows, world_size=1, batch_size=4, seed=1, epoch=3), rank=0, epoch=3)
-    bounds = [
-        0,
-        *sorted(data.draw(st.sets(st.integers(1, sum(rows) - 1)) if sum(rows) > 1 else st.just(set()))),
-        sum(rows),
-    ]
+    cuts = data.draw(st.sets(st.integers(1, sum(rows))))
+    bounds = sorted({0, *cuts, sum(rows)})
     parts = [part_of(share, first, stop, batch_size=4) for first, stop in pairwise(bounds)]
     assert [sum(part.sizes) for part in parts] == [rows_in(part.pieces) for part in parts]
     assert all(0 < size <= 4 for part in parts for size in part.sizes)
