@@ -263,7 +263,14 @@ def _start_from(context: Context, network: ModelName, model: NetworkSettings) ->
 
 
 def _left_out(summary: Mapping[str, Any]) -> str:
-    """Whether the training used all events, in a few words."""
+    """Whether the training used all events, in a few words.
+
+    Examples:
+        >>> _left_out({"samples_left_out": 0, "per_rank": [{"steps_not_finite": 0}]})
+        'all events used'
+        >>> _left_out({"samples_left_out": 314, "per_rank": [{"steps_not_finite": 2}, {"steps_not_finite": 1}]})
+        '314 events left out, 3 steps without effect'
+    """
     used = f"{summary['samples_left_out']:,} events left out" if summary["samples_left_out"] else "all events used"
     refused = sum(rank.get("steps_not_finite", 0) for rank in summary["per_rank"])
     return f"{used}, {refused} steps without effect" if refused else used
@@ -283,6 +290,10 @@ def about_what_was_left_out(summary: Mapping[str, Any]) -> list[str]:
         '7 averages were left out, since a connection between two workers broke'
         >>> about_what_was_left_out({**whole, "acted": {"slowmo_steps": 0}, "per_rank": []})
         ['what is set never acted: there are no slowmo steps in this training.']
+        >>> uneven = {"own_rows": True, "acted": {}, "workers": 2, "samples": 40}
+        >>> found = about_what_was_left_out({**uneven, "per_rank": [{"samples": 10}, {"samples": 30}]})
+        >>> found[0].partition(":")[0]
+        'the events of a slow worker were used 0.50 times an epoch, those of a fast one 1.50 times'
     """
     refused, lost = (
         sum(rank.get(name, 0) for rank in summary["per_rank"]) for name in ("steps_not_finite", "averages_lost")

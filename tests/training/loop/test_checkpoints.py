@@ -281,8 +281,11 @@ def test_the_digest_is_of_everything_that_the_numbers_depend_on() -> None:
         digest(slowmo={"tau": 4}),
         digest(optimizer="sgd"),
         digest({"hidden": [9]}),
+        # Another number of workers owns other events.
+        digest(skew={"by": "class"}),
+        digest(skew={"by": "class"}, workers=2),
     ]
-    assert len({same, *others}) == 7
+    assert len({same, *others}) == 9
     assert TrainSettings.SPEED_ONLY.issubset(TrainSettings.model_fields)
 
 
