@@ -2,7 +2,7 @@
 
 Variables of no row are left alone: HOME, PATH, TMPDIR, LD_LIBRARY_PATH, JAVA_HOME, TZ, proxies and certificates,
 credentials and settings of storage (AWS_*, XRD_*, KRB5CCNAME, FSSPEC_*, ~/.aws, ~/.config/fsspec, ~/.netrc),
-CUDA_VISIBLE_DEVICES, MLFLOW_*, MPI's, and ours, HEP_PIPELINE_*.
+CUDA_VISIBLE_DEVICES, MLFLOW_*, and ours, HEP_PIPELINE_*. Those of MPI count where ranks run on several hosts.
 
 `python -m pipeline` calls `enter` before its other imports. `python -m ingestion.environment MODULE ...` does so for a
 program that mpirun, srun or an executor starts, perhaps on another host. Spark's JVM: `pipeline.machine.spark_session`.
@@ -63,8 +63,17 @@ LOCAL_SPARK: Final = {
     "Hadoop": Row(("HADOOP_*", "HDFS_*", "YARN_*", "HIVE_*")),
     "Java": Row(("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS", "*_JAVA_OPTIONS", "CLASSPATH")),
 }
+#: What MPI ignores where all ranks run on one host: sites set these for their network and their own MPI.
+ONE_HOST_MPI: Final = {
+    "MPI": Row(
+        ("OMPI_MCA_*", "PRTE_MCA_*", "PMIX_MCA_*", "UCX_*"), kept=("OMPI_MCA_osc", "OMPI_MCA_*_sm_backing_directory")
+    )
+}
+#: Where another Open MPI is.
+_OTHER_MPI: Final = ("OPAL_PREFIX", "PRTE_PREFIX", "PMIX_PREFIX", "OMPI_HOME")
 #: Files of users and sites that count as little, from the current folder or the home folder.
 FILES: Final = ("matplotlibrc", "~/.config/matplotlib/matplotlibrc", ".numba_config.yaml")
+_MPI_FILES: Final = tuple(f"~/.{layer}/mca-params.conf" for layer in ("openmpi", "prte", "pmix"))
 #: What a process of ours has instead.
 _SET: Final = {"LC_ALL": "C.UTF-8", "MPLBACKEND": "agg", "PYTHONSAFEPATH": "1"}
 #: Names that were there and are ignored, for `doctor`.
@@ -110,11 +119,31 @@ def cleaned(before: Mapping[str, str], *, kept: Collection[str] = ()) -> dict[st
     return after | ({_NOTED: " ".join(sorted(noted))} if noted else {})
 
 
-def noted(env: Mapping[str, str], *, local_spark: bool) -> list[str]:
-    """Variables and files that are there, and that this process and its Spark ignore."""
-    of_spark = [name for name in ignored(LOCAL_SPARK, env) if local_spark and env[name]]
-    files = [name for name in FILES if os.path.exists(os.path.expanduser(name))]  # noqa: PTH110, PTH111 - as above
-    return [*env.get(_NOTED, "").split(), *of_spark, *files]
+def of_one_host(before: Mapping[str, str], *, own_mpi: bool) -> dict[str, str]:
+    """The environment of an mpirun on one host, where parameters of users and sites do not count.
+
+    Args:
+        before: The environment of the launcher.
+        own_mpi: Whether mpirun is that of this Python.
+    """
+    without = {*ignored(ONE_HOST_MPI, before), *(_OTHER_MPI if own_mpi else ())}
+    files = {f"{layer}_MCA_mca_base_param_files": os.devnull for layer in ("OMPI", "PRTE", "PMIX")}
+    # MPI has shared memory here. mpirun also reads files below the home folder.
+    own = {"OMPI_MCA_btl": "^tcp", "HOME": os.devnull, **files}
+    return {name: value for name, value in before.items() if name not in without} | own
+
+
+def noted(env: Mapping[str, str], *, local_spark: bool, one_host: bool = False) -> list[str]:
+    """Variables and files that are there, and that this process, its Spark and its ranks ignore.
+
+    Args:
+        env: The environment of this process, after `enter`.
+        local_spark: Whether Spark runs on this machine.
+        one_host: Whether all ranks do.
+    """
+    of_others = ignored((LOCAL_SPARK if local_spark else {}) | (ONE_HOST_MPI if one_host else {}), env)
+    files = [name for name in (*FILES, *(_MPI_FILES if one_host else ())) if os.path.exists(os.path.expanduser(name))]  # noqa: PTH110, PTH111 - as above
+    return [*env.get(_NOTED, "").split(), *(name for name in of_others if env[name]), *files]
 
 
 def enter(*, kept: Collection[str] = ()) -> None:

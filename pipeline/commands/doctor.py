@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ingestion.environment import noted
@@ -46,8 +47,11 @@ def doctor(run_folder: RunFolder, say: Callable[[str], None]) -> Diagnosis:
         run_folder: The run folder.
         say: Called with each finding.
     """
-    is_local = run_folder.config.spark.master.startswith("local")
-    ignored = ", ".join(noted(os.environ, local_spark=is_local))
+    from training.launching.start_limit import without_network
+
+    spark, train = run_folder.config.spark, run_folder.config.train
+    is_alone = train.workers > 1 and without_network(train, [], Path()) != []
+    ignored = ", ".join(noted(os.environ, local_spark=spark.master.startswith("local"), one_host=is_alone))
     found = Diagnosis(run_folder.examine(list(Need)), ignored and f"ignored of the environment: {ignored}")
     say(render(found.findings))
     if ignored:

@@ -1,9 +1,9 @@
 """Runs a program where the network has no way in: in a network namespace that has nothing but loopback.
 
 mpirun listens on all addresses, and a stranger who connects and stays stops it. The arguments are
-a folder that the program must be able to read, and the program with its arguments. Without the right to make a
-namespace, or where the folder cannot be read from one, the program runs as it is. This file uses the standard library
-only, since it runs apart from this package.
+a folder that the program must be able to read, and mpirun with its arguments. Without the right to make a
+namespace, or where the folder cannot be read from one, mpirun runs as it is. What a site sets for its network does not
+count.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import struct
 import sys
 from contextlib import suppress
 from pathlib import Path
+
+from ingestion.environment import of_one_host
 
 _NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
 _SET_FLAGS, _UP = 0x8914, 0x1
@@ -36,9 +38,12 @@ def main(argv: list[str]) -> None:
         if os.waitpid(trial, 0)[1] == 0:
             _seclude(kind)
             break
-    # MPI has shared memory here; what the user chose stays.
-    os.environ.setdefault("OMPI_MCA_btl", "^tcp")
-    os.execvp(command[0], command)  # noqa: S606 - the launcher's own command, without a shell
+    mpirun, *others = command
+    # mpirun reads parameters of the user from the home folder, which the ranks get back.
+    home = ["-x", f"HOME={os.environ['HOME']}"] if "HOME" in os.environ else []
+    # The Open MPI beside this Python is not that of a site.
+    variables = of_one_host(os.environ, own_mpi=Path(mpirun).parent == Path(sys.executable).parent)
+    os.execvpe(mpirun, [mpirun, *home, *others], variables)  # noqa: S606 - the launcher's own command, without a shell
 
 
 def _seclude(kind: int) -> None:

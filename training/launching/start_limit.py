@@ -16,6 +16,7 @@ from typing import Final
 
 import psutil
 
+from ingestion.environment import PROGRAM
 from training.launching import loopback_only
 from training.launching.rank_reports import LaunchFiles
 from training.settings import TrainSettings
@@ -42,7 +43,7 @@ def without_network(settings: TrainSettings, where: Sequence[str], folder: Path)
     leads_away = where or any(_OTHER_HOSTS.search(word) for word in settings.launcher_args)
     if settings.launcher != "mpirun" or leads_away or any(_ALLOCATION.match(name) for name in os.environ):
         return []
-    return [sys.executable, "-I", loopback_only.__file__, str(folder)] if sys.platform == "linux" else []
+    return [*PROGRAM, loopback_only.__name__, str(folder)] if sys.platform == "linux" else []
 
 
 def say_present(files: LaunchFiles, what: str) -> None:

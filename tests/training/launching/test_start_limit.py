@@ -14,6 +14,7 @@ import pytest
 from feature_datasets import write_dataset
 from training_runs import make_spec
 
+from ingestion.environment import PROGRAM
 from training.errors import LaunchError
 from training.launching import launcher, loopback_only, start_limit
 from training.launching.rank_reports import LaunchFiles
@@ -102,7 +103,22 @@ def test_only_a_run_on_one_host_loses_the_network(
 
 
 def test_a_program_without_the_right_or_the_folder_runs_as_it_is(tmp_path: Path) -> None:
-    show = "import os; print(os.environ['OMPI_MCA_btl'], os.readlink('/proc/self/ns/net'))"
-    command = [sys.executable, "-I", loopback_only.__file__, str(tmp_path / "none"), sys.executable, "-c", show]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert done.stdout.split() == ["^tcp", str(Path("/proc/self/ns/net").readlink())]
+    done = subprocess.run(as_mpirun(tmp_path, tmp_path / "none"), check=True, capture_output=True, text=True)
+    assert done.stdout.split()[:2] == ["^tcp", str(Path("/proc/self/ns/net").readlink())]
+
+
+def as_mpirun(folder: Path, needed: Path) -> list[str]:
+    """A program in the place of mpirun, which shows its environment and its arguments."""
+    program = folder / "mpirun"
+    program.write_text(
+        '#!/bin/sh\necho "$OMPI_MCA_btl"; readlink /proc/self/ns/net; echo "$HOME" "$OMPI_MCA_pml" "$@"\n'
+    )
+    program.chmod(0o755)
+    return [*PROGRAM, loopback_only.__name__, str(needed), str(program), "-n", "2"]
+
+
+def test_parameters_of_a_site_or_user_do_not_reach_mpirun_on_one_host(tmp_path: Path) -> None:
+    env = {**os.environ, "HOME": "/home/ada", "OMPI_MCA_pml": "ucx", "OMPI_MCA_btl": "openib"}
+    done = subprocess.run(as_mpirun(tmp_path, tmp_path), check=True, capture_output=True, text=True, env=env)
+    first, _, last = done.stdout.splitlines()
+    assert (first, last) == ("^tcp", "/dev/null  -x HOME=/home/ada -n 2")
