@@ -10,7 +10,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Final, NamedTuple
 
-from pipeline.machine.facts import Machine, java_major, longest_temp_path
+from pipeline.machine.facts import Machine, java_major
 from pipeline.runs.space import LEAST_BYTES
 
 _MIB: Final = 2**20
@@ -184,23 +184,17 @@ def check_java(machine: Machine, _: PlannedUse) -> Finding | None:
 
 
 def check_host_name(machine: Machine, plan: PlannedUse) -> Finding | None:
-    """A host name without an address.
+    """A host name without an address, with Spark on a cluster.
 
     Seen: Spark fails at its start with UnknownHostException, after a long stack trace. In local mode the session sets
     SPARK_LOCAL_IP=127.0.0.1 and works (seen). mpirun on one host works too (seen).
     """
-    if machine.host_resolves:
+    if machine.host_resolves or plan.is_local:
         return None
-    problem = f"The host name {machine.host_name} has no address"
-    if plan.is_local:
-        severity, address = Severity.WARNING, "127.0.0.1"
-        problem += "; Spark binds 127.0.0.1 instead, in local mode."
-    else:
-        # With a loopback address, executors could not reach the driver.
-        severity, address = Severity.ERROR, "$(hostname -I | cut -d' ' -f1)"
-        problem += ", so Spark's driver cannot bind to it (UnknownHostException)."
-    fix = f'Add it to the hosts file: `echo "{address} {machine.host_name}" | sudo tee -a /etc/hosts`.'
-    return Finding("", severity, problem, fix)
+    problem = f"The host name {machine.host_name} has no address, so Spark's driver cannot bind (UnknownHostException)."
+    # With a loopback address, executors could not reach the driver.
+    line = f"$(hostname -I | cut -d' ' -f1) {machine.host_name}"
+    return _error(problem, f'Add it to the hosts file: `echo "{line}" | sudo tee -a /etc/hosts`.')
 
 
 def check_mpirun(machine: Machine, plan: PlannedUse) -> Finding | None:
@@ -228,17 +222,6 @@ def check_slots(machine: Machine, plan: PlannedUse) -> Finding | None:
         return _warning(problem, f"Set `train.threads` to {max(1, machine.cores // workers)}.")
     problem = f"{workers} workers share {machine.cores} core(s), so training is slower than with fewer."
     return _warning(problem, f"Train with `--workers {machine.cores}`.")
-
-
-def check_root(machine: Machine, plan: PlannedUse) -> Finding | None:
-    """Workers started by root.
-
-    mpirun refuses root, since a wrong TMPDIR could make it delete files; the launcher passes --allow-run-as-root.
-    """
-    if plan.of_mpirun == 1 or not machine.is_root:
-        return None
-    problem = "You are root, which mpirun refuses by default; the launcher passes --allow-run-as-root."
-    return _warning(problem, "Run it as an ordinary user.")
 
 
 def check_slurm(machine: Machine, plan: PlannedUse) -> Finding | None:
@@ -282,24 +265,6 @@ def check_shared_memory(machine: Machine, plan: PlannedUse) -> Finding | None:
     return _warning(problem, fix)
 
 
-def check_temp_length(machine: Machine, plan: PlannedUse) -> Finding | None:
-    """A temporary path that is too long for the files of MPI.
-
-    Measured with `mpirun -n 2` of OpenMPI 5.0.11 and TMPDIRs of growing length, on a host with a name of two letters
-    and a process number of four digits: 4024 characters work, 4025 crash (PMIX_ERR_FILE_OPEN_FAILURE, then a
-    segmentation fault). The kernel's limit for a path is 4095, and the longest file below TMPDIR takes 71; its name
-    holds the host twice and the process number three times. The limit of 108 bytes for Unix sockets, on which older
-    OpenMPIs failed, does not apply: this version uses 127.0.0.1 (seen with strace).
-    """
-    if plan.workers == 1:
-        return None
-    length, limit = len(str(machine.temp_dir).encode()), longest_temp_path(machine.host_name)
-    if length <= limit:
-        return None
-    problem = f"The path of the temporary folder is {length} bytes long, but MPI allows at most {limit}."
-    return _error(problem, "Run `export TMPDIR=/tmp`.")
-
-
 def check_temp_usable(machine: Machine, plan: PlannedUse) -> Finding | None:
     """A temporary folder that mpirun can neither use nor make.
 
@@ -316,8 +281,8 @@ _CHECKS: Final[dict[Need, Sequence[Callable[[Machine, PlannedUse], Finding | Non
     Need.ALWAYS: (check_python, check_packages, check_disk, check_spaces),
     Need.SPARK: (check_java, check_host_name),
     Need.MPI: (
-        *(check_mpirun, check_slots, check_root, check_slurm),
-        *(check_shared_memory, check_temp_length, check_temp_usable),
+        *(check_mpirun, check_slots, check_slurm),
+        *(check_shared_memory, check_temp_usable),
     ),
 }
 

@@ -20,8 +20,6 @@ from pipeline.runs.provenance import DISTRIBUTION, installed_version
 from training.cores import usable_cores
 
 _JAVA_TIMEOUT_SECONDS: Final = 20
-_PATH_MAX: Final = 4096
-_LARGEST_PID: Final = 2**22
 _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - OpenMPI's own default; nothing is written here
 
 
@@ -37,7 +35,6 @@ class Machine:
         host_resolves: Whether that name has an address.
         mpirun: The mpirun that the launcher would start; None if there is none.
         cores: Number of cores that this process may use.
-        is_root: Whether the user is root.
         shm_free_bytes: Free bytes in /dev/shm; None if there is no /dev/shm.
         temp_dir: Folder of MPI's session folder.
         temp_usable: Whether that folder can be written, or made.
@@ -56,7 +53,6 @@ class Machine:
     host_resolves: bool
     mpirun: Path | None
     cores: int
-    is_root: bool
     shm_free_bytes: int | None
     temp_dir: Path
     temp_usable: bool
@@ -92,7 +88,6 @@ def read_machine(*, run_dir: Path, env: Mapping[str, str] | None = None) -> Mach
         host_resolves=_resolves(host_name),
         mpirun=_find_mpirun(python, env),
         cores=len(usable_cores()),
-        is_root=os.geteuid() == 0,
         shm_free_bytes=shutil.disk_usage(_SHARED_MEMORY).free if _SHARED_MEMORY.is_dir() else None,
         temp_dir=temp_dir,
         temp_usable=_is_usable(temp_dir),
@@ -154,12 +149,6 @@ def mpi_temp_dir(env: Mapping[str, str]) -> Path:
     order TMPDIR, TEMP, TMP was seen with the mpirun of OpenMPI 5.0.11.
     """
     return Path(next((env[name] for name in ("TMPDIR", "TEMP", "TMP") if env.get(name)), "/tmp"))  # noqa: S108
-
-
-def longest_temp_path(host_name: str, *, pid: int = _LARGEST_PID) -> int:
-    """Length of the longest temporary path with which MPI starts on this host, for any process number of mpirun."""
-    job = f"{host_name}-prterun-{host_name}-{pid}@1"
-    return _PATH_MAX - 1 - len(f"/ompi.{pid}/1/pmix-gds-shmem2.{job}.session.ffffffff.{pid}".encode())
 
 
 def _find_mpirun(python: Path, env: Mapping[str, str]) -> Path | None:
