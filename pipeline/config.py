@@ -25,6 +25,7 @@ from ingestion.secrets import keep_secret, redact
 from ingestion.settings import IngestSettings, SampleSettings
 from models.networks.registry import ModelName, NetworksSettings
 from pipeline.configuration.credentials import variables_with_credentials
+from pipeline.configuration.effects import OF_CONFIG, OF_SAMPLE
 from pipeline.configuration.local_folder import local_folder
 from pipeline.configuration.mistakes import explain
 from pipeline.configuration.overrides import Keys, Override, put, read_override
@@ -42,6 +43,7 @@ from pipeline.configuration.shell_sections import (
 from pipeline.configuration.yaml_text import not_text, read_mapping
 from pipeline.errors import ConfigError, LoadTestError, nearest, short
 from pipeline.runs.code_meaning import PACKAGES, ROOT
+from training.effects import refuse_without_effect
 from training.gridsearch.settings import GridSearchSettings
 from training.settings import SEEDS, TrainSettings
 
@@ -229,6 +231,16 @@ class Config(BaseModel):
         folder = self.run_dir.resolve()
         if folder in {ROOT, *ROOT.parents} or any(folder.is_relative_to(ROOT / name) for name in PACKAGES):
             raise ValueError(f"run_dir: '{self.run_dir}' holds the code of the pipeline; choose another folder")
+        return self
+
+    @model_validator(mode="after")
+    def _set_keys_have_an_effect(self) -> Self:
+        refuse_without_effect(self, OF_CONFIG)
+        for sample in self.samples:
+            try:
+                refuse_without_effect(sample, OF_SAMPLE)
+            except ValueError as cause:
+                raise ValueError(f"sample '{sample.name}': {cause}") from None
         return self
 
     @model_validator(mode="after")

@@ -35,7 +35,7 @@ from pipeline.stages.train import Train, modules_of_method
 from pipeline.terminal.grid import Grid
 from pipeline.terminal.interrupts import stop_if_requested
 from pipeline.terminal.progress import Bar
-from training.errors import IdleSettingError
+from training.errors import IdleSettingError, StudyError
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
 from training.simulation.fitting import in_the_cloud
@@ -50,7 +50,7 @@ from training.studies.run_in_simulator import simulate_all
 from training.studies.run_on_ranks import measure_all, num_steps
 from training.studies.study import FOLDER, StudySettings, form_of
 from training.studies.study_page import render
-from training.studies.study_result import PACKED, StudyResult, TimeCheck, load, pack
+from training.studies.study_result import PACKED, StudyResult, TimeCheck, load, pack, read
 from training.studies.tables import summed_up, what_was_left_out
 from training.threads import use_threads
 from training.workloads.hep_settings import HepSettings
@@ -74,6 +74,7 @@ class Study(NamedTuple):
     """A study to make."""
 
     name: str
+    """That of its file; another form or another execution than that of the file has its own, with that behind it."""
     form: str
     settings: StudySettings
 
@@ -106,13 +107,18 @@ def read_study(name: str, form: str, changes: dict[str, Any] | None = None) -> S
 
 
 def _study_of(path: Path, form: str, changes: dict[str, Any] | None = None) -> Study:
-    content = form_of(read_mapping(path), form, changes or {})
+    given = read_mapping(path)
+    content = form_of(given, form, changes or {})
     locate_paths({"compare": content}, "", str(path))
+    of_file = form_of(given, form, {}).get("execution", StudySettings.model_fields["execution"].default)
     try:
-        return Study(path.stem, form, StudySettings.model_validate(content))
+        settings = StudySettings.model_validate(content)
     except ValidationError as cause:
         place = f"{path}{' with the section compare of the config' if changes else ''}"
         raise ConfigError(explain(cause, StudySettings, place=place)) from None
+    other = [form] if form != FORMS[0] else []
+    other += [settings.execution] if settings.execution != of_file else []
+    return Study("-".join([path.stem, *other]), form, settings)
 
 
 def list_studies() -> Grid:
@@ -156,7 +162,7 @@ def compare(
 ) -> Path:
     """Make the missing runs of a study, and its tables, figures and page.
 
-    Its files, in `<run_dir>/compare/<name>/`:
+    Its files, in `<run_dir>/compare/<name>/`; those of another form or execution lie beside them, see `Study`:
         result.json, page.md, figures/    the result
         table.json                        its table, for the report of the run
         runs/<method>/seed-<n>-<digest>/  each run; its name holds a digest of its settings
@@ -256,8 +262,22 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
         runs=[result for result in (run.result for run in runs) if result is not None],
         test_weights="" if settings.times_only else weights_of_test(subject.settings.open()),
     )
+    _say_what_is_replaced(run_folder, folder / _RESULT, found)
     write_atomically(folder / _RESULT, found.to_json())
     return found
+
+
+def _say_what_is_replaced(run_folder: RunFolder, path: Path, result: StudyResult) -> None:
+    """Say that page and figures of other runs of this study are replaced; the runs themselves stay."""
+    try:
+        before = read(path)
+    except StudyError:
+        return
+    if before.digest != result.digest:
+        run_folder.say(
+            f"compare: the page and figures in {path.parent} are those of other runs ({before.made['created']}, "
+            f"`{before.made['command']}`) and are replaced; the same command draws them again from its runs"
+        )
 
 
 def _refuse_idle(study: StudySettings, rows: int) -> None:
@@ -270,9 +290,12 @@ def _refuse_idle(study: StudySettings, rows: int) -> None:
     for method in study.methods:
         for values in study.combinations(method):
             train = study.train_settings(method, values, 1)
-            timed = train.batch_size * train.workers * (study.times_only or 0)
+            seen = train.batch_size * train.workers * study.times_only if study.times_only else rows
+            if seen < train.workers:
+                # Refused in other words.
+                continue
             try:
-                train.refuse_idle(timed or rows)
+                train.refuse_idle(seen)
             except IdleSettingError as idle:
                 where = ", ".join([method, *(f"{key} {value}" for key, value in values.items())])
                 found.append(f"  {where}: {idle}")
@@ -393,6 +416,7 @@ def _write(run_folder: RunFolder, result: StudyResult, folder: Path, publish: Pa
     write_atomically(folder / _TABLE, _for_report(result))
     if publish is not None:
         (publish / result.name).mkdir(parents=True, exist_ok=True)
+        _say_what_is_replaced(run_folder, publish / result.name / PACKED, result)
         for figure in result.study.figures:
             shutil.copy(figures / f"{figure.name}.png", publish / result.name)
         (publish / result.name / PACKED).write_bytes(pack(result))

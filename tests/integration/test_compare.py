@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -183,9 +184,14 @@ def test_more_seeds_run_only_what_is_new(compared: Compared) -> None:
 
 
 def test_mpi_ranks_run_the_same_study_and_counts_are_those_of_the_saved_models(compared: Compared) -> None:
+    page = (compared.folder / "page.md").read_bytes()
     done = compared.again("--form", "full")
     assert done.exit_code == 0, done.stderr
     assert "compare: train with 2 worker(s): 6 run(s)" in done.stderr
+    # It replaced that of the simulation.
+    assert (compared.folder / "page.md").read_bytes() == page
+    compared = copy(compared)
+    compared.folder = compared.run_dir / "compare" / "small-full"
     result = compared.result()
     assert (result.form, result.is_simulated, result.checks) == ("full", False, [])
     run = next(run for run in result.runs if (run.method, run.seed) == ("slow", 2))

@@ -12,13 +12,11 @@ from training.launching.rank import RunSpec
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
 from training.studies.run_result import RunResult, read_result
-from training.studies.study import StudySettings
+from training.studies.study import OF_MACHINE, StudySettings
 from training.workloads.registry import WorkloadSettings
 
 #: Version of the results of runs.
 _VERSION: Final = 5
-#: Keys of `train` that a study takes from the config: how this machine starts ranks.
-_OF_MACHINE: Final = frozenset({"device", "launcher", "launcher_args", "max_restarts", "stall_seconds", "threads"})
 #: Keys that change measured times: those of the method include its network.
 _TIMES_DEPEND_ON: Final = {"algorithm", "launcher", "launcher_args", "threads"}
 
@@ -121,7 +119,7 @@ def on_this_machine(train: TrainSettings, base: TrainSettings) -> TrainSettings:
 
     Every reader gives the same batches.
     """
-    here = base.model_dump(include=set(_OF_MACHINE))
+    here = base.model_dump(include=set(OF_MACHINE))
     return TrainSettings.model_validate({**train.model_dump(), **here, "reader": "arrow", "cache": "memory"})
 
 

@@ -31,6 +31,10 @@ FOLDER: Final = Path(__file__).parent
 _KINDS: Final = ("better", "equivalent", "flat", "grows")
 #: Sections of a run whose keys a study can vary.
 _SECTIONS: Final[dict[str, type[BaseModel]]] = {"train": TrainSettings, "cluster": ClusterSettings}
+#: Keys of `train` that a study takes from the config: how this machine starts ranks.
+OF_MACHINE: Final = frozenset({"device", "launcher", "launcher_args", "max_restarts", "stall_seconds", "threads"})
+#: Keys of `train` that a study does not take from its own file: those, and what it sets for all runs.
+_SET_ELSEWHERE: Final = OF_MACHINE | {"reader", "cache", "seed", "seeds", "tensorboard", "warm_start"}
 #: What an epoch's quantity is drawn against.
 EPOCH: Final = "epoch"
 SECONDS: Final = "seconds"
@@ -285,6 +289,20 @@ class StudySettings(_Section):
                     mistake = cause.errors()[0]
                     key = ".".join(map(str, mistake["loc"]))
                     raise ValueError(f"{where}: {key}: {mistake['msg']}.{_advice(mistake, cause.title)}") from None
+        return self
+
+    @model_validator(mode="after")
+    def _set_keys_have_an_effect(self) -> Self:
+        trains = {"train": self.train, **{f"methods.{name}.train": each.train for name, each in self.methods.items()}}
+        idle = [f"{place}.{key}" for place, train in trains.items() for key in train if key in _SET_ELSEWHERE]
+        own = (each.vary for each in self.methods.values())
+        varied = [*self.vary, *(key for vary in own for key in vary)]
+        idle += [f"vary: {key}" for key in varied if key.removeprefix("train.") in _SET_ELSEWHERE]
+        if idle:
+            raise ValueError(f"{', '.join(idle)}: no effect in a study, which takes it from the config, or has `seeds`")
+        clusters = [key for key in varied if key.startswith("cluster.")]
+        if clusters and self.execution == "mpi":
+            raise ValueError(f"vary: {', '.join(clusters)} has no effect with execution: mpi; leave it out")
         return self
 
     @model_validator(mode="after")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from feature_datasets import write_dataset
@@ -227,3 +229,38 @@ def test_a_study_with_runs_whose_mechanism_never_acts_is_refused_with_all_of_the
     compare._refuse_idle(study, 32 * 12)
     with pytest.raises(ConfigError, match=r"never act:\n  slow, train.epochs 1: SlowMo .* at most 10.*\Z"):
         compare._refuse_idle(study, 32 * 10)
+
+
+STUDY = "title: A\nsource: B 2020\nminutes: 1\nreference: sgd\nmethods: {sgd: {train: {algorithm: sgd}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("form", "changes", "name"),
+    [
+        ("small", {}, "mine"),
+        ("small", {"execution": "mpi"}, "mine-mpi"),
+        ("small", {"execution": "simulate"}, "mine"),
+        ("full", {}, "mine-full"),
+        ("full", {"execution": "simulate"}, "mine-full-simulate"),
+    ],
+    ids=str,
+)
+def test_a_study_by_mpi_replaced_the_page_of_its_simulation(
+    tmp_path: Path, form: str, changes: dict[str, Any], name: str
+) -> None:
+    """So did the full form that of the small one."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(STUDY + "forms: {full: {execution: mpi}}\n")
+    assert compare.read_study(str(path), form, changes).name == name
+
+
+def test_a_page_of_other_runs_is_replaced_with_a_word(tmp_path: Path) -> None:
+    said: list[str] = []
+    run_folder, path = cast("Any", SimpleNamespace(say=said.append)), tmp_path / "result.json"
+    result = made_result(made_study(), [])
+    compare._say_what_is_replaced(run_folder, path, result)
+    path.write_text(json.dumps(result.to_json()))
+    compare._say_what_is_replaced(run_folder, path, result)
+    assert not said
+    compare._say_what_is_replaced(run_folder, path, dataclasses.replace(result, digest="another"))
+    assert "are those of other runs" in said[0]

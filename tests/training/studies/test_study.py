@@ -184,3 +184,20 @@ def test_every_combination_of_the_varied_keys_that_a_method_has_is_run() -> None
 def test_a_method_that_cannot_be_trained_is_named() -> None:
     with pytest.raises(ValidationError, match=r"methods\.sgd, train\.batch_size 0: batch_size"):
         made_study(methods={"sgd": STUDY["methods"]["sgd"]}, reference="sgd", vary={"train.batch_size": [0]})
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"train": {"workers": 4, "seed": 3}}, "train.seed: no effect in a study"),
+        ({"vary": {"train.threads": [1, 2]}}, "vary: train.threads: no effect in a study"),
+        (
+            {"vary": {"cluster.jitter": [0.1, 0.2]}, "execution": "mpi"},
+            "cluster.jitter has no effect with execution: mpi",
+        ),
+    ],
+    ids=str,
+)
+def test_a_key_without_effect_in_a_study_made_equal_cells(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        made_study(**changes)
