@@ -84,11 +84,6 @@ def _config_for(files: Mapping[str, Sequence[Path]], config: Config) -> dict[str
             "min_btag": None,
             "until": None,
         },
-        "report": {
-            **content.get("report", {}),
-            "title": "Load test",
-            "sample_note": "Load-test sample: copies of a few events",
-        },
     }
     if config.ingest.weights:
         # The copies' branches have the names of the columns.

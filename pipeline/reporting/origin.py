@@ -50,8 +50,12 @@ def origin_of(config: Mapping[str, Any], files: Files) -> Origin:
     is_bundled = bool(files) and all(file["uuid"] in BUNDLED for file in files)
     is_made = bool(files) and all(_process(config, file) for file in files)
     has_generator = files and not any("weight" in file["missing_optional"] for file in files)
-    is_simulated = has_generator or config["ingest"]["tree"] == "Delphes"
-    note = "Simulation, technical sample" if is_bundled else "Simulation" if is_simulated else ""
+    trees = {sample["tree"] or config["ingest"]["tree"] for sample in config["samples"]}
+    note = "Simulation" if has_generator or trees == {"Delphes"} else ""
+    if is_bundled:
+        note = "Simulation, technical sample"
+    if any(file["is_load_test"] for file in files):
+        note = "Load-test sample: copies of a few events"
     energy = 13.0 if is_bundled else config["simulate"]["energy_tev"] if is_made else None
     return Origin(
         note if report["sample_note"] is None else report["sample_note"],

@@ -75,7 +75,7 @@ def test_the_second_class_was_the_signal(tmp_path: Path, classes: list[str], sig
         ({"classes": ["QCD", "W+jets", "ttbar"]}, "'ttbar' has the label 1, that is class 'W+jets'"),
         ({"classes": {"QCD": 0, "ttbar": 1, "W+jets": 2}}, "'classes': Input should be a valid list"),
         ({"evaluate": {"signal": "TTBAR"}}, "there is no class 'TTBAR'"),
-        ({"evaluate": {"luminosity": True}}, "'evaluate.luminosity' is a number, not true or false"),
+        ({"promote": {"min_sigma": True}}, "'promote.min_sigma' is a number, not true or false"),
         ({"evaluate": {"working_points": [0.5, True]}}, "'evaluate.working_points.1'"),
         ({"train": {"epochs": True}}, "'train.epochs' is a number"),
         ({"train_by_network": {"hlf": {"epochs": True}}}, "'train_by_network.hlf.epochs' is a number"),
