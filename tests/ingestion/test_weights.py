@@ -98,14 +98,19 @@ def test_several_weights_of_an_event_were_refused_without_asking_for_the_one(
 
 
 def test_a_snapshot_had_no_event_weights_although_event_weight_was_there(tmp_path: Path) -> None:
-    names = {name: np.ones(4) for name in ("Event_Weight", "xsec", "nWeights", "LHEWeight_originalXWGTUP")}
+    path = written(tmp_path / "a.root", {"Event_Weight": np.array([-1.0, 2.0, 5.0, 0.5])})
+    assert selected(info_of(path)).table["weight"].to_pylist() == [-1.0, 2.0, 5.0, 0.5]
+
+
+def test_branches_named_like_weights_are_listed_instead_of_called_absent(tmp_path: Path) -> None:
+    names = {name: np.ones(4) for name in ("genWeight", "xsec", "nWeights", "LHEWeight_originalXWGTUP")}
     info = info_of(written(tmp_path / "a.root", names))
-    assert info.like_weights == ("Event_Weight", "xsec", "LHEWeight_originalXWGTUP")
+    assert info.like_weights == ("genWeight", "xsec", "LHEWeight_originalXWGTUP")
     (words,) = notes_of([info._asdict()])
     assert "no event weights" not in words
-    assert "Event_Weight, xsec, LHEWeight_originalXWGTUP. State one" in words
+    assert "genWeight, xsec, LHEWeight_originalXWGTUP. State one" in words
     assert notes_of([info_of(Path(info.path), "none")._asdict()]) == []
-    assert notes_of([info_of(Path(info.path), "Event_Weight")._asdict()]) == []
+    assert notes_of([info_of(Path(info.path), "genWeight")._asdict()]) == []
 
 
 def test_collision_data_were_refused_by_a_config_that_maps_weights(tmp_path: Path) -> None:
