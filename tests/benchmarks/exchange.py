@@ -24,7 +24,6 @@ from training.launching.launcher import rank_command, rank_environment
 from training.settings import TrainSettings
 from training.transports.basics import run_now
 from training.transports.mpi import MpiTransport
-from training.transports.mpi_shared_vector import MpiSharedVector
 
 #: Parameters of the HLF network, GRU, LeNet-5 and a large one; how many averages of each.
 SIZES = {2_013: 10_000, 10_803: 10_000, 61_706: 3_000, 1_000_000: 200}
@@ -43,7 +42,7 @@ def microseconds(work: Callable[[], None], times: int) -> list[float]:
     return found
 
 
-def one_average(vector: MpiSharedVector, partner: int) -> None:
+def one_average(vector: Any, partner: int) -> None:
     """Begin one and wait until it is done."""
     vector.begin_average_with(partner)
     run_now(vector.drain())

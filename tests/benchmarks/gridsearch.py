@@ -48,7 +48,7 @@ def plain(make_network: Callable[[], HlfClassifier], rows: Rows, member: Member,
     order = np.random.default_rng(1).permutation(member.fold.train)
     for part in torch.from_numpy(order).tensor_split(num_steps):
         optimizer.zero_grad()
-        functional.cross_entropy(network(rows.inputs[0][part]), rows.labels[part]).backward()  # type: ignore[no-untyped-call]
+        functional.cross_entropy(network(rows.inputs[0][part]), rows.labels[part]).backward()
         optimizer.step()
     with torch.inference_mode():
         part = torch.from_numpy(member.fold.val)

@@ -18,6 +18,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
@@ -106,7 +107,13 @@ def one_process(infos: list[FileInfo], settings: IngestSettings, folder: Path) -
             batches.append(unmixed_rows(events, build_features(events, features)))
         rows = pa.Table.from_batches(batches)
         every = np.arange(rows.num_rows)
-        write_group(0, number, gathered([PickedRows(lambda r=rows: r, every, every)], rows.num_rows), CLASSES, folder)
+        write_group(
+            0,
+            number,
+            gathered([PickedRows(partial(pa.concat_tables, [rows]), every, every)], rows.num_rows),
+            CLASSES,
+            folder,
+        )
 
 
 def both_stages(provider: SparkProvider, infos: list[FileInfo], settings: IngestSettings, folder: Path) -> float:
@@ -181,7 +188,7 @@ class Bench:
             files = first(self.infos, size)
             folder = self.folder / uuid.uuid4().hex
             (folder / "train").mkdir(parents=True)
-            costs.append(measured(lambda f=files, d=folder: work(f, d), sum(info.entries for info in files), cpu=cpu))
+            costs.append(measured(partial(work, files, folder), sum(info.entries for info in files), cpu=cpu))
             shutil.rmtree(folder)
         return costs[0], costs[1]
 
@@ -338,13 +345,13 @@ def _run(bench: Bench, repeats: int, skip: set[str]) -> dict[str, object]:
     sys.stdout.write("\n".join(lines) + "\n")
     if "growth" not in skip:
         growth = []
-        for words, cost, peak in bench.growth():
+        for words, grown, peak in bench.growth():
             sys.stdout.write(
-                f"{words}, {cost.events} events: {cost.wall:.1f} s, {cost.events / cost.wall:.0f} events/s on 2 cores, "
-                f"peak {peak:.2f} GiB a task\n"
+                f"{words}, {grown.events} events: {grown.wall:.1f} s, {grown.events / grown.wall:.0f} events/s on 2 "
+                f"cores, peak {peak:.2f} GiB a task\n"
             )
             sys.stdout.flush()
-            growth.append([words, *cost, peak])
+            growth.append([words, *grown, peak])
         numbers["growth"] = growth
     return numbers
 

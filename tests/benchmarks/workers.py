@@ -106,7 +106,7 @@ def torch_rate(network: nn.Module, rows: MemoryRows, settings: TrainSettings) ->
             for part in order.split(settings.batch_size):
                 inputs = plain_batch(rows, part)
                 optimizer.zero_grad()
-                functional.cross_entropy(network(*inputs), rows.rows.labels[part]).backward()  # type: ignore[no-untyped-call]
+                functional.cross_entropy(network(*inputs), rows.rows.labels[part]).backward()
                 optimizer.step()
                 count += len(part) if epoch else 0
     return count / (time.perf_counter() - started)
@@ -129,9 +129,11 @@ def distributed_rate(folder: str, settings: str) -> None:
     network = build(model_spec(HlfSettings(), dataset))
     rows = MemoryRows.load(dataset, "train", network.inputs, seed=chosen.seed)
     half = len(rows) // 2
+    chosen_rows = slice(rank * half, (rank + 1) * half)
     own = Rows(
-        *((column[rank * half :][:half],) for column in rows.rows.inputs),
-        *(column[rank * half :][:half] for column in (rows.rows.labels, rows.rows.weights)),
+        tuple(column[chosen_rows] for column in rows.rows.inputs),
+        rows.rows.labels[chosen_rows],
+        rows.rows.weights[chosen_rows],
     )
     rate = 2 * torch_rate(DistributedDataParallel(network), MemoryRows(own, chosen.seed, [half]), chosen)
     if rank == 0:
@@ -258,7 +260,7 @@ def slow_rank(argv: list[str]) -> int:
         time.sleep(seconds)
         await compute(work)
 
-    ReaderWork.compute_gradient = compute_slowly  # type: ignore[method-assign]
+    ReaderWork.compute_gradient = compute_slowly  # type: ignore[method-assign, assignment]
     return rank_process.main(argv)
 
 
@@ -272,7 +274,7 @@ def straggling(dataset: FeatureDataset, chosen: dict[str, Any], slow: int) -> li
 
     with tempfile.TemporaryDirectory() as folder:
         os.environ[SLOW_RANK] = str(slow)
-        launcher.rank_command = command
+        launcher.rank_command = command  # type: ignore[assignment]
         workload = HepSettings(folder=dataset.folder, network=HlfSettings())
         launch(RunSpec(workload, straggler_settings(chosen), Path(folder)), on_progress=lambda _: None)
         launcher.rank_command = rank_command
@@ -288,7 +290,7 @@ def kept_within(ranks: list[list[dict[str, Any]]]) -> float:
     seconds = [sum(record["seconds"] for record in records[1:]) for records in ranks]
     busy = [sum(record["seconds"] - record["wait_seconds"] for record in records[1:]) for records in ranks]
     pace = statistics.median_high(each / time for each, time in zip(steps, busy, strict=True))
-    return sum(steps) / max(seconds) / (len(ranks) * pace)
+    return float(sum(steps) / max(seconds) / (len(ranks) * pace))
 
 
 def straggler_settings(chosen: dict[str, Any]) -> TrainSettings:
@@ -374,7 +376,7 @@ def overhead(rows: int, repeats: int) -> dict[str, Any]:
     def no_update(_: VectorOptimizer) -> None:
         pass
 
-    nothing = {"next_batch": lambda _: 128, "compute_gradient": no_gradient}
+    nothing: dict[str, Any] = {"next_batch": lambda _: 128, "compute_gradient": no_gradient}
     with (
         tempfile.TemporaryDirectory() as folder,
         mock.patch.multiple(ReaderWork, **nothing),

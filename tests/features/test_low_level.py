@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -152,12 +152,12 @@ class Counted(np.ndarray):
 )
 def test_the_work_to_find_the_highest_pt_grows_as_their_number(pt: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
     def counted(key: np.ndarray, *rest: Any) -> Any:
-        return sorted_by.py_func(key.view(Counted), *rest)
+        return cast("Any", sorted_by).py_func(key.view(Counted), *rest)
 
     monkeypatch.setattr(low_level, "sorted_by", counted)
     monkeypatch.setattr(Counted, "reads", 0)
     candidates = Candidates(np.full(1000, PHOTON), pt, np.zeros(1000), np.zeros(1000))
-    kept = highest_pt.py_func(np.arange(1000), 10, candidates)
+    kept = cast("Any", highest_pt).py_func(np.arange(1000), 10, candidates)
     assert kept.tolist() == sorted(np.argsort(-pt, kind="stable")[:10].tolist())
     assert Counted.reads < 10_000
 

@@ -132,7 +132,8 @@ class AirflowHome:
     def listening(self) -> set[str]:
         """Addresses at which the web server listens."""
         found = psutil.net_connections(kind="tcp")
-        return {each.laddr.ip for each in found if each.status == psutil.CONN_LISTEN and each.laddr.port == self._port}
+        places = [each.laddr for each in found if each.status == psutil.CONN_LISTEN and each.laddr]
+        return {place.ip for place in places if place.port == self._port}
 
     def _api(self, method: str, path: str, body: Any = None, token: str = "") -> Any:
         request = urllib.request.Request(

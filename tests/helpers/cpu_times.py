@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import resource
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Generator
 from typing import Any
 
@@ -31,8 +31,8 @@ class CpuTimes:
     def __init__(self, shown: int = 30) -> None:
         self._shown = shown
         self._last = used()
-        self.processor: Counter[str] = Counter()
-        self.wall: Counter[str] = Counter()
+        self.processor: defaultdict[str, float] = defaultdict(float)
+        self.wall: defaultdict[str, float] = defaultdict(float)
 
     def pytest_collection_finish(self) -> None:
         """Collection belongs to no file."""
@@ -51,10 +51,12 @@ class CpuTimes:
         """Add it to that of the file."""
         file = report.nodeid.split("::")[0]
         self.wall[file] += report.duration
-        self.processor[file] += dict(report.user_properties).get("processor time", 0.0)
+        self.processor[file] += float(str(dict(report.user_properties).get("processor time", 0.0)))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """The files that took longest."""
-        terminalreporter.section(f"{self.processor.total():.0f} s of processors, {self.wall.total():.0f} s of tests")
-        for file, seconds in self.processor.most_common(self._shown):
+        terminalreporter.section(
+            f"{sum(self.processor.values()):.0f} s of processors, {sum(self.wall.values()):.0f} s of tests"
+        )
+        for file, seconds in sorted(self.processor.items(), key=lambda each: -each[1])[: self._shown]:
             terminalreporter.line(f"{seconds:8.1f} {self.wall[file]:8.1f}  {file}")

@@ -42,11 +42,11 @@ def write_delphes(
         for name, field in fields.items():
             values = [candidate[name] for event in events for candidate in event[collection]]
             kind, filling = (as_type or {}).get(field.branch, (field.dtype, None))
-            content = values if filling is None else [filling] * len(values)
+            content: list[Any] = values if filling is None else [filling] * len(values)
             columns[field.branch] = jagged(offsets, np.array(content, dtype=kind))
     for name, field in SCALARS.items():
-        values = np.array([event[name] for event in events], dtype=field.dtype)
-        columns[field.branch] = values if flat_scalars else jagged(np.arange(len(events) + 1), values)
+        scalars = np.array([event[name] for event in events], dtype=field.dtype)
+        columns[field.branch] = scalars if flat_scalars else jagged(np.arange(len(events) + 1), scalars)
     kept = {rename.get(branch, branch): values for branch, values in columns.items() if branch not in without}
     with uproot.recreate(path) as file:
         types = {name: v.dtype if isinstance(v, np.ndarray) else v.type.content for name, v in kept.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -40,18 +41,20 @@ def without_style(make: Callable[[], Figure]) -> list[str]:
         if axes.axison and axes.get_xlabel():
             is_right, tick = label.get_horizontalalignment() == "right", axes.xaxis.get_major_ticks()[0]
             found += [] if is_right else [f"panel {number}: the label is not at the end of the axis"]
-            found += [] if label.get_size() >= 10 else [f"panel {number}: the label is small"]
+            found += [] if float(label.get_fontsize()) >= 10 else [f"panel {number}: the label is small"]
             found += [] if tick.get_tickdir() == "in" else [f"panel {number}: ticks are outside"]
     legends = [*figure.legends, *(each.get_legend() for each in figure.axes)]
     for legend in filter(None, legends):
-        is_small = any(text.get_size() < 10 for text in legend.get_texts())
+        is_small = any(float(text.get_fontsize()) < 10 for text in legend.get_texts())
         found += ["a legend has a frame"] * legend.get_frame_on() + ["a legend is small"] * is_small
     return found
 
 
 def _data(axes: Axes) -> list[tuple[str, np.ndarray]]:
     """(num_points, 2) places of everything that stands in the coordinates of the data."""
-    found = [("line", line.get_xydata()) for line in axes.lines if line.get_transform() == axes.transData]
+    found: list[tuple[str, Any]] = [
+        ("line", line.get_xydata()) for line in axes.lines if line.get_transform() == axes.transData
+    ]
     for each in axes.collections:
         if isinstance(each, LineCollection):
             found += [("bar", segment) for segment in each.get_segments()]
@@ -71,4 +74,5 @@ def _inside(values: np.ndarray, limits: tuple[float, float], scale: str) -> np.n
     room = 1e-6 * (high - low)
     # A logarithmic axis has no place for 0, and nothing is drawn there.
     nothing = ~np.isfinite(values) | ((values <= 0) & (scale == "log"))
-    return nothing | ((values >= low - room) & (values <= high + room))
+    inside: np.ndarray = nothing | ((values >= low - room) & (values <= high + room))
+    return inside

@@ -200,7 +200,7 @@ def wait_at_lock(path: Path) -> None:
             refused.touch()
             raise
 
-    RunFolder.locked = locked_together  # type: ignore[method-assign]
+    RunFolder.locked = locked_together  # type: ignore[method-assign, assignment]
 
 
 def main(faults: dict[str, Any]) -> None:

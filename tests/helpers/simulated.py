@@ -122,7 +122,7 @@ def run(
     **chosen: Any,
 ) -> Simulated:
     """A simulated run over the toy data; what `simulate` takes beside the settings goes there."""
-    passed_on = {name: chosen.pop(name) for name in ("files", "resume") if name in chosen}
+    passed_on: dict[str, Any] = {name: chosen.pop(name) for name in ("files", "resume") if name in chosen}
     train, how = toy_rows(320) if train is None else train, settings(**chosen)
     if how.skew is not None:
         passed_on["owners"] = Owners(

@@ -59,7 +59,7 @@ class TinyImages(Workload):
         assert world_size
         assert settings.skew is None
 
-    def reader(self, settings: TrainSettings, device: torch.device, *, own: None = None) -> MemoryReader:
+    def reader(self, settings: TrainSettings, device: torch.device, *, own: Any = None) -> MemoryReader:
         """See `Workload`."""
         assert device.type == "cpu"
         assert own is None

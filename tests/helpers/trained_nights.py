@@ -56,7 +56,7 @@ class TrainedNights:
         spec = made_spec("hlf")
         model = fitted(self.dataset, steps, seed)
         save_model(model, spec, folder / "hlf" / "model")
-        counters = {"networks": {name: {} for name in networks}, "further": {}}
+        counters: dict[str, Any] = {"networks": {name: {} for name in networks}, "further": {}}
         self.made["train"] = publish(self.run_dir, "train", folder, counters=counters).name
 
     def promote(self, *, force: bool = False) -> tuple[bool, str]:

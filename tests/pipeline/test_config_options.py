@@ -16,7 +16,7 @@ def test_overrides_are_read_as_yaml_and_win(tmp_path: Path) -> None:
     config = load_config(
         write(tmp_path, train={"epochs": 3}), ["train.epochs=7", "model.hlf.hidden=[5, 4]", "run_dir=y"]
     )
-    assert (config.train.epochs, config.model.hlf.hidden, config.run_dir) == (7, [5, 4], Path("y"))
+    assert (config.train.epochs, vars(config.model)["hlf"].hidden, config.run_dir) == (7, [5, 4], Path("y"))
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ class TorchGradients(Gradients):
         self._model.zero_gradient()
         logits = self._model.module(*batch.inputs)
         losses = weighted_losses(logits, batch.labels, batch.weights)
-        (losses.sum() / len(batch)).backward()  # type: ignore[no-untyped-call]
+        (losses.sum() / len(batch)).backward()
         self._kept.append((logits.detach(), batch.labels, batch.weights))
         if len(self._kept) == _STEPS_KEPT:
             self._sum_up()

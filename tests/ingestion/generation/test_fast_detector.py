@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -31,7 +33,7 @@ def gun(pid: int, pt: float, eta: float, number: int, *, phi: float | None = Non
     )  # fmt: skip
 
 
-def tracks_of(particles: StableParticles) -> object:
+def tracks_of(particles: StableParticles) -> Any:
     crossing = Crossing(particles, np.zeros(len(particles.pid), np.bool_), np.ones(particles.num_events, np.int64))
     return _tracks(crossing, propagate(particles), np.random.default_rng(5))
 
@@ -118,7 +120,7 @@ def test_the_energy_of_a_charged_hadron_without_a_track_becomes_neutral() -> Non
 
 
 @pytest.mark.parametrize("segments", [ECAL_SEGMENTS, HCAL_SEGMENTS])
-def test_towers_cover_the_calorimeter_once(segments: object) -> None:
+def test_towers_cover_the_calorimeter_once(segments: Any) -> None:
     rng = np.random.default_rng(6)
     eta, phi = rng.uniform(-5, 5, 5000), rng.uniform(-np.pi, np.pi, 5000)
     event = rng.integers(0, 3, 5000)

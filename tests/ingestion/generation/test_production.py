@@ -50,6 +50,7 @@ def small(events: int = 6, **changes: Any) -> SimulateSettings:
 
 def make_all(settings: SimulateSettings, folder: Path) -> list[dict[str, Any]]:
     """All files in this process, the last one first."""
+    each: Any
     for each in (*pool_of(settings), *files_of(settings)):
         (folder / each.name).parent.mkdir(parents=True, exist_ok=True)
     for part in pool_of(settings):

@@ -90,7 +90,7 @@ def test_models_differ_in_colours_and_dashes_and_have_the_same_in_each_panel(plo
     looks = []
     for axes in figure.axes[:2]:
         lines = [line for line in axes.lines if len(line.get_xdata()) > 5]
-        looks.append([(str(line.get_color()), str(line._dash_pattern)) for line in lines])
+        looks.append([(str(line.get_color()), str(vars(line)["_dash_pattern"])) for line in lines])
     assert looks[0] == looks[1]
     assert len({colour for colour, _ in looks[0]}) == len({dashes for _, dashes in looks[0]}) == 6
 

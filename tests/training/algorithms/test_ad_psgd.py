@@ -44,7 +44,7 @@ def test_the_gradient_at_the_snapshot_is_subtracted_from_the_average_that_came_m
     ]
     np.testing.assert_allclose(found, expected, atol=1e-14)
     for rank in range(2):
-        assert watcher.algorithms[rank].staleness == {1: 2}
+        assert vars(watcher.algorithms[rank])["staleness"] == {1: 2}
         counts = watcher.algorithms[rank].counters()
         begun_received_skipped = tuple(counts[f"averages_{kind}"] for kind in ("begun", "received", "skipped"))
         assert begun_received_skipped == ((2, 0, 0) if rank else (0, 2, 0))

@@ -24,7 +24,7 @@ def test_each_architecture_is_measured_in_turn(dataset: FeatureDataset, monkeypa
     measure = candidates.measure_latency
 
     def noted(exported: OnnxClassifier, columns: Any, **chosen: Any) -> Any:
-        measured.append(exported.settings.hidden)
+        measured.append(vars(exported.settings)["hidden"])
         assert exported.classes == dataset.classes
         return measure(exported, columns, **chosen)
 

@@ -131,7 +131,7 @@ def write_mnist(folder: Path, monkeypatch: pytest.MonkeyPatch, *, packs: bool) -
         for file, content in ((part.images, images), (part.labels, labels)):
             (folder / f"{file.name}{'.gz' if packs else ''}").write_bytes(gzip.compress(content) if packs else content)
             files.append(PublicFile(file.name, f"md5:{hashlib.new('md5', content, usedforsecurity=False).hexdigest()}"))
-        parts.append(MnistPart(*files, number))
+        parts.append(MnistPart(files[0], files[1], number))
     monkeypatch.setattr(image_files, "MNIST", tuple(parts))
 
 
