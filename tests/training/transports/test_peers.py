@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from typing import Any
 
 import psutil
@@ -11,33 +10,6 @@ import pytest
 
 from training.errors import LaunchError
 from training.transports import peers
-
-TOKEN = b"t" * 32
-
-
-@pytest.mark.parametrize(
-    ("shown", "is_known"), [(TOKEN, True), (b"x" * 32, False), (TOKEN[:31], False), (b"", False)], ids=repr
-)
-def test_only_a_connection_with_the_token_is_kept(shown: bytes, is_known: bool) -> None:
-    known: list[socket.socket] = []
-    ours, theirs = socket.socketpair()
-    with theirs:
-        theirs.sendall(shown)
-        theirs.shutdown(socket.SHUT_WR)
-        peers._greet(ours, TOKEN, time.monotonic() + 5, known)
-        assert known == ([ours] if is_known else [])
-        assert (ours.fileno() == -1) == (not is_known)
-        ours.close()
-
-
-def test_a_silent_connection_delays_the_others_for_a_limited_time() -> None:
-    known: list[socket.socket] = []
-    ours, theirs = socket.socketpair()
-    started = time.monotonic()
-    with theirs:
-        peers._greet(ours, TOKEN, started + 0.05, known)
-    assert not known
-    assert time.monotonic() - started < 10
 
 
 class Interface:
