@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -396,6 +397,8 @@ def load(name: str, overrides: Sequence[str] = ()) -> LoadedConfig:
     content = read_mapping(path)
     # Before the paths are used.
     _refuse_half_characters(path, content)
+    if is_shipped(path):
+        _find_bundled_events(content)
     is_here = is_shipped(path) or path.parent.resolve() == Path.cwd()
     locate_paths(content, "" if is_here else path.parent, str(path))
     given = [read_override(each, Config) for each in overrides]
@@ -419,6 +422,20 @@ def load(name: str, overrides: Sequence[str] = ()) -> LoadedConfig:
             f"and secrets are hidden in manifests. Choose another bucket or prefix."
         )
     return LoadedConfig(config, path, content, given)
+
+
+def bundled_events() -> Path:
+    """The folder of the bundled events: `samples/` of a checkout, also without its path there; else that of a wheel."""
+    folder = ROOT / "samples"
+    if not folder.is_dir():
+        folder = Path(sys.prefix) / "share" / "hep-pipeline" / "samples"
+    return Path(folder.name) if folder == Path.cwd() / folder.name else folder
+
+
+def _find_bundled_events(content: dict[str, Any]) -> None:
+    """Replace the folder `samples` of a shipped config by that of the bundled events."""
+    for sample in content.get("samples", ()):
+        sample["files"] = [re.sub(r"^samples(?=/)", str(bundled_events()), file) for file in sample["files"]]
 
 
 def _refuse_half_characters(path: Path, content: dict[str, Any]) -> None:

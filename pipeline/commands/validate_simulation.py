@@ -11,11 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from ingestion.paths import located
-from pipeline.config import Config
+from pipeline.config import Config, bundled_events
 from pipeline.configuration.local_folder import chosen_folder
 from pipeline.errors import ConfigError, nearest
 from pipeline.run_folder import RunFolder
-from pipeline.runs.code_meaning import ROOT
 from pipeline.terminal.progress import Bar
 
 if TYPE_CHECKING:
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
 AUC_GOAL: Final = 0.60
 LOSS_GOAL: Final = 0.03
 _SEED: Final = 1
-#: The bundled files of a sample.
-_BUNDLED: Final = "samples/{}_13TeV_PU20_*.root"
 _KINDS: Final = {
     "tracks": ("pt", "eta", "z"),
     "photons": ("et", "eta"),
@@ -72,7 +69,7 @@ def validate_simulation(run_folder: RunFolder, reference: Sequence[str], out: Pa
             other = SampleSettings(
                 name=sample.name,
                 label=sample.label,
-                files=named.get(sample.name, [str(ROOT / _BUNDLED.format(sample.name))]),
+                files=named.get(sample.name, [str(bundled_events() / f"{sample.name}_13TeV_PU20_*.root")]),
             )
             (one, its), (two, others) = (_read(each, config, run_folder.say) for each in (sample, other))
             ours.append(one)

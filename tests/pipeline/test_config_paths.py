@@ -16,6 +16,7 @@ from pipeline.config import SHIPPED, Config, load_config
 from pipeline.configuration.relative_paths import PATHS
 from pipeline.configuration.sections import without_none
 from pipeline.errors import ConfigError
+from pipeline.runs.code_meaning import ROOT
 
 
 @pytest.fixture
@@ -111,3 +112,19 @@ def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, object]]
 def test_paths_in_a_shipped_config_count_from_the_current_folder() -> None:
     assert load_config("demo").run_dir == Path("runs/demo")
     assert load_config(str(SHIPPED / "demo.yaml")) == load_config("demo")
+
+
+def test_the_default_config_of_a_wheel_named_a_folder_that_was_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bundled events lie in the checkout, or where a wheel installs them, whatever the current folder is."""
+    monkeypatch.chdir(ROOT)
+    assert load_config("demo").samples[0].files == ["samples/qcd_13TeV_PU20_*.root"]
+    monkeypatch.chdir(tmp_path)
+    assert load_config("demo").samples[0].files == [str(ROOT / "samples" / "qcd_13TeV_PU20_*.root")]
+    monkeypatch.setattr("pipeline.config.ROOT", tmp_path / "site-packages")
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
+    assert load_config("demo").samples[0].files == [
+        str(tmp_path / "share" / "hep-pipeline" / "samples" / "qcd_13TeV_PU20_*.root")
+    ]
+    assert load_config("simulated").samples[0].files == ["simulate://qcd"]

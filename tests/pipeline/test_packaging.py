@@ -35,13 +35,18 @@ def tracked_files() -> set[str]:
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="only a checkout says which files belong to the project")
 def test_the_wheel_holds_every_file_of_the_packages(tmp_path: Path) -> None:
     files = tracked_files()
-    for name in [*files, "pyproject.toml", "README.md"]:
+    samples = [f"samples/{path.name}" for path in (ROOT / "samples").glob("*.root")]
+    for name in [*files, *samples, "pyproject.toml", "README.md"]:
         (tmp_path / "copy" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / "copy" / name)
     subprocess.run([sys.executable, "-c", BUILD, str(tmp_path)], cwd=tmp_path / "copy", check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}
+    shared = {name for name in packed if "/share/hep-pipeline/" in name}
+    # The default config reads them.
+    assert sorted(name.partition("hep-pipeline/")[2] for name in shared) == sorted(samples)
+    packed -= shared
     assert packed == files
     assert {f"{package}/py.typed" for package in PACKAGES} <= packed
     assert {
