@@ -55,7 +55,7 @@ EVERYWHERE: Final = {
     "Arrow": Row(("ARROW_*", "PYARROW_*", "HDF5_*"), kept=("ARROW_LIBHDFS_DIR",)),
     "Pythia": Row(("PYTHIA8*",)),
     "PySpark": Row(("PYSPARK_*",)),
-    "the command line": Row(("_TYPER_*", "TYPER_*", "PYDANTIC_*")),
+    "the command line": Row(("_TYPER_*", "TYPER_*", "PYDANTIC_*"), kept=("_TYPER_COMPLETE*",)),
 }
 #: What Spark ignores where its master is `local`; on a cluster the settings of the site count.
 LOCAL_SPARK: Final = {

@@ -26,7 +26,7 @@ print(json.dumps([sys.argv, sys.flags.optimize, sys.path[:2], sys.getfilesysteme
         *("HOME", "PATH", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "JAVA_HOME", "CUDA_VISIBLE_DEVICES", "https_proxy"),
         *("AWS_SECRET_ACCESS_KEY", "KRB5CCNAME", "X509_USER_PROXY", "XRD_REQUESTTIMEOUT", "FSSPEC_S3_ANON", "NO_COLOR"),
         *("OMPI_MCA_btl", "UCX_TLS", "SLURM_JOB_ID", "MLFLOW_TRACKING_URI", "HEP_PIPELINE_SET", "PYTHONUNBUFFERED"),
-        *("SSL_CERT_FILE", "NUMBA_CACHE_DIR", "MPLCONFIGDIR", "MY_TOKEN"),
+        *("SSL_CERT_FILE", "NUMBA_CACHE_DIR", "_TYPER_COMPLETE_ARGS", "MPLCONFIGDIR", "MY_TOKEN"),
     ],
 )  # fmt: skip
 def test_what_counts_stays(name: str) -> None:
