@@ -16,7 +16,10 @@ PATHS: Final = (
     "simulate.processes.*.file",
     "compare.workload.folder",
     "spark.executor_python",
+    "train.launcher_args.*",
 )
+#: Words that may be paths, and start nowhere.
+_WORDS: Final = ("spark.executor_python", "train.launcher_args.*")
 
 
 def locate_paths(content: Any, folder: str | Path, place: str) -> None:
@@ -31,9 +34,7 @@ def locate_paths(content: Any, folder: str | Path, place: str) -> None:
         ConfigError: A path has an unknown variable or user.
     """
     for keys in PATHS:
-        # The name of a command is no path.
-        start = "" if keys == "spark.executor_python" else folder
-        _locate(content, keys.split("."), start, f"{place}: ")
+        _locate(content, keys.split("."), "" if keys in _WORDS else folder, f"{place}: ")
 
 
 def _locate(content: Any, keys: list[str], folder: str | Path, place: str) -> None:

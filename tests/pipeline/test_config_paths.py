@@ -70,6 +70,7 @@ def test_home_and_variables_are_replaced_in_each_path_of_file_and_options(
         "simulate": {"processes": [{"name": "zz", "file": "$NIGHT.cmnd"}]},
         "compare": {"workload": {"folder": "~/mnist"}},
         "spark": {"executor_python": "~/bin/python"},
+        "train": {"launcher_args": ["--hostfile", "$NIGHT.hosts"]},
     }
     config = load_config(write(tmp_path, **content))
     assert config.run_dir == tmp_path / "runs" / "7"
@@ -78,6 +79,7 @@ def test_home_and_variables_are_replaced_in_each_path_of_file_and_options(
     assert config.simulate.processes[0].file == tmp_path / "7.cmnd"
     assert config.compare["workload"]["folder"] == "/home/ada/mnist"
     assert config.spark.executor_python == "/home/ada/bin/python"
+    assert config.train.launcher_args == ["--hostfile", "7.hosts"]
     given = load_config(write(tmp_path), ["run_dir=~/$NIGHT", "samples.0.files=[$NIGHT.root]"])
     assert (given.run_dir, given.samples[0].files) == (Path("/home/ada/7"), ["7.root"])
     for words, message in {
@@ -91,7 +93,11 @@ def test_home_and_variables_are_replaced_in_each_path_of_file_and_options(
 
 
 def test_each_path_of_the_config_is_among_them() -> None:
-    found = {prefix for prefix in PATHS if prefix.startswith("compare")} | {"storage", "spark.executor_python"}
+    found = (
+        {prefix for prefix in PATHS if prefix.startswith("compare")}
+        | {"storage", "spark.executor_python"}
+        | {"train.launcher_args.*"}
+    )
     found |= {"samples.*.files.*", *(key for key, kind in _fields(Config, "") if "Path" in str(kind))}
     assert found == {*PATHS}
 
