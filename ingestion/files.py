@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,23 +10,20 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-import xxhash
 from numpy.typing import NDArray
 
 from ingestion.baskets import basket_boundaries, chunk_edges
 from ingestion.branches import carried_numbers
+from ingestion.conflicts import content_identity, refuse_conflicts, refuse_too_many, told_apart
 from ingestion.errors import (
     BadFilesError,
-    ConflictingFilesError,
     FilesToComeError,
     IngestionError,
     MissingBranchError,
     MissingTreeError,
     NoFilesError,
     UnclosedFileError,
-    WrongBranchTypeError,
     grouped,
-    listed,
     reading,
     some,
 )
@@ -36,7 +32,7 @@ from ingestion.retrying import patiently
 from ingestion.root_format import check_header, open_root
 from ingestion.schema import ORIGIN_BRANCHES, PARTICLE_COLLECTIONS, SCALARS, WEIGHT_PREFIX
 from ingestion.settings import NO_WEIGHT, Carried, IngestSettings, OnBadFile, SampleSettings, field_branches
-from ingestion.storage import file_system, is_remote, matching, size_and_time
+from ingestion.storage import is_remote, matching, size_and_time
 from ingestion.waiting import Waiting, arrived_late, is_recent, refuse_waiting
 from ingestion.weights import generated_sum, like_weights, sign_of_a_skim
 
@@ -262,9 +258,9 @@ def inventory(
         [result for result in results if isinstance(result, BadFile)],
         [result for result in results if isinstance(result, Waiting)],
     )
-    found = found._replace(infos=_told_apart(found.infos, known or {}))
+    found = found._replace(infos=told_apart(found.infos, known or {}))
     refuse_too_many(found.bad, settings)
-    _refuse_conflicts(found.infos)
+    refuse_conflicts(found.infos)
     return found
 
 
@@ -317,19 +313,6 @@ def _is_read_alike(before: FileInfo, source: SourceFile) -> bool:
     return same_names and source.weight in weights and source.sum_of_weights in {None, *before.generated}
 
 
-def refuse_too_many(bad: Sequence[BadFile], settings: IngestSettings) -> None:
-    """Refuse more bad files than may be skipped.
-
-    Raises:
-        BadFilesError: There are more than `max_bad_files`.
-    """
-    if len(bad) > settings.max_bad_files:
-        raise BadFilesError(
-            f"{len(bad)} input files are bad, more than ingest.max_bad_files allows ({settings.max_bad_files}):\n"
-            f"{listed((each.path, each.message) for each in bad)}\nFix them, or raise ingest.max_bad_files."
-        )
-
-
 def inspect(
     source: SourceFile, settings: IngestSettings, *, size: int, modified: str, needs_particles: bool = True
 ) -> FileInfo:
@@ -350,11 +333,7 @@ def inspect(
         if kinds.get(settings.tree) not in _TREES:
             raise MissingTreeError.at(source.path, settings.tree, kinds)
         tree: Any = file[settings.tree]
-        own: dict[str, Any] = {
-            "tree": source.tree,
-            "branch_map": source.branch_map,
-            "is_unclosed": is_unclosed,
-        }
+        own: dict[str, Any] = {"tree": source.tree, "branch_map": source.branch_map, "is_unclosed": is_unclosed}
         uuid, entries = _identity(source.path, file.file.uuid), int(tree.num_entries)
         if named := source.sum_of_weights:
             own["generated"] = {named: generated_sum(file, named, source.path)}
@@ -418,72 +397,7 @@ def _words_of(field: str, settings: IngestSettings) -> str:
 
 def _identity(path: str, uuid: UUID) -> str:
     """The UUID of a file; one from its content if it has none (zeros), as in ROOT's reproducible output."""
-    return str(uuid) if uuid.int else _content_identity(path)
-
-
-def _content_identity(path: str) -> str:
-    """A UUID made of the content of a file."""
-    filesystem, name = file_system(path)
-    with filesystem.open(name, "rb") as file:
-        return str(UUID(bytes=hashlib.file_digest(file, xxhash.xxh3_128).digest()))
-
-
-def _told_apart(infos: Sequence[FileInfo], known: Mapping[str, Known]) -> list[FileInfo]:
-    """Files of one UUID and other content get identities from their content, but for the one that came first.
-
-    Programs that copy a file's header, or draw UUIDs from a clock in many processes, give them a second time.
-    """
-    by_uuid: dict[str, list[FileInfo]] = {}
-    for info in infos:
-        by_uuid.setdefault(info.uuid, []).append(info)
-    found: dict[str, str] = {}
-    for doubled in (each for each in by_uuid.values() if len(each) > 1):
-        first, *others = sorted(doubled, key=lambda info: (info.path not in known, info.modified))
-        kept = _content_identity(first.path)
-        # The same content keeps the same identity, which is refused.
-        found |= {each.path: own for each in others if (own := _content_identity(each.path)) != kept}
-    return [info._replace(uuid=found.get(info.path, info.uuid)) for info in infos]
-
-
-def _refuse_conflicts(infos: Sequence[FileInfo]) -> None:
-    """Refuse the same file twice, and files of which some hold what others lack."""
-    seen: dict[str, FileInfo] = {}
-    for info in infos:
-        first = seen.setdefault(info.uuid, info)
-        if first is not info:
-            raise ConflictingFilesError(
-                f"the same ROOT file (UUID {info.uuid}) is listed twice: {first.place} and {info.place}. "
-                f"Its events would be counted twice; keep one of the two."
-            )
-    # What a file without entries lacks is not missed.
-    infos = [info for info in infos if info.entries]
-    for label in {info.label for info in infos}:
-        of_class = [info for info in infos if info.label == label and info.weight != NO_WEIGHT]
-        if mixed := _mixed(of_class, lambda info: not info.weight):
-            raise ConflictingFilesError(
-                f"{mixed[0]} has weights of a generator, {mixed[1]} has no branch '{_DEFAULT_WEIGHT}': its "
-                f"events of weight 1 would stand beside them. State the weight of its sample: `weight:` a branch, or "
-                f"`weight: none` if each of its events counts 1."
-            )
-    if mixed := _mixed(infos, lambda info: info.lacks_particles):
-        raise ConflictingFilesError(
-            f"{mixed[0]} has tracks, photons and neutral hadrons, {mixed[1]} has none: isolations of its leptons would "
-            f"all be 0, which tells the files apart. Take one of the two kinds out of the samples."
-        )
-    for info in infos:
-        if info.carried != infos[0].carried:
-            raise WrongBranchTypeError(
-                f"{info.place} has {info.carried}, {infos[0].place} has {infos[0].carried}; the branches of "
-                f"ingest.carry must have one type. Take one out of it, or convert the files."
-            )
-
-
-def _mixed(infos: Iterable[FileInfo], lacks: Callable[[FileInfo], bool]) -> tuple[str, str] | None:
-    """The places of a file that has something, and of one that lacks it, if there are both."""
-    first: dict[bool, FileInfo] = {}
-    for info in infos:
-        first.setdefault(lacks(info), info)
-    return (first[False].place, first[True].place) if len(first) == 2 else None
+    return str(uuid) if uuid.int else content_identity(path)
 
 
 def _kind_of(numbers: NDArray[Any], column: str) -> str:

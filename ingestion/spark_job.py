@@ -18,15 +18,16 @@ import pyarrow.parquet as pq
 from pyspark import Accumulator, SparkContext
 
 from ingestion.changes import content_digest
+from ingestion.conflicts import refuse_too_many
 from ingestion.copies import UInt64s, event_keys, find_copies
 from ingestion.errors import BadFilesError, ConflictingFilesError, DamagedFileError, EmptySampleError, IngestionError
-from ingestion.files import BadFile, FileInfo, refuse_too_many
+from ingestion.files import BadFile, FileInfo
 from ingestion.reader import read_events, select_events
 from ingestion.retrying import patiently
 from ingestion.schema import events_schema
 from ingestion.settings import IngestSettings, OnBadFile, OnDuplicate, SampleSettings
 from ingestion.storage import file_digest, is_remote, link_or_copy, make_folder, new_file, place, size_and_time
-from ingestion.tally import StepCounts, total
+from ingestion.tally import StepCounts, total, unusual_content
 
 #: Columns with few different values. For the others, an attempt at a dictionary costs more than it saves.
 _WITH_DICTIONARY: Final = ["file_uuid", "origin_uuid", "sample"]
@@ -338,5 +339,6 @@ def _refuse_empty(
             cause = f"no file of it can be read; the first: {skipped[0]}"
         raise EmptySampleError(
             f"sample '{sample}': {cause}. Its cutflow:\n{cutflow}\n"
-            f"Check its files and the thresholds under ingest: in the config."
+            f"{''.join(f'{words} ' for words in unusual_content({sample: counter}))}"
+            f"Check its files and the thresholds under ingest: in the config (GeV)."
         )

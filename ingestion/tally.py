@@ -83,13 +83,15 @@ def unusual_content(samples: Mapping[str, Mapping[str, int]]) -> list[str]:
                 f"{counts['rejected_nonfinite']} events of {name} rejected: {branches} not finite. If lists are padded "
                 f"with NaN, set the counts (such as `jets.count`) in ingest.branch_map."
             )
-    no_tags = [name for name, each in samples.items() if each["events"] >= _ENOUGH_EVENTS and not each[TAGGED_JETS]]
+    no_tags = [
+        name for name, each in samples.items() if each["events"] >= _ENOUGH_EVENTS and not each.get(TAGGED_JETS, 1)
+    ]
     if no_tags:
         found.append(
             f"No jet of {', '.join(no_tags)} has a b-tag: the branch is 0 everywhere. Map the one that is set as "
             f"`jets.btag` in ingest.branch_map, or do not train on num_bjets."
         )
-    large = [name for name, each in samples.items() if 2 * each[LARGE_MOMENTA] > each["events"]]
+    large = [name for name, each in samples.items() if 2 * each.get(LARGE_MOMENTA, 0) > each["events"]]
     if large:
         found.append(
             f"Most momenta of leptons or jets of {', '.join(large)} are above 1000 GeV: are they in MeV? GeV is needed."

@@ -26,7 +26,7 @@ def load_test(run_folder: RunFolder, folder: Path, num_events: int, *, seed: int
         RunFolderError: The folder is not empty or cannot be written.
         IngestionError: A file of the config cannot be read.
     """
-    from ingestion.errors import EmptySampleError
+    from ingestion.errors import EmptySampleError, grouped
     from ingestion.files import found_files
     from ingestion.load_test import write_load_test
 
@@ -40,8 +40,8 @@ def load_test(run_folder: RunFolder, folder: Path, num_events: int, *, seed: int
     if in_use:
         raise RunFolderError(f"{folder} is not empty. Choose a new folder, so that files of two samples do not mix.")
     found = found_files(config.samples, config.ingest, run_folder.say, needs_particles=config.features.particles)
-    for bad in found.bad:
-        run_folder.say(f"skipped: {bad.message}")
+    for words in grouped((bad.path, bad.message) for bad in found.bad):
+        run_folder.say(f"skipped: {words}")
     readable = {info.sample for info in found.infos}
     for sample in config.samples:
         if sample.name not in readable:

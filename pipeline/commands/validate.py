@@ -9,8 +9,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import InitErrorDetails
 from rich.console import Console
 
-from ingestion.errors import EmptySampleError
+from ingestion.errors import EmptySampleError, grouped
 from ingestion.files import found_files
+from ingestion.tally import unclosed_files
 from ingestion.weights import weight_notes
 from pipeline.config import Config, simulated_processes
 from pipeline.configuration.mistakes import explain
@@ -48,9 +49,9 @@ def validate(config: Config, console: Console, *, features: Version | None = Non
             found = found_files(there, config.ingest, said.append, on_file=bar, needs_particles=particles)
     finally:
         yield from said
-    yield from (f"would be skipped: {each.message}" for each in found.bad)
+    yield from (f"would be skipped: {words}" for words in grouped((each.path, each.message) for each in found.bad))
     files, samples = [info._asdict() for info in found.infos], [sample.model_dump() for sample in there]
-    yield from (f"note: {words}" for words in weight_notes(files, samples))
+    yield from (f"note: {words}" for words in (*weight_notes(files, samples), *unclosed_files(files)))
     for sample in config.samples:
         if sample in to_come:
             yield f"{sample.name}: made by simulate, class {config.classes[sample.label]}"

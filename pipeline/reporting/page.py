@@ -11,6 +11,7 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from ingestion.tally import unusual_content
 from ingestion.weights import weight_notes
 from models.evaluation.intervals import Efficiency
 from pipeline.configuration.yaml_text import write_yaml
@@ -184,6 +185,7 @@ def warnings(versions: Mapping[str, Version]) -> list[str]:
     if copies:
         found.append(f"{copies} events are copies of others in the input files and were left out.")
     found += weight_notes(ingest["inputs"], features["config"]["samples"], ingest["counters"]["bad_files"])
+    found += unusual_content(ingest["counters"]["samples"])
     found += uncertain_mixtures(features["config"])
     bad = len(ingest["counters"]["bad_files"])
     if bad:

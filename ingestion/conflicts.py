@@ -1,0 +1,93 @@
+"""Which files are one, cannot be read together, or are too many bad ones; they are those of `ingestion.files`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+import xxhash
+
+from ingestion.errors import BadFilesError, ConflictingFilesError, WrongBranchTypeError, listed
+from ingestion.schema import SCALARS
+from ingestion.settings import NO_WEIGHT, IngestSettings
+from ingestion.storage import file_system
+
+
+def told_apart(infos: Sequence[Any], known: Mapping[str, Any]) -> list[Any]:
+    """Files of one UUID and other content get identities from their content, but for the one that came first.
+
+    Programs that copy a file's header, or draw UUIDs from a clock in many processes, give them a second time.
+    """
+    by_uuid: dict[str, list[Any]] = {}
+    for info in infos:
+        by_uuid.setdefault(info.uuid, []).append(info)
+    found: dict[str, str] = {}
+    for doubled in (each for each in by_uuid.values() if len(each) > 1):
+        first, *others = sorted(doubled, key=lambda info: (info.path not in known, info.modified))
+        kept = content_identity(first.path)
+        # The same content keeps the same identity, which is refused.
+        found |= {each.path: own for each in others if (own := content_identity(each.path)) != kept}
+    return [info._replace(uuid=found.get(info.path, info.uuid)) for info in infos]
+
+
+def refuse_too_many(bad: Sequence[Any], settings: IngestSettings) -> None:
+    """Refuse more bad files than may be skipped.
+
+    Raises:
+        BadFilesError: There are more than `max_bad_files`.
+    """
+    if len(bad) > settings.max_bad_files:
+        raise BadFilesError(
+            f"{len(bad)} input files are bad, more than ingest.max_bad_files allows ({settings.max_bad_files}):\n"
+            f"{listed((each.path, each.message) for each in bad)}\nFix them, or raise ingest.max_bad_files."
+        )
+
+
+def refuse_conflicts(infos: Sequence[Any]) -> None:
+    """Refuse the same file twice, and files of which some hold what others lack."""
+    seen: dict[str, Any] = {}
+    for info in infos:
+        first = seen.setdefault(info.uuid, info)
+        if first is not info:
+            raise ConflictingFilesError(
+                f"the same ROOT file (UUID {info.uuid}) is listed twice: {first.place} and {info.place}. "
+                f"Its events would be counted twice; keep one of the two."
+            )
+    # What a file without entries lacks is not missed.
+    infos = [info for info in infos if info.entries]
+    for label in {info.label for info in infos}:
+        of_class = [info for info in infos if info.label == label and info.weight != NO_WEIGHT]
+        if mixed := _mixed(of_class, lambda info: not info.weight):
+            raise ConflictingFilesError(
+                f"{mixed[0]} has weights of a generator, {mixed[1]} has no branch '{SCALARS['weight'].branch}': its "
+                f"events of weight 1 would stand beside them. State the weight of its sample: `weight:` a branch, or "
+                f"`weight: none` if each of its events counts 1."
+            )
+    if mixed := _mixed(infos, lambda info: info.lacks_particles):
+        raise ConflictingFilesError(
+            f"{mixed[0]} has tracks, photons and neutral hadrons, {mixed[1]} has none: isolations of its leptons would "
+            f"all be 0, which tells the files apart. Take one of the two kinds out of the samples."
+        )
+    for info in infos:
+        if info.carried != infos[0].carried:
+            raise WrongBranchTypeError(
+                f"{info.place} has {info.carried}, {infos[0].place} has {infos[0].carried}; the branches of "
+                f"ingest.carry must have one type. Take one out of it, or convert the files."
+            )
+
+
+def content_identity(path: str) -> str:
+    """A UUID made of the content of a file."""
+    filesystem, name = file_system(path)
+    with filesystem.open(name, "rb") as file:
+        return str(UUID(bytes=hashlib.file_digest(file, xxhash.xxh3_128).digest()))
+
+
+def _mixed(infos: Iterable[Any], lacks: Callable[[Any], bool]) -> tuple[str, str] | None:
+    """The places of a file that has something, and of one that lacks it, if there are both."""
+    first: dict[bool, Any] = {}
+    for info in infos:
+        first.setdefault(lacks(info), info)
+    return (first[False].place, first[True].place) if len(first) == 2 else None
