@@ -40,7 +40,7 @@ class Door:
         return self.take(select.select(self.sockets, [], [], seconds)[0])
 
     def take(self, ready: Collection[socket.socket]) -> list[socket.socket]:
-        """Look at the sockets that can be read; returns the connections that have shown the token."""
+        """Read from some of the sockets; returns the connections that have shown the token."""
         for stranger in self._strangers.keys() & set(ready):
             self._read(stranger)
         known = []

@@ -34,7 +34,16 @@ class SparkSettings(ShellSection):
         def guarded(name: Any, text: Any) -> Any:
             return SecretStr(text) if isinstance(text, str) and holds_credential(f"{name} {text}") else text
 
-        return {name: guarded(name, text) for name, text in value.items()} if isinstance(value, dict) else value
+        if not isinstance(value, dict):
+            return value
+        found = {name: guarded(name, text) for name, text in value.items()}
+        for name, text in found.items():
+            if isinstance(text, SecretStr) and str(name).endswith("JavaOptions"):
+                raise ValueError(
+                    f"the list of processes shows {name}, so it must not hold a credential; use a property of its own, "
+                    f"such as spark.hadoop.fs.s3a.secret.key"
+                )
+        return found
 
 
 class SystematicsSettings(ShellSection):

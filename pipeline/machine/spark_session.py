@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 import tempfile
 import threading
@@ -227,8 +228,7 @@ def _start(settings: SparkSettings) -> SparkContext:
     def start() -> SparkContext:
         if SparkContext._gateway is None:
             # Otherwise PySpark reuses the JVM of an earlier context.
-            SparkContext._ensure_initialized(gateway=_start_jvm(conf))
-        # Secrets go through a connection: every user can read the command line of the JVM.
+            SparkContext._ensure_initialized(gateway=_start_jvm(conf, secrets))
         return SparkContext.getOrCreate(conf.setAll(list(secrets.items())))
 
     try:
@@ -278,16 +278,26 @@ def _environment(changes: Mapping[str, str | None]) -> Iterator[None]:
         write(before)
 
 
-def _start_jvm(conf: SparkConf) -> JavaGateway:
-    """Start the JVM like Spark; copy its output to our standard error, without known lines."""
+def _start_jvm(conf: SparkConf, secrets: Mapping[str, str]) -> JavaGateway:
+    """Start the JVM like Spark; copy its output to our standard error, without known lines.
+
+    Secrets are in a file that only this user can read: every user can read the command line of the JVM.
+    """
     from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
 
     source, sink = os.pipe()
     threading.Thread(target=pass_on, args=(source, 2), daemon=True).start()
-    try:
-        gateway: JavaGateway = launch_gateway(conf, popen_kwargs={"stderr": sink})  # type: ignore[no-untyped-call]
-    finally:
-        os.close(sink)
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:
+        for name, value in secrets.items():
+            escaped = value.replace("\\", 2 * "\\")
+            file.write(f"{name}={escaped}\n")
+        file.flush()
+        words = shlex.join(["--properties-file", file.name, "--load-spark-defaults", "pyspark-shell"])
+        try:
+            with _environment({"PYSPARK_SUBMIT_ARGS": words} if secrets else {}):
+                gateway: JavaGateway = launch_gateway(conf, popen_kwargs={"stderr": sink})  # type: ignore[no-untyped-call]
+        finally:
+            os.close(sink)
     return gateway
 
 

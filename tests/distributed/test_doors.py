@@ -71,7 +71,7 @@ def strangers(marker: str | Path) -> Iterator[set[Port]]:
 
     def come(stack: ExitStack) -> None:
         asked = began = time.monotonic()
-        # Looking at all processes takes long: those that are looked at need the core.
+        # To find all processes takes long, and the run needs the core.
         while not is_over.wait(max(0.02, 3 * (asked - began))):
             began = time.monotonic()
             family = processes_of(marker)

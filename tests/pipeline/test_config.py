@@ -191,6 +191,10 @@ def test_further_trainings_have_the_next_seeds_and_folders_of_their_own(tmp_path
             "spark.conf=my.password hush",
             "--set spark.conf=***: 'spark.conf': Input should be a valid dictionary (given: ***)",
         ),
+        (
+            "spark.conf={spark.driver.extraJavaOptions: -Dmy.password=hush}",
+            "the list of processes shows spark.driver.extraJavaOptions",
+        ),
         ("spark={conf: {my.password: [hush]}}", "--set spark=***: 'spark.conf.my.password': Input should be"),
         ("spark=password hush", "--set spark=***: 'spark': Input should be"),
         ("sprak.conf.my.password=hush", "--set sprak.conf.my.password=***: unknown key 'sprak'"),
