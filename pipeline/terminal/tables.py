@@ -63,7 +63,7 @@ def rank_table(summary: dict[str, Any]) -> Grid:
             f"{seconds.get('communicate', 0.0):.2f}",
             f"{rank['wait_seconds']:.2f}",
             *(pairs or ()),
-            *(f"{rank[name]:,}" for name in mechanisms),
+            *(f"{rank.get(name, 0):,}" for name in mechanisms),
             f"{rank['worker_val_accuracy']:.3f}",
         )
     return table
