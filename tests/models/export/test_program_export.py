@@ -22,7 +22,7 @@ from models.networks.classifier import Classifier
 from models.networks.registry import ModelName
 
 every_network = pytest.mark.parametrize("name", NAMES)
-Exported = Callable[[ModelName, torch.dtype], Path]
+Exported = Callable[[ModelName], Path]
 PROVENANCE = Provenance("some run")
 
 #: Runs a program on tensors, both from files; knows torch and nothing else.
@@ -52,23 +52,22 @@ def events_of(lengths: list[int]) -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    """The program of a network in a precision, made once: an export takes a second."""
+    """The program of a network in double precision, made once: an export takes a second."""
 
     @cache
-    def export(name: ModelName, dtype: torch.dtype) -> Path:
+    def export(name: ModelName) -> Path:
         path = tmp_path_factory.mktemp("programs") / "model.pt2"
-        export_program(made_network(name, dtype=dtype), made_spec(name), path, PROVENANCE)
+        export_program(made_network(name), made_spec(name), path, PROVENANCE)
         return path
 
     return export
 
 
 @every_network
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.slow
-def test_programs_take_any_batch_and_any_list(exported: Exported, name: ModelName, dtype: torch.dtype) -> None:
-    program = torch.export.load(exported(name, dtype)).module()
-    model = made_network(name, dtype=dtype).float()
+def test_programs_take_any_batch_and_any_list(exported: Exported, name: ModelName) -> None:
+    program = torch.export.load(exported(name)).module()
+    model = made_network(name).float()
     for lengths in ([1], [0], [3, 2], [5, 0, 801], [9] * 40):
         events = random_events(lengths, dtype=torch.float32)
         found = program(*(events[column] for column in model.inputs))
@@ -78,14 +77,14 @@ def test_programs_take_any_batch_and_any_list(exported: Exported, name: ModelNam
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["particles", "inclusive"])
 def test_a_program_does_not_grow_with_the_list_and_holds_one_gru(exported: Exported, name: ModelName) -> None:
-    targets = [str(node.target) for node in torch.export.load(exported(name, torch.float64)).graph.nodes]
+    targets = [str(node.target) for node in torch.export.load(exported(name)).graph.nodes]
     assert targets.count("aten.gru.input") == 1
 
 
 @pytest.mark.slow
 def test_a_program_runs_without_this_project(exported: Exported, tmp_path: Path) -> None:
-    model, events = made_network("inclusive", dtype=torch.float32), random_events([4, 2], dtype=torch.float32)
-    shutil.copy(exported("inclusive", torch.float32), tmp_path)
+    model, events = made_network("inclusive").float(), random_events([4, 2], dtype=torch.float32)
+    shutil.copy(exported("inclusive"), tmp_path)
     torch.save([events[column] for column in model.inputs], tmp_path / "inputs.pt")
     script = tmp_path / "script.py"
     script.write_text(WITHOUT_THIS_PROJECT)
@@ -104,7 +103,7 @@ def test_a_program_runs_without_this_project(exported: Exported, tmp_path: Path)
 @pytest.mark.slow
 @every_network
 def test_a_program_does_not_say_where_it_was_made(exported: Exported, name: ModelName) -> None:
-    path = exported(name, torch.float64)
+    path = exported(name)
     content = path.read_bytes()
     folders = [path.parent, Path(__file__).parents[3], Path(torch.__file__).parents[1]]
     assert not [folder for folder in folders if str(folder).encode() in content]
@@ -115,8 +114,8 @@ def test_a_program_does_not_say_where_it_was_made(exported: Exported, name: Mode
 def test_a_program_that_is_loaded_has_the_metadata_and_the_networks_probabilities(
     exported: Exported, name: ModelName
 ) -> None:
-    model = made_network(name, dtype=torch.float32)
-    found = ProgramClassifier(exported(name, torch.float32))
+    model = made_network(name).float()
+    found = ProgramClassifier(exported(name))
     assert found.metadata == metadata(made_spec(name), model.inputs, PROVENANCE)
     assert found.metadata["run_id"] == "some run"
     columns = events_of([3, 0, 801])
