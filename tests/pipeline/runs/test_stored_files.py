@@ -41,6 +41,7 @@ from training.readers.skew import kinds_of_rows
 pytestmark = pytest.mark.slow
 
 NAMES = ("qcd", "ttbar", "wjets")
+CLASSES = ["QCD", "ttbar", "W+jets"]
 STAGES = ("ingest", "features")
 
 
@@ -81,7 +82,7 @@ class Site:
             {"name": name, "label": label, "files": [str(self.folder / "data" / f"{name}_*.root")]}
             for label, name in enumerate(NAMES)
         ]
-        content = {"run_dir": str(self.folder / name), "storage": storage, "samples": samples}
+        content = {"run_dir": str(self.folder / name), "storage": storage, "samples": samples, "classes": CLASSES}
         path = self.folder / f"{name}.yaml"
         path.write_text(write_yaml({**content, "features": {"feed_workers": 2}, **changes}))
         return path
