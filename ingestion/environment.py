@@ -43,9 +43,11 @@ EVERYWHERE: Final = {
     # Java names no file with letters that the locale lacks.
     "the locale": Row(("LANG", "LANGUAGE", "LC_*")),
     "matplotlib": Row(("MPLBACKEND", "MATPLOTLIBRC", "SOURCE_DATE_EPOCH")),
-    # `train.threads` is the number of threads.
+    # `train.threads` is the number of threads. A site that names the processor for OpenBLAS has a reason: some builds
+    # compute wrong numbers on processors that they take for others.
     "OpenMP, BLAS": Row(
-        ("OMP_*", "GOMP_*", "KMP_*", "MKL_*", "OPENBLAS_*", "GOTO_*", "BLIS_*", "VECLIB_*", "NUMEXPR_*", "LIBOMP*")
+        ("OMP_*", "GOMP_*", "KMP_*", "MKL_*", "OPENBLAS_*", "GOTO_*", "BLIS_*", "VECLIB_*", "NUMEXPR_*", "LIBOMP*"),
+        kept=("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"),
     ),
     "numba": Row(("NUMBA_*",), kept=("NUMBA_CACHE_DIR",)),
     "numpy, scipy, pandas": Row(("NPY_*", "NUMPY_*", "SCIPY_*", "SKLEARN_*", "JOBLIB_*", "LOKY_*", "PANDAS_*")),

@@ -27,7 +27,7 @@ from ingestion.errors import (
     reading,
     some,
 )
-from ingestion.layout import Names, sources_of
+from ingestion.layout import BranchNames, sources_of
 from ingestion.retrying import patiently
 from ingestion.root_format import check_header, open_root
 from ingestion.schema import ORIGIN_BRANCHES, PARTICLE_COLLECTIONS, SCALARS, WEIGHT_PREFIX
@@ -342,7 +342,7 @@ def inspect(
         if not entries:
             # What it lacks is not missed: a Snapshot that nothing passes may have no branches.
             return FileInfo(*stamp, (), False, (0,), weight=source.weight or _DEFAULT_WEIGHT, **own)
-        names = Names(tree, source.path)
+        names = BranchNames(tree, source.path)
         if not source.needs_weight and Carried.of_weight(source.weight or _DEFAULT_WEIGHT).branch not in names:
             source = source._replace(weight=NO_WEIGHT)
         missing = _refuse_missing(source, settings, names, needs_particles)
@@ -367,7 +367,7 @@ def inspect(
 
 
 def _refuse_missing(
-    source: SourceFile, settings: IngestSettings, branches: Names, needs_particles: bool
+    source: SourceFile, settings: IngestSettings, branches: BranchNames, needs_particles: bool
 ) -> tuple[str, ...]:
     """The fields that the branches of a file may lack, and do; other missing branches are an error."""
     wanted = field_branches(settings.branch_map) | {name: each.branch for name, each in settings.carried.items()}

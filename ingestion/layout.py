@@ -27,7 +27,7 @@ _SEPARATORS: Final = re.compile(r"[./_]+")
 _COUNTERS: Final = ("n{}", "num{}", "numberof{}", "{}n", "{}num", "{}size", "{}count", "{}multiplicity")
 
 
-class Source(NamedTuple):
+class Branch(NamedTuple):
     """A branch of an open tree (or a field of an RNTuple), or one leaf of a branch that is a list of leaves."""
 
     path: str
@@ -72,7 +72,7 @@ class Source(NamedTuple):
         return self.of(found)
 
 
-class Names(Mapping[str, Source]):
+class BranchNames(Mapping[str, Branch]):
     """The sources in an open tree by name: the full path, else the last part of it, else with `_` for `.` and `/`.
 
     RDataFrame's Snapshot writes `Jet_PT` for `Jet.PT`, and objects have paths such as `electron/PT`.
@@ -81,7 +81,7 @@ class Names(Mapping[str, Source]):
     def __init__(self, tree: Any, file: str) -> None:
         """Index the branches of a tree of a file."""
         self._file = file
-        self._levels: tuple[dict[str, dict[tuple[int, str], Source]], ...] = ({}, {}, {})
+        self._levels: tuple[dict[str, dict[tuple[int, str], Branch]], ...] = ({}, {}, {})
         for source in _sources(tree):
             short = source.path.rpartition("/")[2]
             for level, names in zip(
@@ -92,7 +92,7 @@ class Names(Mapping[str, Source]):
                 for name in names:
                     level.setdefault(name, {})[id(source.branch), source.leaf] = source
 
-    def __getitem__(self, name: str) -> Source:
+    def __getitem__(self, name: str) -> Branch:
         """The source of a name.
 
         Raises:
@@ -126,19 +126,21 @@ class Names(Mapping[str, Source]):
         return len(self._levels[0])
 
 
-def _sources(tree: Any) -> Iterator[Source]:
+def _sources(tree: Any) -> Iterator[Branch]:
     for path, branch in tree.iteritems(recursive=True, full_paths=True):
-        yield Source(path, branch)
+        yield Branch(path, branch)
         leaves = [] if isinstance(branch, RField) else branch.member("fLeaves")
         if len(leaves) > 1:
-            yield from (Source(f"{path}/{leaf.member('fName')}", branch, leaf.member("fName")) for leaf in leaves)
+            yield from (Branch(f"{path}/{leaf.member('fName')}", branch, leaf.member("fName")) for leaf in leaves)
 
 
 def _plain(name: str) -> str:
     return _SEPARATORS.sub("_", name).strip("_")
 
 
-def sources_of(names: Names, wanted: Mapping[str, str], branch_map: Mapping[str, str], file: str) -> dict[str, Source]:
+def sources_of(
+    names: BranchNames, wanted: Mapping[str, str], branch_map: Mapping[str, str], file: str
+) -> dict[str, Branch]:
     """Where each field is read from, and the counter of each collection (`jets.count`) that needs one.
 
     Args:
@@ -181,7 +183,7 @@ def is_fixed(array: ak.Array) -> bool:
     return isinstance(array.type.content, ak.types.RegularType)
 
 
-def _usual_counter(names: Names, sources: Sequence[Source], file: str, key: str, size: int) -> str:
+def _usual_counter(names: BranchNames, sources: Sequence[Branch], file: str, key: str, size: int) -> str:
     """The one branch with a usual name of a counter, of arrays that begin alike: `nJet` or `Jet_size` of `Jet_PT`."""
     forms = zip(*(_squeezed(source.path) for source in sources), strict=True)
     # Of `Jet_PT`, `Jet_Eta` and so on this is `Jet`.

@@ -17,7 +17,7 @@ from ingestion.baskets import piece_edges
 from ingestion.branches import BranchPlace, carried_numbers, event_numbers, exactly, first_numbers, list_numbers
 from ingestion.errors import DamagedFileError, WrongBranchTypeError, reading
 from ingestion.files import FileInfo
-from ingestion.layout import FILLED, Names, Source, is_fixed, sources_of
+from ingestion.layout import FILLED, Branch, BranchNames, is_fixed, sources_of
 from ingestion.root_format import open_root
 from ingestion.schema import (
     COLLECTIONS,
@@ -98,7 +98,7 @@ def read_events(info: FileInfo, settings: IngestSettings, *, start: int, stop: i
     with file:
         with reading(info.path, "its baskets' index"):
             tree = file[settings.tree]
-            sources = sources_of(Names(tree, info.path), wanted, settings.branch_map, info.path)
+            sources = sources_of(BranchNames(tree, info.path), wanted, settings.branch_map, info.path)
             # Several numbers of one list, and several leaves, are one branch.
             branches = {id(source.branch): source._replace(leaf="") for source in sources.values()}
             edges = piece_edges([source.branch for source in branches.values()], start, stop)
@@ -124,7 +124,7 @@ def _origin(arrays: dict[str, ak.Array], info: FileInfo, entries: NDArray[np.int
 
 def _raw_events(
     arrays: dict[str, ak.Array],
-    sources: dict[str, Source],
+    sources: dict[str, Branch],
     info: FileInfo,
     settings: IngestSettings,
     first: int,

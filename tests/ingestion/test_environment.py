@@ -70,7 +70,7 @@ def test_a_program_on_another_host_starts_as_on_this_one(tmp_path: Path) -> None
         "PYTHONUTF8": "0",
         "LC_ALL": "C",
         "NUMBA_DISABLE_JIT": "1",
-        "OPENBLAS_CORETYPE": "X",
+        "NUMEXPR_MAX_THREADS": "X",
     }
     argv, optimize, start, encoding, env = run_program(tmp_path, {**own, **foreign})
     assert argv == [str(tmp_path / "probe.py"), "a b"]
@@ -78,7 +78,7 @@ def test_a_program_on_another_host_starts_as_on_this_one(tmp_path: Path) -> None
     assert isinstance(env, dict)
     assert own.items() <= env.items()
     assert env["LC_ALL"] == "C.UTF-8"
-    assert not {"PYTHONOPTIMIZE", "NUMBA_DISABLE_JIT", "OPENBLAS_CORETYPE"} & env.keys()
+    assert not {"PYTHONOPTIMIZE", "NUMBA_DISABLE_JIT", "NUMEXPR_MAX_THREADS"} & env.keys()
 
 
 @pytest.mark.parametrize("way", [["-m", "pipeline"], [str(ROOT / "hep_pipeline.py")]])

@@ -23,7 +23,7 @@ from ingestion.errors import (
     WrongBranchTypeError,
 )
 from ingestion.files import Inventory, expand, inventory
-from ingestion.layout import Names, sources_of
+from ingestion.layout import BranchNames, sources_of
 from ingestion.reader import Selection, read_events, select_events
 from ingestion.settings import IngestSettings, SampleSettings
 from ingestion.tally import unclosed_files, unusual_content
@@ -188,8 +188,8 @@ def test_names_of_a_snapshot_need_no_map(tmp_path: Path) -> None:
     assert table["electrons"].to_pylist() == [event["electrons"] for event in EVENTS]
 
 
-def names_of(file: str) -> Names:
-    return Names(uproot.open({DATA / file: "Delphes"}), file)
+def names_of(file: str) -> BranchNames:
+    return BranchNames(uproot.open({DATA / file: "Delphes"}), file)
 
 
 @pytest.mark.parametrize(

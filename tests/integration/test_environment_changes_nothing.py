@@ -31,7 +31,6 @@ HOSTILE = {
     "OMPI_MCA_pml": "of_another_mpi",
     "OMP_NUM_THREADS": "3",
     "OPAL_PREFIX": "/no/mpi",
-    "OPENBLAS_CORETYPE": "Prescott",
     "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "none",
     "PYSPARK_DRIVER_PYTHON": "jupyter",
     "PYSPARK_PYTHON": "python2",
