@@ -250,8 +250,8 @@ def _variables(settings: SparkSettings, home: Path) -> dict[str, str | None]:
         "SPARK_HOME": str(home),
     }
     if settings.master.startswith("local"):
-        # A host name may have no address.
-        here = {"SPARK_CONF_DIR": str(_LOG_SETTINGS.parent), "SPARK_LOCAL_IP": "127.0.0.1"}
+        # A host name may have no address. Without SPARK_CONF_DIR, Spark's folder is that of pyspark, which has none.
+        here = {"SPARK_LOCAL_IP": "127.0.0.1"}
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
         return dict.fromkeys(ignored(LOCAL_SPARK, os.environ)) | changes | here | {"PYTHONPATH": path}
     if site := os.environ.get("SPARK_HOME"):
