@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Generator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -59,9 +59,9 @@ class SimNetwork:
         self.sums_until = 0.0
         """Time at which the last sum beside the computation ends; they follow each other."""
         self._meetings: dict[int, Meeting] = {}
-        #: By sender, receiver, and number of the exchange between them.
-        self._mail: dict[tuple[int, int, int], _Message] = {}
-        self._expecting: dict[tuple[int, int, int], VirtualTask] = {}
+        #: By sender and receiver, which begin and end their exchanges in the same order.
+        self._mail: defaultdict[tuple[int, int], deque[_Message]] = defaultdict(deque)
+        self._expecting: dict[tuple[int, int], VirtualTask] = {}
 
     def transports(self) -> list[SimTransport]:
         """One transport for each worker."""
@@ -113,11 +113,11 @@ class SimNetwork:
             return self.tree_seconds(0), None
         return self.tree_seconds(vectors[0].nbytes), vectors[0].copy()
 
-    def post(self, sender: int, receiver: int, number: int, vector: Vector) -> None:
+    def post(self, sender: int, receiver: int, vector: Vector) -> None:
         """Send the message of an exchange; it arrives after its time on the network."""
         arrival = self.cards.arrival(self.clock.now, sender, receiver, vector.nbytes)
-        key = (sender, receiver, number)
-        self._mail[key] = _Message(self.clock.now, arrival, vector.copy())
+        key = (sender, receiver)
+        self._mail[key].append(_Message(self.clock.now, arrival, vector.copy()))
         waiting = self._expecting.pop(key, None)
         if waiting is not None:
             self.clock.at(arrival, waiting.resume)
@@ -149,19 +149,19 @@ class SimNetwork:
         now = self.clock.now
         return self.clock.sleep(self.cards.arrival(now, sender, receiver, nbytes, round_trips=2) - now)
 
-    async def fetch(self, sender: int, receiver: int, number: int) -> tuple[Vector, float]:
-        """Wait for the message of an exchange; returns it, and the time until it was sent [s]."""
-        key = (sender, receiver, number)
+    async def fetch(self, sender: int, receiver: int) -> tuple[Vector, float]:
+        """Wait for the message of the next exchange; returns it, and the time until it was sent [s]."""
+        key = (sender, receiver)
         started = self.clock.now
 
         def expect(task: VirtualTask) -> None:
-            if key in self._mail:
-                self.clock.at(max(self._mail[key].arrival, self.clock.now), task.resume)
+            if self._mail[key]:
+                self.clock.at(max(self._mail[key][0].arrival, self.clock.now), task.resume)
             else:
                 self._expecting[key] = task
 
         await suspend(expect)
-        message = self._mail.pop(key)
+        message = self._mail[key].popleft()
         return message.vector, max(0.0, message.sent - started)
 
 
@@ -178,8 +178,6 @@ class SimTransport(Transport):
         self.rank = rank
         self.world_size = network.world_size
         self._sums = self._centres = 0
-        #: Number of exchanges with each neighbour. Both begin the same ones in the same order.
-        self._exchanges: Counter[int] = Counter()
 
     @override
     async def all_reduce_sum(self, vector: Vector) -> None:
@@ -205,16 +203,14 @@ class SimTransport(Transport):
 
     @override
     def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
-        self._exchanges.update(neighbours)
-        numbers = {neighbour: self._exchanges[neighbour] for neighbour in neighbours}
-        for neighbour, number in numbers.items():
-            self._network.post(self.rank, neighbour, number, vector)
-        return self._receive(numbers)
+        for neighbour in neighbours:
+            self._network.post(self.rank, neighbour, vector)
+        return self._receive(neighbours)
 
-    async def _receive(self, numbers: Mapping[int, int]) -> list[Vector]:
+    async def _receive(self, neighbours: Sequence[int]) -> list[Vector]:
         found = []
-        for neighbour, number in numbers.items():
-            vector, waited = await self._network.fetch(neighbour, self.rank, number)
+        for neighbour in neighbours:
+            vector, waited = await self._network.fetch(neighbour, self.rank)
             self.waited += waited
             found.append(vector)
         return found
