@@ -86,6 +86,6 @@ def test_a_lost_agent_is_replaced_a_lost_driver_leaves_none_and_the_run_continue
     assert found["best_val_accuracy"] > 0.9
     first, second = records(out)
     assert [record["epoch"] for record in first] == list(range(EPOCHS))
-    assert all(record["cycles"] > 0 and record["cycle_bytes_broadcast"] > 0 for record in first)
-    assert sum(record["contributions"] for record in second) > 0
+    assert all(record["all_cycles"] > 0 and record["cycle_bytes_broadcast"] > 0 for record in first)
+    assert sum(record["cycles"] for record in second) > 0
     assert not agents_of(run_dir)

@@ -86,7 +86,7 @@ class EpochEnds:
         """
         with self._log.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"epoch": ledger.epoch, **cycle._asdict()}) + "\n")
-        self._cycles.update({"cycles": 1, **{f"cycle_{name}": getattr(cycle, name) for name in _OF_CYCLES}})
+        self._cycles.update({"all_cycles": 1, **{f"cycle_{name}": getattr(cycle, name) for name in _OF_CYCLES}})
         every = self._settings.checkpoint_steps
         # The last epoch ends with the run, when the joint model contains the last steps.
         if ledger.epoch_is_over and not ledger.is_done:

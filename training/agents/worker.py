@@ -44,11 +44,13 @@ class PulledWorker(Algorithm):
         self._steps = [0] * len(joint)
         self._squares = [0.0] * len(joint)
         self._host = self.model.empty()
-        self._contributions = self._replaced = self._received = 0
+        self._replaced = self._received = 0
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
         form, alpha = self._settings.form, self._settings.alpha_at(min(self._cycles))
+        if form != "replacement":
+            self.acted["pulls"] += alpha > 0
         if form == "displacement":
             displace(self._local, self._projected, alpha)
         if await self.has_gradient(compute_gradient, num_samples):
@@ -69,7 +71,7 @@ class PulledWorker(Algorithm):
             self._local[where] = self._projected[where]
             self._replaced += 1
         self._steps[shard] = 0
-        self._contributions += 1
+        self.acted["cycles"] += 1
         return message
 
     def install(self, message: Install) -> None:
@@ -89,9 +91,4 @@ class PulledWorker(Algorithm):
 
     @override
     def counters(self) -> Counters:
-        return {
-            **super().counters(),
-            "contributions": self._contributions,
-            "shards_replaced": self._replaced,
-            "bytes_received": self._received,
-        }
+        return {**super().counters(), "shards_replaced": self._replaced, "bytes_received": self._received}

@@ -56,8 +56,8 @@ class Account:
         self._earlier: Counters = {}
         self._sums = Sums()
         self.steps = 0
-        self.checkpoints = 0
-        """Number of checkpoints within epochs since the start."""
+        self.own: Counters = {}
+        """What the training loop itself counted since the start."""
 
     def begin(self) -> None:
         """Begin an epoch now."""
@@ -82,7 +82,7 @@ class Account:
         return record_of(self.steps, sums, meter.seconds, nbytes=meter.bytes, counted=counted) | rate
 
     def _counters(self) -> Counters:
-        return {**self._algorithm.counters(), "checkpoints": self.checkpoints}
+        return {**self._algorithm.counters(), **self.own}
 
     def _counted(self, now: Counters) -> Counters:
         """What the algorithm counted in the epoch; histograms with their numbers as text, as in JSON."""

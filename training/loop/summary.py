@@ -119,11 +119,11 @@ def _cycles(ranks: list[list[Record]]) -> Record:
         return {}
     sums = {
         name: sum(record[name] for record in history)
-        for name in ("cycles", "cycle_seconds", "cycle_bytes_reduced", "cycle_bytes_broadcast")
+        for name in ("all_cycles", "cycle_seconds", "cycle_bytes_reduced", "cycle_bytes_broadcast")
     }
     return {
-        "cycles": sums["cycles"],
-        "mean_cycle_seconds": sums["cycle_seconds"] / max(sums["cycles"], 1),
+        "cycles": sums["all_cycles"],
+        "mean_cycle_seconds": sums["cycle_seconds"] / max(sums["all_cycles"], 1),
         "bytes_reduced": sums["cycle_bytes_reduced"],
         "bytes_broadcast": sums["cycle_bytes_broadcast"],
         "utilisation": utilisation([record for records in ranks for record in records]),

@@ -70,6 +70,8 @@ class Trainer:
         self._meter = meter
         self._files = files
         self._account = Account(work, algorithm, meter)
+        if files.keeps_checkpoints:
+            self._account.own["checkpoints"] = 0
         self._progress = ProgressReport(on_progress, self._account, meter, settings.epochs, self._num_rows)
         self._clock = SampleClock(settings)
         self._rate_is_constant = settings.schedule.is_constant
@@ -290,7 +292,7 @@ class Trainer:
         if not self._files.keeps_checkpoints:
             return
         self._meter.doing = "writing a checkpoint"
-        self._account.checkpoints += position[1] > 0
+        self._account.own["checkpoints"] += position[1] > 0
         if self._is_static:
             await self._algorithm.quiesce()
         content = await worker_state(self._work, self._algorithm) | {

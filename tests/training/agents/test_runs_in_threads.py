@@ -61,6 +61,9 @@ def test_agents_use_exactly_the_samples_of_the_run_and_learn(
     for of_cycle, of_epoch in (("bytes_reduced", "cycle_bytes_reduced"), ("seconds", "cycle_seconds")):
         assert sum(each[of_cycle] for each in log) == pytest.approx(sum(each[of_epoch] for each in first))
     assert found["cycles"] == len(log)
+    # An agent once counted no pulls, and the run said that nothing had acted.
+    assert set(found["acted"]) == {"cycles", "pulls"}
+    assert min(each[name] for name in found["acted"] for each in found["per_rank"]) > 0
     assert found["bytes_broadcast"] == sum(each["bytes_broadcast"] for each in log)
     assert 0 < found["utilisation"] <= 1
     # What the driver sees and what the agents see is the same.
@@ -179,12 +182,13 @@ def test_without_a_replacement_the_others_use_all_samples(dataset: FeatureDatase
 
 
 @pytest.mark.parametrize(
-    ("chosen", "words"), [("stop", "on_rank_loss is stop"), ("restart", "Raise train.max_restarts")]
+    ("chosen", "words"),
+    [({"on_rank_loss": "stop"}, "on_rank_loss is stop"), ({"max_restarts": 0}, "Raise train.max_restarts")],
 )
 def test_a_run_that_loses_too_many_agents_ends(
-    dataset: FeatureDataset, tmp_path: Path, chosen: str, words: str
+    dataset: FeatureDataset, tmp_path: Path, chosen: dict[str, Any], words: str
 ) -> None:
-    run = spec_of(dataset, tmp_path / "out", on_rank_loss=chosen, max_restarts=0)
+    run = spec_of(dataset, tmp_path / "out", **chosen)
     with pytest.raises(LaunchError, match=words):
         train_in_threads(run, before_reduce=kill_one)
 
