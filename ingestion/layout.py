@@ -73,7 +73,7 @@ class Branch(NamedTuple):
 
 
 class BranchNames(Mapping[str, Branch]):
-    """The sources in an open tree by name: the full path, else the last part of it, else with `_` for `.` and `/`.
+    """The sources in an open tree by name: the full path, else path or last part of it with any of `.`, `/` and `_`.
 
     RDataFrame's Snapshot writes `Jet_PT` for `Jet.PT`, and objects have paths such as `electron/PT`.
     """
@@ -81,16 +81,12 @@ class BranchNames(Mapping[str, Branch]):
     def __init__(self, tree: Any, file: str) -> None:
         """Index the branches of a tree of a file."""
         self._file = file
-        self._levels: tuple[dict[str, dict[tuple[int, str], Branch]], ...] = ({}, {}, {})
+        self._by_path: dict[str, list[Branch]] = {}
+        self._by_plain_name: dict[str, list[Branch]] = {}
         for source in _sources(tree):
-            short = source.path.rpartition("/")[2]
-            for level, names in zip(
-                self._levels,
-                ({source.path}, {short, source.path.replace("/", ".")}, {_plain(source.path), _plain(short)}),
-                strict=True,
-            ):
-                for name in names:
-                    level.setdefault(name, {})[id(source.branch), source.leaf] = source
+            self._by_path.setdefault(source.path, []).append(source)
+            for name in {_plain(source.path), _plain(_short(source.path))}:
+                self._by_plain_name.setdefault(name, []).append(source)
 
     def __getitem__(self, name: str) -> Branch:
         """The source of a name.
@@ -99,16 +95,16 @@ class BranchNames(Mapping[str, Branch]):
             KeyError: There is none.
             MissingBranchError: There are several.
         """
-        for level, key in zip(self._levels, (name, name, _plain(name)), strict=True):
-            if found := list(level.get(key, {}).values()):
-                if len(found) > 1:
-                    paths = ", ".join(f"'{source.path}'" for source in found)
-                    raise MissingBranchError(
-                        f"{self._file}: '{name}' is the name of {len(found)} branches: {paths}. Give the full path of "
-                        f"one in ingest.branch_map; branches of the same path cannot be told apart."
-                    )
-                return found[0]
-        raise KeyError(name)
+        found = self._by_path.get(name) or self._by_plain_name.get(_plain(name), [])
+        if len(found) > 1:
+            paths = ", ".join(f"'{source.path}'" for source in found)
+            raise MissingBranchError(
+                f"{self._file}: '{name}' is the name of {len(found)} branches: {paths}. Give the full path of one in "
+                f"the config; branches of the same path cannot be told apart."
+            )
+        if not found:
+            raise KeyError(name)
+        return found[0]
 
     def __contains__(self, name: object) -> bool:
         """Whether a name belongs to a source."""
@@ -116,14 +112,13 @@ class BranchNames(Mapping[str, Branch]):
 
     def __iter__(self) -> Iterator[str]:
         """The shortest name of each branch that belongs to no other; the path of a leaf."""
-        for path, found in self._levels[0].items():
-            short = path.rpartition("/")[2]
-            is_unique = len(self._levels[1].get(short, ())) == 1 and not next(iter(found.values())).leaf
-            yield short if is_unique else path
+        for path, (source, *_) in self._by_path.items():
+            is_unique = len(self._by_plain_name[_plain(_short(path))]) == 1
+            yield _short(path) if is_unique and not source.leaf else path
 
     def __len__(self) -> int:
         """Number of paths."""
-        return len(self._levels[0])
+        return len(self._by_path)
 
 
 def _sources(tree: Any) -> Iterator[Branch]:
@@ -132,6 +127,10 @@ def _sources(tree: Any) -> Iterator[Branch]:
         leaves = [] if isinstance(branch, RField) else branch.member("fLeaves")
         if len(leaves) > 1:
             yield from (Branch(f"{path}/{leaf.member('fName')}", branch, leaf.member("fName")) for leaf in leaves)
+
+
+def _short(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 def _plain(name: str) -> str:
@@ -163,6 +162,7 @@ def sources_of(
             list_numbers(kind, place, None)
         elif field in ("met", "met_phi"):
             event_numbers(kind, place, None, 0)
+    _refuse_same_momenta(found, file)
     for collection in COLLECTIONS:
         own = {field: kind for field, kind in kinds.items() if field.startswith(f"{collection}.")}
         key = f"{collection}.count"
@@ -176,6 +176,19 @@ def sources_of(
                 raise MissingBranchError(f"{file}: there is no branch '{counter}' (ingest.branch_map, {key}).{near}")
             found[key] = names[counter]
     return found
+
+
+def _refuse_same_momenta(found: Mapping[str, Branch], file: str) -> None:
+    """Refuse one branch for two components of momenta, such as electrons for the muons too."""
+    seen: dict[str, str] = {}
+    for field, source in found.items():
+        if field in ("met", "met_phi") or field.partition(".")[2] in ("pt", "et", "eta", "phi"):
+            first = seen.setdefault(source.path, field)
+            if first != field:
+                raise WrongBranchTypeError(
+                    f"{file}: '{first}' and '{field}' would both be read from branch '{source.path}'. Map a branch of "
+                    f"its own for each in ingest.branch_map."
+                )
 
 
 def is_fixed(array: ak.Array) -> bool:
@@ -203,4 +216,4 @@ def _usual_counter(names: BranchNames, sources: Sequence[Branch], file: str, key
 
 def _squeezed(path: str) -> tuple[str, str]:
     """A path, and its last part, in small letters and without the kinds of separators."""
-    return _plain(path.casefold()), _plain(path.rpartition("/")[2].casefold())
+    return _plain(path.casefold()), _plain(_short(path).casefold())

@@ -45,6 +45,10 @@ Origin = tuple[Sequence[str], NDArray[np.int64]]
 
 #: Above it, azimuths are hardly in radians: they would be degrees.
 _LARGEST_AZIMUTH: Final = 4 * math.pi
+#: What to do where an integer of a candidate is none.
+_FIX: Final = (
+    "Map a branch of integers under ingest.branch_map; for b-tags by a discriminant set its threshold, ingest.min_btag."
+)
 #: Where all are above it, momenta may be in MeV [GeV].
 _LARGE_PT: Final = 1000.0
 
@@ -142,41 +146,12 @@ def _raw_events(
         if "weight" in arrays
         else np.ones(num_events)
     )
-    collections = {}
-    for name, fields in COLLECTIONS.items():
-        if info.lacks_particles and name in PARTICLE_COLLECTIONS:
-            none = {field: np.empty(0, spec.dtype) for field, spec in fields.items()}
-            collections[name] = Jagged(np.zeros(num_events + 1, np.int64), none)
-            continue
-        kinds = {field: spec.dtype for field, spec in fields.items()}
-        if is_discriminant := settings.min_btag is not None and name == "jets":
-            kinds["btag"] = "float64"
-        columns = {
-            field: list_numbers(arrays[f"{name}.{field}"], places[f"{name}.{field}"], kind)
-            for field, kind in kinds.items()
-        }
-        cut = [field for field in kinds if is_fixed(arrays[f"{name}.{field}"])]
-        # Beside lists, arrays of a fixed size have the lengths of the lists.
-        counts = next((np.diff(columns[field][0]) for field in kinds if field not in cut), None)
-        if counter := places.get(f"{name}.count"):
-            cut, counts = list(kinds), event_numbers(arrays[f"{name}.count"], counter, "int64", first)
-        if counts is not None:
-            for field in cut:
-                columns[field] = first_numbers(*columns[field], counts, places[f"{name}.{field}"], first)
-        (leader, (offsets, _)), *others = columns.items()
-        for field, (own, _) in others:
-            if not np.array_equal(own, offsets):
-                raise WrongBranchTypeError(
-                    f"{info.path}: '{name}.{leader}' and '{name}.{field}' have different numbers of candidates. "
-                    f"Map branches of one collection under ingest.branch_map."
-                )
-        collections[name] = Jagged(offsets, {field: values for field, (_, values) in columns.items()})
-        if settings.branch_map.get(f"{name}.count") == FILLED:
-            collections[name] = filled(collections[name])
-        if is_discriminant:
-            jets, btag = collections[name].fields, collections[name].fields["btag"]
-            # NaN rejects the event, as in any other feature.
-            jets["btag"] = np.where(np.isfinite(btag), btag > settings.min_btag, np.nan)
+    collections = {
+        name: _no_candidates(name, num_events)
+        if info.lacks_particles and name in PARTICLE_COLLECTIONS
+        else _collection(name, arrays, places, info.path, settings, first)
+        for name in COLLECTIONS
+    }
     carried = {
         name: carried_numbers(arrays[name], name, each, path=info.path, dtype=info.carried[name], first=first)
         * (scalars["weight"] if each.is_factor else 1)
@@ -186,6 +161,51 @@ def _raw_events(
     }
     entries = np.arange(first, last)
     return RawEvents(entries, scalars, collections, carried, _origin(arrays, info, entries))
+
+
+def _no_candidates(name: str, num_events: int) -> Jagged:
+    none = {field: np.empty(0, spec.dtype) for field, spec in COLLECTIONS[name].items()}
+    return Jagged(np.zeros(num_events + 1, np.int64), none)
+
+
+def _collection(
+    name: str,
+    arrays: Mapping[str, ak.Array],
+    places: Mapping[str, BranchPlace],
+    path: str,
+    settings: IngestSettings,
+    first: int,
+) -> Jagged:
+    """The candidates of a collection in the slots that count; the first event is entry `first`."""
+    kinds = {field: spec.dtype for field, spec in COLLECTIONS[name].items()}
+    if is_discriminant := settings.min_btag is not None and name == "jets":
+        kinds["btag"] = "float64"
+    columns = {
+        field: list_numbers(arrays[f"{name}.{field}"], places[f"{name}.{field}"], kind) for field, kind in kinds.items()
+    }
+    cut = [field for field in kinds if is_fixed(arrays[f"{name}.{field}"])]
+    # Beside lists, arrays of a fixed size have the lengths of the lists.
+    counts = next((np.diff(columns[field][0]) for field in kinds if field not in cut), None)
+    if counter := places.get(f"{name}.count"):
+        cut, counts = list(kinds), event_numbers(arrays[f"{name}.count"], counter, "int64", first)
+    if counts is not None:
+        for field in cut:
+            columns[field] = first_numbers(*columns[field], counts, places[f"{name}.{field}"], first)
+    (leader, (offsets, _)), *others = columns.items()
+    for field, (own, _) in others:
+        if not np.array_equal(own, offsets):
+            raise WrongBranchTypeError(
+                f"{path}: '{name}.{leader}' and '{name}.{field}' have different numbers of candidates. "
+                f"Map branches of one collection under ingest.branch_map."
+            )
+    found = Jagged(offsets, {field: values for field, (_, values) in columns.items()})
+    if settings.branch_map.get(f"{name}.count") == FILLED:
+        found = filled(found)
+    if is_discriminant:
+        btag = found.fields["btag"]
+        # NaN rejects the event, as in any other feature.
+        found.fields["btag"] = np.where(np.isfinite(btag), btag > settings.min_btag, np.nan)
+    return found
 
 
 def select_events(
@@ -231,17 +251,18 @@ def select_events(
 def _above_thresholds(raw: RawEvents, settings: IngestSettings) -> dict[str, Mask | bool]:
     """The candidates of each collection that are kept: those that are not at or below its threshold.
 
-    NaN is not below: it rejects the event.
+    NaN and infinity are not below: they reject the event.
     """
     thresholds = {
         "tracks": ("pt", settings.min_track_pt),
         "photons": ("et", settings.min_photon_et),
         "neutral_hadrons": ("et", settings.min_neutral_hadron_et),
     }
-    return {
-        name: ~(each.fields[thresholds[name][0]] <= thresholds[name][1]) if name in thresholds else True
-        for name, each in raw.collections.items()
-    }
+    found: dict[str, Mask | bool] = dict.fromkeys(raw.collections, True)
+    for name, (field, threshold) in thresholds.items():
+        size = raw.collections[name].fields[field]
+        found[name] = ~((size <= threshold) & np.isfinite(size))
+    return found
 
 
 def _not_finite(
@@ -275,8 +296,13 @@ def _in_range(raw: RawEvents, above: Mapping[str, Mask | bool], info: FileInfo) 
         WrongBranchTypeError: Some slots are padding, or azimuths are too large for radians.
     """
     turned = np.zeros(raw.num_events, dtype=np.bool_)
-    met = Jagged(np.arange(raw.num_events + 1), {"phi": raw.scalars["met_phi"]})
-    found = {**raw.collections, "met": met}
+    met = raw.scalars["met"]
+    if (negative := np.isfinite(met) & (met < 0)).any():
+        raise WrongBranchTypeError(
+            f"{info.path}: 'met' is {met[negative][0]:g} in entry {raw.entries[negative][0]}; no missing energy is "
+            f"negative. Map another branch under ingest.branch_map, or leave events without it out of the file."
+        )
+    found = {**raw.collections, "met": Jagged(np.arange(raw.num_events + 1), {"phi": raw.scalars["met_phi"]})}
     for name, each in found.items():
         phi = each.fields["phi"]
         is_kept = above.get(name, True)
@@ -303,15 +329,6 @@ def _in_range(raw: RawEvents, above: Mapping[str, Mask | bool], info: FileInfo) 
     return raw._replace(scalars=scalars, collections=found), turned
 
 
-def _place_of(field: str, info: FileInfo) -> BranchPlace:
-    words = f"{info.path}: '{field}'"
-    if field == "jets.btag":
-        return BranchPlace(
-            words, "For a discriminant set its threshold, ingest.min_btag; or map bits under ingest.branch_map."
-        )
-    return BranchPlace(words)
-
-
 def _events_table(raw: RawEvents, above: Mapping[str, Mask | bool], info: FileInfo, keep: Mask) -> pa.Table:
     """The kept events with the candidates above threshold, as Arrow."""
     num_kept = int(keep.sum())
@@ -332,7 +349,7 @@ def _events_table(raw: RawEvents, above: Mapping[str, Mask | bool], info: FileIn
         chosen = np.flatnonzero(kept)
         offsets = kept_offsets(jagged.offsets, kept)[np.concatenate([[True], keep])]
         fields = [
-            exactly(jagged.fields[field].take(chosen), spec.dtype, _place_of(f"{name}.{field}", info))
+            exactly(jagged.fields[field].take(chosen), spec.dtype, BranchPlace(f"{info.path}: '{name}.{field}'", _FIX))
             for field, spec in COLLECTIONS[name].items()
         ]
         kind = schema.field(name).type

@@ -77,12 +77,14 @@ def is_turned(phi: NDArray[np.float32]) -> Mask:
 
 
 def is_padding(candidates: Jagged) -> Mask:
-    """True for slots without a candidate: pT (or ET) is negative, or pT, eta and phi are one number, as 0 or 999.
+    """True for slots without a candidate: pT (or ET) is negative, or eta and phi are one number as padding has it.
 
-    Padding with NaN is not finite.
+    Then pT is the same number or 0, or the number is beyond a full turn, such as 999. NaN and infinity are none.
     """
     size, eta, phi = (candidates.fields[name] for name in ("pt" if "pt" in candidates.fields else "et", "eta", "phi"))
-    found: Mask = (size < 0) | ((size == eta) & (eta == phi))
+    found: Mask = (np.isfinite(size) & (size < 0)) | (
+        (eta == phi) & ((size == eta) | (size == 0) | (np.abs(phi) > 2 * np.pi))
+    )
     return found
 
 

@@ -117,7 +117,7 @@ def _evaluate(run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str
             events = _Events("test split", dataset.files("test"), True, *_rates_of_split(run_folder))
         for name in refuse_seen_events(found, events.files, events.keys):
             run_folder.say(
-                f"  nobody knows whether {name} was trained on these events or on copies of them; if so, the result "
+                f"  it is unknown whether {name} was trained on these events or on copies of them; if so, the result "
                 f"means nothing"
             )
         _write(run_folder, found, events, dataset, unfinished)

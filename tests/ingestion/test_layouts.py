@@ -148,6 +148,24 @@ def test_padding_in_lists_was_taken_for_degrees(tmp_path: Path, fill: float) -> 
     assert jet_pts(select(path, branch_map={"jets.count": "filled"})) == TWO_AND_ONE
 
 
+def test_padding_was_taken_for_missing_energy(tmp_path: Path) -> None:
+    path = rewritten(tmp_path / "a.root", {"MissingET_MET": np.array([20.0, -999.0], "f4")})
+    with pytest.raises(WrongBranchTypeError, match=r"'met' is -999 in entry 1; no missing energy is negative"):
+        select(path)
+
+
+@pytest.mark.parametrize(
+    ("branch_map", "words"),
+    [
+        ({"muons": "Electron"}, "'electrons.pt' and 'muons.pt' would both be read from branch 'Electron.PT'"),
+        ({"jets.phi": "Jet_Eta"}, "'jets.eta' and 'jets.phi' would both be read from branch 'Jet.Eta'"),
+    ],
+)
+def test_one_branch_for_two_momenta_is_refused(tmp_path: Path, branch_map: dict[str, str], words: str) -> None:
+    with pytest.raises(WrongBranchTypeError, match=words):
+        found(write_delphes(tmp_path / "a.root", EVENTS), IngestSettings(branch_map=branch_map))
+
+
 def test_tracks_below_the_threshold_rejected_events_for_their_infinite_eta(tmp_path: Path) -> None:
     below = [track(0.0, np.inf, 0), track(0.2, 0, 720.0), track(-999.0, -999.0, -999.0)]
     photons = [tower(0.0, np.inf, 0), tower(5.0, 0, 0)]

@@ -166,8 +166,8 @@ def test_a_scalar_where_a_list_is_needed_is_named(tmp_path: Path) -> None:
 
 def test_branches_of_different_length_are_named(tmp_path: Path) -> None:
     event = made_event(electrons=[ELECTRON], muons=[], jets=[jet(1, 2, 3)])
-    settings = IngestSettings(branch_map={"muons.pt": "Jet.PT"})
-    with pytest.raises(WrongBranchTypeError, match=r"'muons\.pt' and 'muons\.eta' have different numbers"):
+    settings = IngestSettings(branch_map={"muons.charge": "Jet.BTag"})
+    with pytest.raises(WrongBranchTypeError, match=r"'muons\.pt' and 'muons\.charge' have different numbers"):
         select(write_delphes(tmp_path / "a.root", [event]), settings)
 
 

@@ -35,9 +35,10 @@ def test_events_to_candidates_repeats_the_choice_for_each_candidate(events: list
     assert events_to_candidates(offsets, chosen).tolist() == expected
 
 
-def test_padding_is_a_negative_pt_or_one_number_in_pt_eta_and_phi() -> None:
-    momenta = [(30, 1, 2), (0, 0, 0), (-999, -999, -999), (999, 999, 999), (-1, 5, 0), (0, 1, 0), (np.nan,) * 3]
-    pt, eta, phi = np.array(momenta, np.float32).T
-    jets = Jagged(np.array([0, 7]), {"pt": pt, "eta": eta, "phi": phi})
-    assert is_padding(jets).tolist() == [False, True, True, True, True, False, False]
-    assert filled(jets).fields["pt"].tolist() == [30.0]
+def test_padding_is_a_negative_pt_or_one_number_in_eta_and_phi() -> None:
+    padded = [(0, 0, 0), (-999, -999, -999), (999, 999, 999), (-1, 5, 0), (0, -9, -9), (30, 999, 999)]
+    good = [(30, 1, 2), (0, 1, 0), (30, 1, 1), (30, 4, 4), (np.nan,) * 3, (-np.inf, 1, 2)]
+    pt, eta, phi = np.array([*padded, *good], np.float32).T
+    jets = Jagged(np.array([0, len(pt)]), {"pt": pt, "eta": eta, "phi": phi})
+    assert is_padding(jets).tolist() == [True] * len(padded) + [False] * len(good)
+    assert filled(jets).fields["pt"].tolist() == [30.0, 30.0, 30.0]
