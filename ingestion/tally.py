@@ -8,19 +8,13 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ingestion.errors import grouped
-
 #: Counter of the events of which ingest wraps an azimuth to [-pi, pi].
 WRAPPED_AZIMUTHS: Final = "events_with_wrapped_azimuths"
-
-
 #: Counters of kept events: with a jet that has a b-tag, and with momenta as large as if they were in MeV.
 TAGGED_JETS: Final = "events_with_tagged_jets"
 LARGE_MOMENTA: Final = "events_of_large_momenta"
 #: Begin of the counters of events with a number that is not finite, before the branch.
 NOT_FINITE: Final = "not_finite "
-#: Without a b-tag in as many events, no jet is expected to have one.
-_ENOUGH_EVENTS: Final = 50
 
 
 class StepCounts(NamedTuple):
@@ -66,45 +60,3 @@ def by_sample(parts: Sequence[Any]) -> dict[str, dict[str, Any]]:
         "samples": {name: each.counts for name, each in totals.items()},
         "weights": {name: each.weights for name, each in totals.items()},
     }
-
-
-def unusual_content(samples: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """Sentences about events that look as if units, padding or b-tags were not those that are read.
-
-    Args:
-        samples: Counters of ingest, by sample.
-    """
-    found = []
-    for name, counts in samples.items():
-        bad = [(key.removeprefix(NOT_FINITE), each) for key, each in counts.items() if key.startswith(NOT_FINITE)]
-        if bad:
-            branches = ", ".join(f"{branch} of {number}" for branch, number in bad)
-            found.append(
-                f"{counts['rejected_nonfinite']} events of {name} rejected: {branches} not finite. If lists are padded "
-                f"with NaN, set the counts (such as `jets.count`) in ingest.branch_map."
-            )
-    no_tags = [
-        name for name, each in samples.items() if each["events"] >= _ENOUGH_EVENTS and not each.get(TAGGED_JETS, 1)
-    ]
-    if no_tags:
-        found.append(
-            f"No jet of {', '.join(no_tags)} has a b-tag: the branch is 0 everywhere. Map the one that is set as "
-            f"`jets.btag` in ingest.branch_map, or do not train on num_bjets."
-        )
-    large = [name for name, each in samples.items() if 2 * each.get(LARGE_MOMENTA, 0) > each["events"]]
-    if large:
-        found.append(
-            f"Most momenta of leptons or jets of {', '.join(large)} are above 1000 GeV: are they in MeV? GeV is needed."
-        )
-    return found
-
-
-def unclosed_files(files: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A sentence about each kind of file that was never closed.
-
-    Args:
-        files: Input files, as the manifest of ingest holds them.
-    """
-    words = "was never closed: the job that wrote it ended before. Its {} entries up to the last save are read."
-    unclosed = [(file["path"], file["entries"]) for file in files if file["is_unclosed"]]
-    return grouped((path, f"{path} {words.format(entries)}") for path, entries in unclosed)

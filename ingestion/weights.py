@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +18,6 @@ from ingestion.errors import (
     reading,
     some,
 )
-from ingestion.settings import NO_WEIGHT
 
 Floats = NDArray[np.float64]
 
@@ -117,73 +116,3 @@ def _gaps(tree: Any) -> str | None:
                 share = float(np.mean(np.diff(numbers) > 1))
                 return f"the numbers '{name}' of its events have gaps: {100 * share:.0f} %" if share > _GAPS else ""
     return None
-
-
-def weight_notes(
-    files: Iterable[Mapping[str, Any]], samples: Iterable[Mapping[str, Any]], left_out: Iterable[Mapping[str, Any]] = ()
-) -> list[str]:
-    """Sentences about samples whose weights, or the sums of them, are probably not what the user means.
-
-    Args:
-        files: Input files, as the manifest of ingest holds them.
-        samples: Settings of the samples.
-        left_out: Files that were skipped or wait, likewise.
-    """
-    files, samples = list(files), list(samples)
-    return [*_missing_weights(files), *_skims(files, samples), *_numbers_of_other_files(samples, left_out)]
-
-
-def _missing_weights(files: Iterable[Mapping[str, Any]]) -> list[str]:
-    lacking = [file for file in files if file["entries"] and "weight" in file["missing_optional"]]
-    lacking = [file for file in lacking if file.get("weight") != NO_WEIGHT]
-    if not lacking:
-        return []
-    samples = _names(lacking)
-    named = list(dict.fromkeys(name for file in lacking for name in file.get("like_weights", ())))
-    words = f"The files of {samples} have no event weights: every event has weight 1 (`weight: none` states it)."
-    if named:
-        words = (
-            f"The files of {samples} have no branch Event.Weight: every event has weight 1. Branches named like "
-            f"weights: {some(named)}. State one under each of these samples (`weight: {named[0]}`), or `weight: none`."
-        )
-    return [words]
-
-
-def _skims(files: Sequence[Mapping[str, Any]], samples: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Sentences about samples of known cross-section that hold, or may hold, a part of the generated events."""
-    asked = {
-        each["name"] for each in samples if each["cross_section_pb"] is not None and each.get("sum_of_weights") is None
-    }
-    notes, unknown = [], []
-    for name in dict.fromkeys(file["sample"] for file in files if file["sample"] in asked):
-        found = [file.get("skim", "") for file in files if file["sample"] == name]
-        if signs := list(filter(None, found)):
-            files_of = f"; so in {len(signs)} of {len(found)} files" if len(found) > 1 else ""
-            notes.append(
-                f"Sample '{name}' looks like a skim: {signs[0]}{files_of}. Its whole cross-section goes to the events "
-                f"read. State the sum of weights of all generated events: `sum_of_weights:` a number, or a branch or "
-                f"bin in the files (Runs.genEventSumw, CountWeighted[1])."
-            )
-        elif None in found:
-            unknown.append(name)
-    if unknown:
-        notes.append(
-            f"Nothing in the files of {', '.join(unknown)} shows whether they hold all generated events; the whole "
-            f"cross-section goes to the events read. Of a skim, state `sum_of_weights`."
-        )
-    return notes
-
-
-def _numbers_of_other_files(samples: Iterable[Mapping[str, Any]], left_out: Iterable[Mapping[str, Any]]) -> list[str]:
-    stated = {each["name"] for each in samples if isinstance(each.get("sum_of_weights"), float)}
-    if not (affected := [file for file in left_out if file["sample"] in stated]):
-        return []
-    words = (
-        f"sum_of_weights of {_names(affected)} is a number for all files, and {len(affected)} of them are left out: "
-        f"weights and rates come out too small. State a branch of the files, or correct the number."
-    )
-    return [words]
-
-
-def _names(files: Iterable[Mapping[str, Any]]) -> str:
-    return ", ".join(dict.fromkeys(file["sample"] for file in files))

@@ -18,12 +18,12 @@ from features.spark_job import Unsplit, make_unsplit, track_hint
 from ingestion.copies import UInt64s
 from ingestion.errors import grouped
 from ingestion.files import found_files
+from ingestion.notes import notes
 from ingestion.paths import located
 from ingestion.settings import NO_WEIGHT, SampleSettings
 from ingestion.spark_job import ingest, keys_folder
 from ingestion.storage import footers
-from ingestion.tally import by_sample, total, unclosed_files, unusual_content
-from ingestion.weights import weight_notes
+from ingestion.tally import by_sample, total
 from models.evaluation.candidate import Candidate
 from models.evaluation.evaluation import evaluate, write_predictions
 from models.evaluation.rates import Rates
@@ -200,9 +200,7 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
         checked = found_files(
             samples, config.ingest, say, strict=True, on_file=bar, needs_particles=particles, needs_weights=has_truth
         )
-    notes = _notes(samples, run_folder.config) if has_truth else []
-    files = [info._asdict() for info in checked.infos]
-    for words in (*notes, *weight_notes(files, [each.model_dump() for each in samples])):
+    for words in _about_rates(samples, run_folder.config) if has_truth else []:
         say(f"note: {words}")
     config.refuse_load_test(any(info.is_load_test for info in checked.infos))
     with Bar(run_folder.console, "Spark", "") as bar:
@@ -223,7 +221,8 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
     ]
     kept = total(read.parts).counts["events"]
     ingested = {**by_sample(read.parts), "generated": read.generated}
-    for words in (*unclosed_files(info._asdict() for info in read.infos), *unusual_content(ingested["samples"])):
+    files = [info._asdict() for info in read.infos]
+    for words in notes(files, [each.model_dump() for each in samples], ingested["samples"]):
         say(f"note: {words}")
     known = _generated(samples, ingested, has_truth=has_truth)
     with Bar(run_folder.console, "features", "events") as bar, counted(spark, bar, kept) as done:
@@ -257,19 +256,19 @@ def _generated(
     return found
 
 
-def _notes(samples: Sequence[SampleSettings], known: Config) -> list[str]:
+def _about_rates(samples: Sequence[SampleSettings], known: Config) -> list[str]:
     """What to know about the weights and rates of new samples, beside those of the config that is known."""
     given = {each.name for each in samples}
     missing = [each.name for each in known.samples if each.name not in given]
-    notes = uncertain_mixtures(known.model_copy(update={"samples": samples}).model_dump(mode="json"))
+    found = uncertain_mixtures(known.model_copy(update={"samples": samples}).model_dump(mode="json"))
     if numbers := [each.name for each in known.samples if isinstance(each.sum_of_weights, float)]:
-        notes.append(
+        found.append(
             f"sum_of_weights of {', '.join(numbers)} is a number of other files: new files count by their events, and "
             f"there are no rates. A branch of the files (Runs.genEventSumw) would be summed over the new ones."
         )
     elif missing and all(each.cross_section_pb is not None for each in known.samples):
-        notes.append(f"There are no rates: --inputs names no files of {', '.join(missing)} (SAMPLE=GLOB).")
-    return notes
+        found.append(f"There are no rates: --inputs names no files of {', '.join(missing)} (SAMPLE=GLOB).")
+    return found
 
 
 def _rates(

@@ -11,8 +11,7 @@ from rich.console import Console
 
 from ingestion.errors import EmptySampleError, grouped
 from ingestion.files import found_files
-from ingestion.tally import unclosed_files
-from ingestion.weights import weight_notes
+from ingestion.notes import notes
 from pipeline.config import Config, simulated_processes
 from pipeline.configuration.mistakes import explain
 from pipeline.errors import ConfigError
@@ -51,7 +50,7 @@ def validate(config: Config, console: Console, *, features: Version | None = Non
         yield from said
     yield from (f"would be skipped: {words}" for words in grouped((each.path, each.message) for each in found.bad))
     files, samples = [info._asdict() for info in found.infos], [sample.model_dump() for sample in there]
-    yield from (f"note: {words}" for words in (*weight_notes(files, samples), *unclosed_files(files)))
+    yield from (f"note: {words}" for words in notes(files, samples))
     for sample in config.samples:
         if sample in to_come:
             yield f"{sample.name}: made by simulate, class {config.classes[sample.label]}"

@@ -11,8 +11,7 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from ingestion.tally import unusual_content
-from ingestion.weights import weight_notes
+from ingestion.notes import notes
 from models.evaluation.intervals import Efficiency
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.reporting import summary
@@ -184,8 +183,9 @@ def warnings(versions: Mapping[str, Version]) -> list[str]:
     copies = sum(counts["rejected_copy"] for counts in ingest["counters"]["samples"].values())
     if copies:
         found.append(f"{copies} events are copies of others in the input files and were left out.")
-    found += weight_notes(ingest["inputs"], features["config"]["samples"], ingest["counters"]["bad_files"])
-    found += unusual_content(ingest["counters"]["samples"])
+    counters = ingest["counters"]
+    left_out = [*counters["bad_files"], *counters.get("waiting_files", [])]
+    found += notes(ingest["inputs"], features["config"]["samples"], counters["samples"], left_out)
     found += uncertain_mixtures(features["config"])
     bad = len(ingest["counters"]["bad_files"])
     if bad:

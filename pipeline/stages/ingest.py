@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from rich.console import Console
 
 from ingestion.errors import grouped
+from ingestion.notes import notes
 from ingestion.secrets import redact
 from ingestion.storage import footers, is_remote, make_folder, sizes_below
-from ingestion.tally import WRAPPED_AZIMUTHS, by_sample, total, unclosed_files, unusual_content
-from ingestion.weights import weight_notes
+from ingestion.tally import WRAPPED_AZIMUTHS, by_sample, total
 from pipeline.config import Config
 from pipeline.configuration.sections import flat_items
 from pipeline.errors import RunFolderError
@@ -131,8 +131,7 @@ class Ingest(Stage):
         samples = [sample.model_dump() for sample in config.samples]
         left_out = [each._asdict() for each in (*result.bad, *context.found.details.waiting)]
         files = [info._asdict() for info in infos]
-        notes = (*weight_notes(files, samples, left_out), *unclosed_files(files))
-        for words in (*notes, *unusual_content(by_sample(result.parts)["samples"])):
+        for words in notes(files, samples, by_sample(result.parts)["samples"], left_out):
             context.say(f"note: {words}")
         for words in grouped((each.path, each.message) for each in result.bad):
             context.say(f"skipped: {words}")

@@ -24,9 +24,9 @@ from ingestion.errors import (
 )
 from ingestion.files import Inventory, expand, inventory
 from ingestion.layout import BranchNames, sources_of
+from ingestion.notes import notes, unusual_content
 from ingestion.reader import Selection, read_events, select_events
 from ingestion.settings import IngestSettings, SampleSettings
-from ingestion.tally import unclosed_files, unusual_content
 
 DATA: Final = Path(__file__).resolve().parents[1] / "data"
 #: Two jets in the first event, one in the second.
@@ -195,9 +195,9 @@ def test_units_and_tags_that_look_wrong_are_named(tmp_path: Path, scale: float, 
         )
 
     counts = select(write_delphes(tmp_path / "a.root", [row(number) for number in range(50)])).counts
-    notes = unusual_content({"made": counts})
-    assert len(notes) == len(words)
-    assert all(word in note for word, note in zip(words, notes, strict=True))
+    unusual = list(unusual_content({"made": counts}))
+    assert len(unusual) == len(words)
+    assert all(word in note for word, note in zip(words, unusual, strict=True))
 
 
 def test_names_of_a_snapshot_need_no_map(tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def test_a_file_that_was_saved_but_never_closed_is_read_with_a_note(tmp_path: Pa
     # After its last save, the job wrote further baskets.
     path.write_bytes(path.read_bytes() + bytes(1000))
     (info,) = found(path).infos
-    (words,) = unclosed_files([info._asdict()])
+    (words,) = notes([info._asdict()], [])
     assert "never closed" in words
     assert "Its 2 entries up to the last save are read" in words
     (waiting,) = found(path, IngestSettings(settle_seconds=3600)).waiting

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,10 @@ from pydantic import ValidationError
 
 from ingestion.errors import IngestionError, MissingBranchError, WrongBranchTypeError
 from ingestion.files import FileInfo, SourceFile, expand, found_files, inventory
+from ingestion.notes import notes
 from ingestion.reader import Selection, read_events, select_events
 from ingestion.settings import IngestSettings, SampleSettings
-from ingestion.weights import generated_sum, sign_of_a_skim, weight_notes
+from ingestion.weights import generated_sum, sign_of_a_skim
 
 ROWS = distinct([made_event(electrons=[lepton(40.0 + n, 0, 0)], weight=0.5 * n) for n in range(4)])
 
@@ -45,9 +45,9 @@ def selected(info: FileInfo, settings: IngestSettings | None = None) -> Selectio
     return select_events(raw, info, settings)
 
 
-def notes_of(files: Iterable[Mapping[str, Any]]) -> list[str]:
+def notes_of(*files: FileInfo) -> list[str]:
     """Notes about samples without cross-sections."""
-    return weight_notes(files, [])
+    return notes([file._asdict() for file in files], [])
 
 
 THREE = np.arange(12, dtype=np.float32).reshape(4, 3)
@@ -106,11 +106,11 @@ def test_branches_named_like_weights_are_listed_instead_of_called_absent(tmp_pat
     names = {name: np.ones(4) for name in ("genWeight", "xsec", "nWeights", "LHEWeight_originalXWGTUP")}
     info = info_of(written(tmp_path / "a.root", names))
     assert info.like_weights == ("genWeight", "xsec", "LHEWeight_originalXWGTUP")
-    (words,) = notes_of([info._asdict()])
+    (words,) = notes_of(info)
     assert "no event weights" not in words
     assert "genWeight, xsec, LHEWeight_originalXWGTUP. State one" in words
-    assert notes_of([info_of(Path(info.path), "none")._asdict()]) == []
-    assert notes_of([info_of(Path(info.path), "genWeight")._asdict()]) == []
+    assert notes_of(info_of(Path(info.path), "none")) == []
+    assert notes_of(info_of(Path(info.path), "genWeight")) == []
 
 
 def test_collision_data_were_refused_by_a_config_that_maps_weights(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_collision_data_were_refused_by_a_config_that_maps_weights(tmp_path: Pat
     samples = [SampleSettings(name=each.stem, label=0, files=[str(each)], weight="genWeight") for each in (data, made)]
     found = found_files(samples, settings, lambda _: None, needs_weights=False)
     assert [info.weight for info in found.infos] == ["none", "genWeight"]
-    assert notes_of(info._asdict() for info in found.infos) == []
+    assert notes_of(*found.infos) == []
 
 
 def test_a_weight_of_the_branch_map_is_asked_for_at_the_sample() -> None:
@@ -218,13 +218,13 @@ def test_what_counts_the_generated_events_shows_a_skim(
     info = info_of(counted(tmp_path / "a.root", histogram, runs, numbers), "none")
     assert info.skim == sign
     known: dict[str, Any] = {"name": "a", "cross_section_pb": 2.0, "sum_of_weights": None}
-    notes = weight_notes([info._asdict()], [known])
-    assert len(notes) == (sign != "")
-    for note in notes:
+    found = notes([info._asdict()], [known])
+    assert len(found) == (sign != "")
+    for note in found:
         assert (sign or "Nothing in the files of a shows whether they hold all generated events") in note
         assert "`sum_of_weights" in note
-    assert weight_notes([info._asdict()], [{**known, "cross_section_pb": None}]) == []
-    assert weight_notes([info._asdict()], [{**known, "sum_of_weights": 5.0}]) == []
+    assert notes([info._asdict()], [{**known, "cross_section_pb": None}]) == []
+    assert notes([info._asdict()], [{**known, "sum_of_weights": 5.0}]) == []
 
 
 def test_a_damaged_counter_that_nobody_needs_is_no_damage(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from features.normalisation import physics_factors
 from models.evaluation.bootstrap import Estimate
 from models.evaluation.measurements import EvaluationTask
 from models.evaluation.rates import Rates
-from pipeline.commands.evaluate_files import _generated, _new_events, _notes, _samples, evaluate_files
+from pipeline.commands.evaluate_files import _about_rates, _generated, _new_events, _samples, evaluate_files
 from pipeline.config import Config
 from pipeline.errors import ConfigError
 from pipeline.run_folder import RunFolder
@@ -129,7 +129,9 @@ def test_new_files_count_by_their_own_sum_of_weights_and_never_by_a_number_of_ot
         ("new-2", "LHEWeight[1]", None, None),
         ("new-3", "none", None, None),
     ]
-    assert any("sum_of_weights of high, ttbar is a number of other files" in note for note in _notes(found, config))
+    assert any(
+        "sum_of_weights of high, ttbar is a number of other files" in note for note in _about_rates(found, config)
+    )
     with pytest.raises(ConfigError, match=r"class 'QCD' are read differently\. Name the sample: low=GLOB or high=GLOB"):
         _samples(["QCD=x"], config)
     assert [each.weight for each in _samples(["x"], config)[0]] == [None]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from features.kernels import OUTCOMES
-from ingestion.weights import weight_notes
+from ingestion.notes import notes
 from pipeline.reporting.cutflow import (
     Yield,
     as_applied,
@@ -119,9 +119,9 @@ def test_samples_without_event_weights_are_named_once() -> None:
         for name, entries, gone in (("a", 1, lacks), ("b", 1, []), ("a", 2, lacks), ("c", 0, lacks))
     ]
     one = "every event has weight 1"
-    assert weight_notes(files, []) == [f"The files of a have no event weights: {one} (`weight: none` states it)."]
-    assert weight_notes(files[1:2], []) == weight_notes([{**files[0], "weight": "none"}], []) == []
-    (words,) = weight_notes([{**files[0], "like_weights": ["Event_Weight", "xsec"]}], [])
+    assert notes(files, []) == [f"The files of a have no event weights: {one} (`weight: none` states it)."]
+    assert notes(files[1:2], []) == notes([{**files[0], "weight": "none"}], []) == []
+    (words,) = notes([{**files[0], "like_weights": ["Event_Weight", "xsec"]}], [])
     assert words.startswith(f"The files of a have no branch Event.Weight: {one}. Branches named like weights: ")
     assert "Event_Weight, xsec. State one under each of these samples (`weight: Event_Weight`), or" in words
 

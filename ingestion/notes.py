@@ -1,0 +1,120 @@
+"""Sentences about input files and events that are probably not what the user means; they are read nevertheless."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from ingestion.errors import grouped, some
+from ingestion.settings import NO_WEIGHT
+from ingestion.tally import LARGE_MOMENTA, NOT_FINITE, TAGGED_JETS
+
+#: Without a b-tag in as many events, no jet is expected to have one.
+_ENOUGH_EVENTS: Final = 50
+Rows = Sequence[Mapping[str, Any]]
+
+
+def notes(
+    files: Rows, samples: Rows, counters: Mapping[str, Mapping[str, int]] | None = None, left_out: Rows = ()
+) -> list[str]:
+    """All sentences.
+
+    Args:
+        files: Input files, as the manifest of ingest holds them.
+        samples: Settings of the samples.
+        counters: Counters of ingest by sample, once events are read.
+        left_out: Files that were skipped or wait, likewise.
+    """
+    return [
+        *_missing_weights(files),
+        *_skims(files, samples),
+        *_numbers_of_other_files(samples, left_out),
+        *_unclosed(files),
+        *unusual_content(counters or {}),
+    ]
+
+
+def _missing_weights(files: Rows) -> Iterator[str]:
+    lacking = [file for file in files if file["entries"] and "weight" in file["missing_optional"]]
+    lacking = [file for file in lacking if file.get("weight") != NO_WEIGHT]
+    named = list(dict.fromkeys(name for file in lacking for name in file.get("like_weights", ())))
+    if named:
+        yield (
+            f"The files of {_samples(lacking)} have no branch Event.Weight: every event has weight 1. Branches named "
+            f"like weights: {some(named)}. State one under each of these samples (`weight: {named[0]}`), or "
+            f"`weight: none`."
+        )
+    elif lacking:
+        yield (
+            f"The files of {_samples(lacking)} have no event weights: every event has weight 1 (`weight: none` states "
+            f"it)."
+        )
+
+
+def _skims(files: Rows, samples: Rows) -> Iterator[str]:
+    """Sentences about samples of known cross-section that hold, or may hold, a part of the generated events."""
+    asked = {
+        each["name"] for each in samples if each["cross_section_pb"] is not None and each.get("sum_of_weights") is None
+    }
+    unknown = []
+    for name in dict.fromkeys(file["sample"] for file in files if file["sample"] in asked):
+        found = [file.get("skim", "") for file in files if file["sample"] == name]
+        if signs := list(filter(None, found)):
+            files_of = f"; so in {len(signs)} of {len(found)} files" if len(found) > 1 else ""
+            yield (
+                f"Sample '{name}' looks like a skim: {signs[0]}{files_of}. Its whole cross-section goes to the events "
+                f"read. State the sum of weights of all generated events: `sum_of_weights:` a number, or a branch or "
+                f"bin in the files (Runs.genEventSumw, CountWeighted[1])."
+            )
+        elif None in found:
+            unknown.append(name)
+    if unknown:
+        yield (
+            f"Nothing in the files of {', '.join(unknown)} shows whether they hold all generated events; the whole "
+            f"cross-section goes to the events read. Of a skim, state `sum_of_weights`."
+        )
+
+
+def _numbers_of_other_files(samples: Rows, left_out: Rows) -> Iterator[str]:
+    stated = {each["name"] for each in samples if isinstance(each.get("sum_of_weights"), float)}
+    if affected := [file for file in left_out if file["sample"] in stated]:
+        yield (
+            f"sum_of_weights of {_samples(affected)} is a number for all files, and {len(affected)} of them are left "
+            f"out: weights and rates come out too small. State a branch of the files, or correct the number."
+        )
+
+
+def _samples(files: Rows) -> str:
+    return ", ".join(dict.fromkeys(file["sample"] for file in files))
+
+
+def _unclosed(files: Rows) -> list[str]:
+    words = "was never closed: the job that wrote it ended before. Its {} entries up to the last save are read."
+    unclosed = [file for file in files if file.get("is_unclosed")]
+    return grouped((file["path"], f"{file['path']} {words.format(file['entries'])}") for file in unclosed)
+
+
+def unusual_content(samples: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
+    """Sentences about events that look as if units, padding or b-tags were not those that are read.
+
+    Args:
+        samples: Counters of ingest, by sample.
+    """
+    for name, counts in samples.items():
+        bad = [(key.removeprefix(NOT_FINITE), each) for key, each in counts.items() if key.startswith(NOT_FINITE)]
+        if bad:
+            branches = ", ".join(f"{branch} of {number}" for branch, number in bad)
+            yield (
+                f"{counts['rejected_nonfinite']} events of {name} rejected: {branches} not finite. If lists are padded "
+                f"with NaN, set the counts (such as `jets.count`) in ingest.branch_map."
+            )
+    many = {name: each for name, each in samples.items() if each["events"] >= _ENOUGH_EVENTS}
+    if no_tags := [name for name, each in many.items() if not each.get(TAGGED_JETS, 1)]:
+        yield (
+            f"No jet of {', '.join(no_tags)} has a b-tag: the branch is 0 everywhere. Map the one that is set as "
+            f"`jets.btag` in ingest.branch_map, or do not train on num_bjets."
+        )
+    if large := [name for name, each in samples.items() if 2 * each.get(LARGE_MOMENTA, 0) > each["events"]]:
+        yield (
+            f"Most momenta of leptons or jets of {', '.join(large)} are above 1000 GeV: are they in MeV? GeV is needed."
+        )
