@@ -69,10 +69,17 @@ def file_system(path: str) -> tuple[Any, str]:
             f"{path} lacks a slash: XRootD wants a path that starts with one, after the slash behind the server. "
             f"Write root://{server}//{name}"
         )
+    if "::" in path.partition("://")[2]:
+        raise UnreadableFileError(
+            f"{path}: '::' in a URL stands for a chain of file systems, which is not read. Write %3A%3A in a web "
+            f"address, the name of a server instead of its IPv6 address, or rename the file."
+        )
     try:
         limit_waiting(protocol)
-        filesystem, name = fsspec.core.url_to_fs(path)
-    except (ImportError, ValueError) as cause:
+        with answers(path, "its server"):
+            filesystem, name = fsspec.core.url_to_fs(path)
+    # Others want options, such as a token, which no URL holds.
+    except (ImportError, ValueError, TypeError, OSError) as cause:
         raise UnreadableFileError(
             f"{path} cannot be reached ({cause}). Install the plug-in for this kind of URL: pip install -e '.[xrootd]' "
             f"(fsspec-xrootd, for root://), '.[s3]' (s3fs) or '.[https]' (aiohttp). Or correct the URL."

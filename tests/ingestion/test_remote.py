@@ -352,6 +352,15 @@ def test_xrootd_is_not_waited_for_for_minutes_unless_the_user_says_so(monkeypatc
     }
 
 
-def test_a_root_url_with_one_slash_is_corrected() -> None:
-    with pytest.raises(UnreadableFileError, match=re.escape("Write root://server//data/a.root")):
-        expand([sample("root://server/data/a.root")])
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("root://server/data/a.root", "Write root://server//data/a.root"),
+        ("http://[::1]:8000/a.root", "'::' in a URL stands for a chain of file systems"),
+        ("http://server/a::memory://b.root", "Write %3A%3A in a web address"),
+        ("github://owner/a.root", "github://owner/a.root cannot be reached (GithubFileSystem"),
+    ],
+)
+def test_a_url_that_no_file_system_takes_is_named(url: str, words: str) -> None:
+    with pytest.raises(UnreadableFileError, match=re.escape(words)):
+        expand([SampleSettings(name="remote", label=0, files=[url])])
