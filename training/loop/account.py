@@ -87,7 +87,8 @@ class Account:
     def _counted(self, now: Counters) -> Counters:
         """What the algorithm counted in the epoch; histograms with their numbers as text, as in JSON."""
         found = {name: value - self._before[name] for name, value in now.items()}
-        found |= {name: found[name] + value for name, value in self._earlier.items()}
+        # An earlier part may have counted what this one does not, as checkpoints.
+        found |= {name: found[name] + value if name in found else value for name, value in self._earlier.items()}
         return {
             name: {str(number): times for number, times in sorted(value.items())}
             if isinstance(value, Counter)
