@@ -229,10 +229,9 @@ class MissingBranchError(IngestionError):
         return cls(
             f"{path}: tree '{tree}' lacks {len(missing)} needed branch{'es' if len(missing) > 1 else ''}:\n"
             + "\n".join(lines)
-            + "\nIf they have other names in your files, set these in ingest.branch_map (for example `muons: Muon`), or "
-            "under the key in brackets. "
-            "Branches of friend trees are not read; write all into one tree. Files without particle candidates give a "
-            "dataset of high-level features: features.particles: false."
+            + "\nIf they have other names in your files, set these in ingest.branch_map (for example `muons: Muon`), "
+            "or under the key in brackets. Branches of friend trees are not read; write all into one tree. Files "
+            "without particle candidates give a dataset of high-level features: features.particles: false."
         )
 
 

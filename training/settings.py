@@ -308,6 +308,8 @@ class TrainSettings(SettingsSection):
         Raises:
             IdleSettingError: There is such a setting; the message names it, and what to do.
         """
+        if rows < self.workers:
+            return  # The shares of the workers say so.
         steps = -(-rows // (self.batch_size * self.workers))
         run: dict[Unit, int] = {
             "steps": steps * self.epochs,

@@ -77,11 +77,11 @@ def put(content: dict[str, Any], override: Override, model: type[BaseModel]) -> 
 
     Examples:
         >>> from pipeline.config import Config
-        >>> content = {"train": {"epochs": 20}}
+        >>> content = {"train": {"epochs": 20}, "classes": ["QCD", "ttbar"]}
         >>> put(content, read_override("train.epochs=3", Config), Config)
         >>> put(content, read_override("classes.0=jets", Config), Config)
         >>> content
-        {'train': {'epochs': 3}, 'classes': ['jets', 'ttbar', 'W+jets']}
+        {'train': {'epochs': 3}, 'classes': ['jets', 'ttbar']}
     """
     where: Any = content
     section: type[BaseModel] | None = model
@@ -89,6 +89,8 @@ def put(content: dict[str, Any], override: Override, model: type[BaseModel]) -> 
     for place, key in enumerate(override.keys):
         name = short(".".join(map(str, override.keys[:place])))
         if isinstance(where, list):
+            if not where:
+                raise ConfigError(f"{override.shown}: '{name}' has no items; set the whole list.")
             if not (isinstance(key, int) and key < len(where)):
                 raise ConfigError(f"{override.shown}: '{name}' has the items 0 to {len(where) - 1}, no item '{key}'.")
         elif not isinstance(where, dict):
@@ -107,7 +109,8 @@ def put(content: dict[str, Any], override: Override, model: type[BaseModel]) -> 
         if isinstance(where, dict) and where.get(key) is None:
             # A section that is off by default is null.
             of_kind = getattr(default, tag, default) if tag else None
-            where[key] = copy.deepcopy(default) if isinstance(default, list) else of_kind or {}
+            is_list = isinstance(override.keys[place + 1], int)
+            where[key] = copy.deepcopy(default) if isinstance(default, list) else of_kind or ([] if is_list else {})
         if tag and isinstance(where[key], str):
             # The name alone stands for the section of this name.
             where[key] = {tag: where[key]}

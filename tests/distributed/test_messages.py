@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from rank_programs import IMPLEMENTATIONS, Case, Cases, Mpi, results_of, run_ranks
 
-from training.errors import LaunchError
-from training.launching.probing import measure_messages, probe_mpi
+from training.launching.probing import probe_mpi
 from training.settings import TrainSettings
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
@@ -157,10 +156,3 @@ def test_a_folder_that_is_not_there_is_an_error_at_the_start(tmp_path: Path) -> 
     )
     assert set(outcome.results) == {0, 1}, outcome.output
     assert all("nowhere, where 0 are free" in words for words in outcome.results.values())
-
-
-def test_ranks_without_the_network_that_is_asked_for_end_at_once() -> None:
-    method = {"name": "ad-psgd", "exchange": "sockets", "network": "nowhere"}
-    settings = TrainSettings.model_validate({"algorithm": method, "workers": 2})
-    with pytest.raises(LaunchError, match="no interface 'nowhere'"):
-        measure_messages(settings, [64])

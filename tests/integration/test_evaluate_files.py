@@ -417,7 +417,7 @@ def test_other_settings_than_those_of_the_features_are_refused(trained: Trained)
     other = ("--set", "features.isolation_cone=0.4")
     words = trained.refused(Exit.USER_ERROR, "--inputs", NEW["ttbar"], *other)
     assert "isolation_cone 0.3 instead of 0.4" in words
-    for change in (other, ("--set", "classes=[QCD,ttbar,others]")):
+    for change in (other, ("--set", "classes=[QCD,ttbar,others]", "--set", "evaluate.signal=ttbar")):
         assert "made with other settings" in trained.refused(Exit.USER_ERROR, "--model", trained.first, *change)
 
 

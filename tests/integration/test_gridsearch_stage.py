@@ -217,10 +217,12 @@ def test_the_plan_has_a_search_only_where_a_network_is_to_be_found(
     assert stages[-1] == "report"
 
 
-@pytest.mark.parametrize("search", ["grid", "halving"])
-def test_a_search_in_which_no_setting_works_says_why(provider: SparkProvider, tmp_path: Path, search: str) -> None:
+@pytest.mark.parametrize("search", [{}, {"search": "halving", "halving_factor": 2}], ids=["grid", "halving"])
+def test_a_search_in_which_no_setting_works_says_why(
+    provider: SparkProvider, tmp_path: Path, search: dict[str, Any]
+) -> None:
     grid = {"hidden": [[4]], "batch_size": [16, 32], "learning_rate": [1e30], "epochs": [4], "folds": 2}
-    made = Analysis(provider, tmp_path / "new", gridsearch={**grid, "search": search, "halving_factor": 2})
+    made = Analysis(provider, tmp_path / "new", gridsearch={**grid, **search})
     result = made.run("gridsearch")
     assert result.exit_code == Exit.USER_ERROR, result.stderr
     assert "all 2 settings of the grid search failed; the first, 4_batch-16_rate-1e+30" in result.stderr

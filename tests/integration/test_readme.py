@@ -31,7 +31,7 @@ def test_counts_in_the_readme_are_those_of_the_demo(counters: dict[str, Any]) ->
     selected = sum(each["selected"] for each in counters["features"]["samples"].values())
     tested = counters["evaluate"]["num_events"]
     words = " ".join(README.split())
-    assert f"has {entries} simulated events, of which {selected} pass the selection and {tested} are tested on" in words
+    assert f"has {entries} simulated events; {selected} pass the selection, {tested} are tested on" in words
 
 
 def test_accuracies_in_the_output_that_the_readme_shows_are_those_of_the_demo(counters: dict[str, Any]) -> None:

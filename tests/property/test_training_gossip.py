@@ -32,11 +32,12 @@ clusters = st.builds(
 )
 methods = st.one_of(
     st.fixed_dictionaries({"algorithm": st.just("ad-psgd"), "overlap": st.sampled_from(["inline", "thread"])}),
+    st.fixed_dictionaries({"algorithm": st.just("swarm-sgd"), "local_steps": st.integers(1, 4)}),
     st.fixed_dictionaries(
         {
             "algorithm": st.just("swarm-sgd"),
-            "local_steps": st.integers(1, 4),
-            "local_steps_law": st.sampled_from(["fixed", "geometric"]),
+            "local_steps": st.integers(2, 4),
+            "local_steps_law": st.just("geometric"),
         }
     ),
 )

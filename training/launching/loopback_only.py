@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import signal
 import socket
 import struct
 import sys
@@ -43,6 +44,9 @@ def main(argv: list[str]) -> None:
     home = ["-x", f"HOME={os.environ['HOME']}"] if "HOME" in os.environ else []
     # The Open MPI beside this Python is not that of a site.
     variables = of_one_host(os.environ, own_mpi=Path(mpirun).parent == Path(sys.executable).parent)
+    # This Python ignores them, and what is ignored stays so: a limit of file sizes would leave the ranks waiting.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
     os.execvpe(mpirun, [mpirun, *home, *others], variables)  # noqa: S606 - the launcher's own command, without a shell
 
 

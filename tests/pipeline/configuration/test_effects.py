@@ -11,7 +11,6 @@ from pydantic import ValidationError
 from pipeline.config import Config
 
 SAMPLES: list[dict[str, Any]] = MINIMAL["samples"]
-WITH_CROSS_SECTIONS = [sample | {"cross_section_pb": 2.0} for sample in SAMPLES]
 WITH_ERRORS = [sample | {"cross_section_error_pb": 0.1} for sample in SAMPLES]
 
 
@@ -20,18 +19,12 @@ WITH_ERRORS = [sample | {"cross_section_error_pb": 0.1} for sample in SAMPLES]
     [
         ({"features": {"particles": False, "max_tracks": 5}}, "features.max_tracks", {"features": {"max_tracks": 5}}),
         ({"features": {"particles": False, "ordering": "file"}}, "features.ordering", {"features": {}}),
-        (
-            {"features": {"integrated_luminosity": 2.0}},
-            "features.integrated_luminosity",
-            {"samples": WITH_CROSS_SECTIONS},
-        ),
         ({"features": {"btag_mask": 2}, "ingest": {"min_btag": 0.5}}, "features.btag_mask", {"ingest": {}}),
         (
             {"ingest": {"max_bad_files": 3}},
             "ingest.max_bad_files",
             {"ingest": {"max_bad_files": 3, "on_bad_file": "skip"}},
         ),
-        ({"evaluate": {"luminosity": 1e34}}, "evaluate.luminosity", {"samples": WITH_CROSS_SECTIONS}),
         ({"samples": WITH_ERRORS}, "cross_section_error_pb", {"samples": SAMPLES}),
         ({"export": {"hls4ml_bits": [8]}}, "export.hls4ml_bits", {"export": {"hls4ml_bits": [8], "hls4ml": True}}),
         (

@@ -95,12 +95,15 @@ def test_columns_without_room_follow_with_the_names_of_the_rows() -> None:
 
 
 def test_a_cutflow_fits_and_a_file_has_all_columns_side_by_side() -> None:
-    one = Efficiency(0.5, 0.49, 0.51)
-    steps = [Step("lepton with pT > 23 GeV", *(dict.fromkeys(CLASSES, each) for each in (Yield(9, 9, 9), one, one)))]
+    whole, half = Efficiency(1.0, 1.0, 1.0), Efficiency(0.5, 0.49, 0.51)
+    steps = [
+        Step(name, *(dict.fromkeys(CLASSES, each) for each in (Yield(9, 9, 9), share, share)))
+        for name, share in (("read", whole), ("lepton with pT > 23 GeV", half))
+    ]
     shown = as_text(steps, width=80)
     assert max(map(len, shown.splitlines())) <= 80
     assert shown.split().count("0.5000+-0.0100") == as_text(steps).split().count("0.5000+-0.0100") == 3
-    assert len(as_text(steps).splitlines()) == 3
+    assert len(as_text(steps).splitlines()) == 4
 
 
 def test_a_log_file_gets_whole_lines_and_no_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
