@@ -55,6 +55,8 @@ _SIGNALS: Final = ("signal", "sig", "s", "ttbar")
 _PUBLISHED: Final = {"qcd", "ttbar", "wjets"}
 #: What the evaluation calls all classes but the signal; no class has this name.
 _TOGETHER: Final = "all backgrounds"
+#: Keys of `train` whose values a network takes from the grid search.
+_OF_SEARCH: Final = ("batch_size", "learning_rate", "epochs", "scale_learning_rate")
 #: Configs that come with the code, by name.
 SHIPPED: Final = Path(__file__).parent / "configs"
 
@@ -271,12 +273,22 @@ class Config(BaseModel):
 
     @model_validator(mode="after")
     def _every_network_can_be_trained(self) -> Self:
-        for name in self.train_by_network:
+        searched = {name: min(self.gridsearch.epochs) for name in self.model.names if self.model.of(name).is_searched}
+        for name, own in self.train_by_network.items():
+            taken = [key for key in _OF_SEARCH if key in own and name in searched]
+            if taken:
+                raise ValueError(
+                    f"train_by_network.{name}: {' and '.join(taken)} has no effect: the grid search gives the value "
+                    f"(model.{name}.from_gridsearch). Leave it out, or set that to false"
+                )
+        for name in self.train_by_network.keys() | searched.keys():
             try:
-                self.training_of(name)
+                training = self.training_of(name).model_dump(exclude_unset=True)
+                TrainSettings.model_validate(training | ({"epochs": searched[name]} if name in searched else {}))
             except ValidationError as cause:
                 mistakes = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in cause.errors())
-                raise ValueError(f"train_by_network.{name}: {mistakes}") from None
+                where = " with the fewest gridsearch.epochs" if name in searched else ""
+                raise ValueError(f"train_by_network.{name}{where}: {mistakes}") from None
         return self
 
     @model_validator(mode="after")

@@ -14,7 +14,7 @@ from training.algorithms.base import StatePolicy
 from training.algorithms.method import Traits
 from training.algorithms.registry import METHODS, AnyMethod, SlowMoSettings
 from training.effects import Mechanism, Needs, SettingsSection, Unit, between_workers
-from training.errors import IdleSettingError, ShardError
+from training.errors import IdleSettingError
 from training.topology import TopologyName
 
 #: Number of seeds that there are.
@@ -111,6 +111,10 @@ class TrainSettings(SettingsSection):
             "a method that does not average all workers exactly itself, such as one of pairs or neighbours",
             lambda train: train.slowmo.exact_average or not train.traits.exact_average,
         ),
+        *(
+            Needs(key, "launcher: mpirun, srun or spark", lambda train: train.launcher != "spark-agents")
+            for key in ("launcher_args", "stall_seconds")
+        ),
     )
 
     algorithm: AnyMethod = Field(default=_DEFAULT, validate_default=True)
@@ -171,7 +175,7 @@ class TrainSettings(SettingsSection):
     """Number of steps of a worker between checkpoints within an epoch; null: only at the end of every epoch."""
     on_rank_loss: Literal["restart", "shrink", "stop"] = "restart"
     """Reaction to a lost rank: `restart` all from the last checkpoint, `shrink` to the survivors (needs a
-    fault-tolerant mpirun; methods that do not wait, such as `ad-psgd`, restart instead), or `stop`."""
+    fault-tolerant mpirun, and a method whose workers wait for each other, or spark-agents), or `stop`."""
     max_restarts: int = Field(default=3, ge=0)
     """Highest number of lost ranks in one run; after one more the run stops."""
     stall_seconds: float = Field(default=300.0, gt=0)
@@ -215,11 +219,27 @@ class TrainSettings(SettingsSection):
             raise ValueError("on_rank_loss: shrink needs a fault-tolerant mpirun, not srun; use restart")
         if self.skew is not None:
             raise ValueError("on_rank_loss: shrink would lose the events that the lost rank owns by skew; use restart")
+        if self.launcher != "spark-agents" and not self.traits.can_shrink:
+            raise ValueError(
+                f"on_rank_loss: shrink has no effect on {self.algorithm.name}, which restarts; use restart"
+            )
         graph = self.algorithm.graph
-        if self.traits.can_shrink and graph in (TopologyName.HYPERCUBE, TopologyName.TORUS):
+        if graph in (TopologyName.HYPERCUBE, TopologyName.TORUS):
             raise ValueError(
                 f"on_rank_loss: shrink needs a topology for any number of workers; there is no {graph} for most. "
                 f"Use restart, or topology ring or exponential"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _work_units_suit_algorithm(self) -> Self:
+        if self.sharding == "global" and self._takes_equal_steps:
+            slow = self.slowmo is not None and self.slowmo_is_exact
+            why = " with the exact average of slowmo" if slow else ""
+            why += " with a staleness_bound" if self.staleness_bound is not None else ""
+            raise ValueError(
+                f"sharding: global has no effect: all workers of {self.algorithm.name}{why} take the same number of "
+                f"steps. Leave it out, or set it to static"
             )
         return self
 
@@ -292,6 +312,10 @@ class TrainSettings(SettingsSection):
             )
         if self.skew is not None:
             found.append(between_workers("skew has no effect"))
+        if self.launcher in ("srun", "spark") or self.launcher_args:
+            found.append(
+                between_workers("launcher has no effect, since one worker trains in the process of the command")
+            )
         words = "the learning rate never reaches its full value"
         found.append(Mechanism(words, "schedule.warmup_epochs", schedule.warmup_epochs, unit="epochs"))
         words = "the learning rate does not fall there"
@@ -334,21 +358,12 @@ class TrainSettings(SettingsSection):
 
     @property
     def has_static_shards(self) -> bool:
-        """Whether an epoch's row groups are divided among the workers beforehand; else they draw work units.
+        """Whether an epoch's row groups are divided among the workers beforehand; else they draw work units."""
+        return self._takes_equal_steps or self.sharding == "static"
 
-        Raises:
-            ShardError: `sharding` is global for a method whose workers must take the same number of steps.
-        """
-        slow = self.slowmo is not None and self.slowmo_is_exact
-        if self.sharding == "global" and (self.traits.equal_steps or slow):
-            bounded = self.staleness_bound is not None
-            why = " with the exact average of slowmo" if slow else " with a staleness_bound" if bounded else ""
-            what = f"{self.algorithm.name}{why}"
-            raise ShardError(
-                f"train.sharding is global, but all workers of {what} take the same number of steps. Leave it out, or "
-                f"set it to static."
-            )
-        return self.traits.equal_steps or slow or self.sharding == "static"
+    @property
+    def _takes_equal_steps(self) -> bool:
+        return self.traits.equal_steps or (self.slowmo is not None and self.slowmo_is_exact)
 
     @property
     def effective_learning_rate(self) -> float:

@@ -34,6 +34,16 @@ OF_CONFIG: Final = (
         "cross_section_pb of all samples",
         lambda config: all(map(_has_cross_section, config.samples)),
     ),
+    Needs("simulate", "simulate.processes", lambda config: config.simulate.processes),
+    *(
+        Needs(
+            f"evaluate.systematics.{key}",
+            "a model of high-level features alone: hlf among model.names, or evaluate.reference: true",
+            lambda config: config.evaluate.reference or "hlf" in config.model.names,
+        )
+        for key in ("jet_scale", "met_scale")
+    ),
+    Needs("model.hlf.hidden", "model.hlf.from_gridsearch: false", lambda config: not config.model.hlf.from_gridsearch),
     Needs("export.hls4ml", "hlf among model.names", lambda config: "hlf" in config.model.names),
     Needs("export.hls4ml_bits", "export.hls4ml: true", lambda config: config.export.hls4ml),
     *(

@@ -12,6 +12,8 @@ from training.errors import IdleSettingError
 from training.loop.summary import acted, summary_of_rank
 from training.settings import TrainSettings
 
+AGENTS = {"launcher": "spark-agents", "algorithm": "mpca"}
+
 
 @pytest.mark.parametrize(
     ("chosen", "key", "beside"),
@@ -24,6 +26,8 @@ from training.settings import TrainSettings
         ({"optimizer_state": "reset"}, "optimizer_state", {"algorithm": "local-sgd"}),
         ({"optimizer_state": "reset", "algorithm": "ad-psgd"}, "optimizer_state", {"slowmo": {}}),
         ({"slowmo": {"exact_average": False}}, "slowmo.exact_average", {"algorithm": "ad-psgd"}),
+        ({"launcher_args": ["-x", "A"], **AGENTS}, "launcher_args", {"launcher": "spark"}),
+        ({"stall_seconds": 9, **AGENTS}, "stall_seconds", {"launcher": "srun"}),
         ({"schedule": {"milestones": [3]}}, "milestones", {"schedule": {"milestones": [3], "decay": "step"}}),
         ({"schedule": {"decay": "step"}}, "decay", {"schedule": {"milestones": [3], "decay": "step"}}),
         ({"schedule": {"factor": 0.5}}, "factor", None),
@@ -93,6 +97,8 @@ def test_keys_of_a_method_without_effect_are_refused(
         ({"algorithm": "local-sgd", "workers": 1}, "at least 2 workers"),
         ({"algorithm": "downpour", "staleness_bound": 2, "workers": 1}, "staleness_bound has no effect: it needs"),
         ({"skew": {}, "workers": 1}, "skew has no effect: it needs at least 2 workers"),
+        ({"launcher": "srun", "workers": 1}, "launcher has no effect, .*: it needs at least 2 workers"),
+        ({"launcher_args": ["-x", "A"], "workers": 1}, "launcher has no effect, .*: it needs at least 2 workers"),
     ],
     ids=str,
 )

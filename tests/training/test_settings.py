@@ -49,6 +49,7 @@ def test_the_linear_rule_holds_for_ar_sgd_with_sgd_only(
         ({"launcher_args": ["--ntasks=4"]}, "set train.workers instead"),
         ({"launcher": "srun", "launcher_args": ["-n", "4"]}, "set train.workers instead"),
         ({"on_rank_loss": "shrink", "launcher": "srun"}, "not srun; use restart"),
+        ({"on_rank_loss": "shrink", "algorithm": "ad-psgd"}, "has no effect on ad-psgd, which restarts; use restart"),
         ({"on_rank_loss": "shrink", "skew": {}}, "events that the lost rank owns by skew; use restart"),
         ({"algorithm": {"name": "d-psgd", "topology": "torus"}, "on_rank_loss": "shrink"}, "no torus for most"),
         ({"learning_rate": float("nan")}, "finite number"),

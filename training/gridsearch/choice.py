@@ -60,6 +60,7 @@ class Choice(NamedTuple):
             # The rate was searched with this batch; the linear rule would multiply it by the number of workers.
             "scale_learning_rate": False,
         }
-        settings = TrainSettings.model_validate({**train.model_dump(exclude_unset=True), **changes})
         # Without the class of the network: a change of its code would train all other networks again.
-        return model.model_copy(update={"hidden": self.hidden, "from_gridsearch": False}), settings
+        return model.model_copy(update={"hidden": self.hidden, "from_gridsearch": False}), train.model_copy(
+            update=changes
+        )

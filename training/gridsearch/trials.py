@@ -68,7 +68,7 @@ def all_trials(settings: GridSearchSettings) -> list[Trial]:
 def first_trials(settings: GridSearchSettings, *, seed: int) -> list[Trial]:
     """The first trials of a search: the grid, or a random part of it; for halving with the fewest epochs."""
     trials = all_trials(settings)
-    if settings.num_trials is not None and settings.num_trials < len(trials):
+    if settings.num_trials is not None:
         chosen = random_stream(seed, "trials").choice(len(trials), settings.num_trials, replace=False)
         trials = [trials[place] for place in sorted(chosen.tolist())]
     if settings.search == "halving":

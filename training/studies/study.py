@@ -34,7 +34,7 @@ _SECTIONS: Final[dict[str, type[BaseModel]]] = {"train": TrainSettings, "cluster
 #: Keys of `train` that a study takes from the config: how this machine starts ranks.
 OF_MACHINE: Final = frozenset({"device", "launcher", "launcher_args", "max_restarts", "stall_seconds", "threads"})
 #: Keys of `train` that a study does not take from its own file: those, and what it sets for all runs.
-_SET_ELSEWHERE: Final = OF_MACHINE | {"reader", "cache", "seed", "seeds", "tensorboard", "warm_start"}
+_SET_ELSEWHERE: Final = OF_MACHINE | {"on_rank_loss", "reader", "cache", "seed", "seeds", "tensorboard", "warm_start"}
 #: What an epoch's quantity is drawn against.
 EPOCH: Final = "epoch"
 SECONDS: Final = "seconds"
@@ -115,6 +115,8 @@ class Claim(_Section):
             raise ValueError(f"a claim needs exactly one of {', '.join(_KINDS)}")
         if (self.kind in ("better", "equivalent")) != bool(self.than) or bool(self.than) == (self.over is not None):
             raise ValueError("better and equivalent need `than`; flat and grows need `over`")
+        if self.at_least is not None and self.kind != "better":
+            raise ValueError(f"at_least has no effect on {self.kind}; it needs `better`")
         return self
 
 
@@ -268,6 +270,11 @@ class StudySettings(_Section):
         for key in keys:
             if key not in (*self.vary, EPOCH, SECONDS, None):
                 raise ValueError(f"'{key}' is no varied key.{near(key, self.vary)}")
+        for chosen in [*(each for each in compared if isinstance(each, dict)), *(panel.where for panel in panels)]:
+            names = [chosen["method"]] if "method" in chosen else self.methods
+            for key in chosen.keys() - {"method"}:
+                if all(chosen[key] not in self.values_of(name, key) for name in names):
+                    raise ValueError(f"{key}: {chosen[key]} is none of the values that are run")
         return self
 
     @model_validator(mode="after")
@@ -282,13 +289,15 @@ class StudySettings(_Section):
         for method in self.methods:
             for values in self.combinations(method):
                 try:
-                    self.train_settings(method, values, 1)
-                    self.cluster_settings(ClusterSettings(), values)
+                    workers = self.train_settings(method, values, 1).workers
+                    slow = min(self.cluster_settings(ClusterSettings(), values).slow_ranks, default=0)
                 except ValidationError as cause:
                     where = ", ".join([f"methods.{method}", *(f"{key} {value}" for key, value in values.items())])
                     mistake = cause.errors()[0]
                     key = ".".join(map(str, mistake["loc"]))
                     raise ValueError(f"{where}: {key}: {mistake['msg']}.{_advice(mistake, cause.title)}") from None
+                if slow >= workers > 1:
+                    raise ValueError(f"methods.{method}: there is no slow rank {slow} among {workers} workers")
         return self
 
     @model_validator(mode="after")

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from pipeline.config import Config
 
 SAMPLES: list[dict[str, Any]] = MINIMAL["samples"]
+SHIFTED: dict[str, Any] = {"systematics": {"jet_scale": 0.02}}
 WITH_ERRORS = [sample | {"cross_section_error_pb": 0.1} for sample in SAMPLES]
 
 
@@ -40,6 +41,36 @@ WITH_ERRORS = [sample | {"cross_section_error_pb": 0.1} for sample in SAMPLES]
         ),
         ({"gridsearch": {"halving_factor": 2}}, "halving_factor", {"gridsearch": {"search": "halving"}}),
         ({"gridsearch": {"patience": 19}}, "patience", {"gridsearch": {"patience": 18}}),
+        (
+            {"gridsearch": {"search": "random", "num_trials": 81}},
+            "num_trials",
+            {"gridsearch": {"search": "random", "num_trials": 80}},
+        ),
+        (
+            {"gridsearch": {"search": "halving", "epochs": [1]}},
+            "search",
+            {"gridsearch": {"search": "halving", "epochs": [2]}},
+        ),
+        (
+            {"gridsearch": {"search": "halving", "num_trials": 2}},
+            "search",
+            {"gridsearch": {"search": "halving", "num_trials": 3}},
+        ),
+        (
+            {"simulate": {"energy_tev": 14}},
+            "simulate",
+            {"simulate": {"energy_tev": 14, "processes": [{"name": "qcd"}]}},
+        ),
+        (
+            {"model": {"hlf": {"hidden": [3], "from_gridsearch": True}}},
+            "model.hlf.hidden",
+            {"model": {"hlf": {"hidden": [3]}}},
+        ),
+        (
+            {"model": {"names": ["particles"]}, "evaluate": SHIFTED | {"reference": False}},
+            "evaluate.systematics.jet_scale",
+            {"evaluate": SHIFTED},
+        ),
     ],
     ids=str,
 )
@@ -47,3 +78,18 @@ def test_a_key_without_effect_was_accepted(chosen: dict[str, Any], key: str, bes
     with pytest.raises(ValidationError, match=f"{key}: .* has no effect: it needs"):
         Config.model_validate({**MINIMAL, **chosen})
     Config.model_validate({**MINIMAL, **chosen, **beside})
+
+
+@pytest.mark.parametrize(
+    ("chosen", "words"),
+    [
+        ({"train_by_network": {"hlf": {"epochs": 3}}}, "hlf: epochs has no effect: the grid search gives the value"),
+        # The search took its hours, and the training ended as a bug.
+        ({"train": {"schedule": {"warmup_epochs": 9}}, "gridsearch": {"epochs": [20, 5]}}, "there are 5 epoch"),
+    ],
+    ids=str,
+)
+def test_what_the_grid_search_replaces_or_breaks_was_accepted(chosen: dict[str, Any], words: str) -> None:
+    Config.model_validate({**MINIMAL, **chosen})
+    with pytest.raises(ValidationError, match=words):
+        Config.model_validate({**MINIMAL, **chosen, "model": {"hlf": {"from_gridsearch": True}}})

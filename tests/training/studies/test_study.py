@@ -110,6 +110,20 @@ def test_the_list_read_all_files_again_for_each_study(monkeypatch: pytest.Monkey
         ({"compared": ["test_acuracy"]}, "no measure 'test_acuracy'. Did you mean 'test_accuracy'"),
         ({"claims": [{"claim": "x", "better": "sgd"}]}, "better and equivalent need `than`"),
         ({"claims": [{"claim": "x"}]}, "exactly one of better"),
+        # Any growth confirmed it.
+        (
+            {"claims": [{"claim": "x", "grows": "sgd", "over": "train.learning_rate", "at_least": 2}]},
+            "at_least has no effect on grows",
+        ),
+        (
+            {
+                "claims": [
+                    {"claim": "x", "grows": {"method": "sgd", "train.learning_rate": 7}, "over": "train.learning_rate"}
+                ]
+            },
+            "train.learning_rate: 7 is none of the values that are run",
+        ),
+        ({"cluster": {"slow_ranks": {40: 2.0}}}, "there is no slow rank 40 among"),
         ({"vary": {"learning_rate": [1]}}, "does not begin with train. or cluster."),
         ({"cluster": {"latency": 1}}, "latency: .*There are: .*latency_seconds|Did you mean"),
         ({"tables": [{"title": "x", "measures": ["sgd"]}]}, "no measure 'sgd'"),
