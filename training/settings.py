@@ -113,7 +113,12 @@ class TrainSettings(SettingsSection):
         ),
         *(
             Needs(key, "launcher: mpirun, srun or spark", lambda train: train.launcher != "spark-agents")
-            for key in ("launcher_args", "stall_seconds")
+            for key in ("launcher_args", "stall_seconds", "slowmo", "skew", "staleness_bound", "sharding")
+        ),
+        Needs(
+            "sharding",
+            "workers that may take different numbers of steps: no exact averages, and no staleness_bound",
+            lambda train: train.sharding == "static" or not train.traits.equal_steps,
         ),
     )
 
@@ -232,18 +237,6 @@ class TrainSettings(SettingsSection):
         return self
 
     @model_validator(mode="after")
-    def _work_units_suit_algorithm(self) -> Self:
-        if self.sharding == "global" and self._takes_equal_steps:
-            slow = self.slowmo is not None and self.slowmo_is_exact
-            why = " with the exact average of slowmo" if slow else ""
-            why += " with a staleness_bound" if self.staleness_bound is not None else ""
-            raise ValueError(
-                f"sharding: global has no effect: all workers of {self.algorithm.name}{why} take the same number of "
-                f"steps. Leave it out, or set it to static"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _agents_suit_algorithm(self) -> Self:
         if self.launcher != "spark-agents":
             return self
@@ -253,9 +246,6 @@ class TrainSettings(SettingsSection):
                 f"launcher: spark-agents trains beside a joint model of the driver, which {self.algorithm.name} does "
                 f"not have. Use the algorithm {found}, or the launcher spark"
             )
-        for key in ("slowmo", "skew", "staleness_bound", "sharding"):
-            if getattr(self, key) is not None:
-                raise ValueError(f"launcher: spark-agents has no {key}; leave {key} out, or use the launcher spark")
         if self.traits.synchronous:
             raise ValueError(
                 f"launcher: spark-agents exchanges models whenever its driver is ready. Leave out the keys that make "
@@ -348,8 +338,8 @@ class TrainSettings(SettingsSection):
     @property
     def traits(self) -> Traits:
         """The traits of the method."""
-        found = self.algorithm.traits
-        return found if self.staleness_bound is None else replace(found, equal_steps=True)
+        found, slow = self.algorithm.traits, self.slowmo is not None and self.slowmo_is_exact
+        return replace(found, equal_steps=True) if slow or self.staleness_bound is not None else found
 
     def result_items(self, *, exclude: Collection[str] = ()) -> dict[str, Any]:
         """JSON values of the keys that can change the result, without some more of them."""
@@ -359,11 +349,7 @@ class TrainSettings(SettingsSection):
     @property
     def has_static_shards(self) -> bool:
         """Whether an epoch's row groups are divided among the workers beforehand; else they draw work units."""
-        return self._takes_equal_steps or self.sharding == "static"
-
-    @property
-    def _takes_equal_steps(self) -> bool:
-        return self.traits.equal_steps or (self.slowmo is not None and self.slowmo_is_exact)
+        return self.traits.equal_steps or self.sharding == "static"
 
     @property
     def effective_learning_rate(self) -> float:
@@ -380,7 +366,7 @@ class TrainSettings(SettingsSection):
     def slowmo_is_exact(self) -> bool:
         """Whether SlowMo averages all workers; by default only around methods that do so too."""
         if self.slowmo is None or self.slowmo.exact_average is None:
-            return self.traits.exact_average
+            return self.algorithm.traits.exact_average
         return self.slowmo.exact_average
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.util import resolve_name
 from pathlib import Path
@@ -27,6 +27,8 @@ _SHELL_WITH_RESULTS: Final = ("pipeline.stages.", "pipeline.reporting.")
 REGISTRIES: Final = frozenset(
     {"training.algorithms.registry", "training.workloads.registry", "models.networks.registry"}
 )
+#: By these names a module finds files beside it.
+_OWN_PLACE: Final = frozenset({"__file__", "__name__", "__package__", "__path__", "__spec__"})
 _WITHOUT_MEANING: Final = frozenset({"ctx", "kind", "type_comment"})
 
 
@@ -85,13 +87,27 @@ def _read(name: str, file: Path, _modified: int) -> _Module:
     if name in REGISTRIES:
         tree.body = _without_table(tree.body, name.rpartition(".")[0])
     digest = hashlib.sha256(_canonical(tree).encode())
-    words = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    # A template includes others beside it, so that all files that are no code count with the module that names one.
-    beside = sorted(path for path in file.parent.iterdir() if path.is_file() and path.suffix not in {".py", ".typed"})
-    if any(path.name in words for path in beside):
-        for path in beside:
+    words = {getattr(node, "id", getattr(node, "value", None)) for node in ast.walk(tree) if _is_word(node)}
+    # A template includes others beside it, so that all files that are no code count with the module that names one, or
+    # that knows its own place.
+    data = sorted(_data_in(file.parent))
+    if data and words & {*_OWN_PLACE, *(path.name for path in data)}:
+        for path in data:
             digest.update(path.read_bytes())
     return _Module(digest.hexdigest(), frozenset(imports))
+
+
+def _is_word(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+def _data_in(folder: Path) -> Iterator[Path]:
+    """Files that are no code, in a folder and those below it that are no packages."""
+    for path in folder.iterdir():
+        if path.is_file() and path.suffix not in {".py", ".typed"}:
+            yield path
+        elif path.is_dir() and path.name != "__pycache__" and not any(path.glob("*.py")):
+            yield from _data_in(path)
 
 
 def _imports(tree: ast.Module, package: str) -> set[str]:

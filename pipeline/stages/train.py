@@ -65,6 +65,8 @@ class Train(Stage):
         code += [config.model.of(network).module, *modules_of_method(settings)]
         if settings.launcher == "spark-agents":
             code += ["training.agents.agent_process", "training.agents.run"]
+        # It decides whether the training starts from the model in use.
+        code += ["pipeline.runs.seen_events"] if settings.warm_start else []
         upstream = ["features"]
         if config.model.of(network).is_searched:
             upstream.append("gridsearch")

@@ -184,6 +184,20 @@ def test_the_registries_exist() -> None:
     assert all(importlib.util.find_spec(name) for name in REGISTRIES)
 
 
+@pytest.mark.parametrize("reads", ["Path(__file__).parent / kind", "files(__package__) / kind", "open('cuts.csv')"])
+@pytest.mark.parametrize("name", ["cuts.csv", "tables/of/cuts.csv"])
+def test_a_table_that_a_module_reads_by_another_name_left_its_stage_up_to_date(
+    package: Path, name: str, reads: str
+) -> None:
+    (package / "a.py").write_text(f"x = {reads}\n")
+    table = package / name
+    table.parent.mkdir(parents=True, exist_ok=True)
+    table.write_text("30")
+    before = digests()
+    table.write_text("20")
+    assert {each for each, digest in digests().items() if digest != before[each]} == {"features.a"}
+
+
 @pytest.mark.parametrize("name", ["report.html", "report.css", "report.js"])
 def test_templates_count_with_the_page_that_loads_them_and_with_nothing_else(package: Path, name: str) -> None:
     folder = package.parent / "pipeline" / "reporting"
