@@ -39,6 +39,8 @@ _SECONDS_BETWEEN_LOOKS: Final = 0.5
 _SECONDS_FOR_TASKS_TO_END: Final = 10.0
 _SECONDS_FOR_WORKERS_TO_END: Final = 0.5
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
+#: The path of a socket has 107 bytes, of which its name takes 43.
+_LONGEST_FOLDER: Final = 64
 #: Further options of the driver's JVM.
 JVM_VARIABLE: Final = "HEP_PIPELINE_JVM_OPTIONS"
 #: The JVM prints this at every start, since Spark requests its vector module.
@@ -55,7 +57,7 @@ class SparkProvider:
     def __init__(self, settings: SparkSettings) -> None:
         self._settings = settings
         self._context: SparkContext | None = None
-        self._code: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     @property
     def is_cluster(self) -> bool:
@@ -73,11 +75,11 @@ class SparkProvider:
             MachineError: Spark does not start, or executors do not see the folder or the inputs.
         """
         if self._context is None:
-            self._context = _start(self._settings)
+            # It lives as long as the context: executors fetch the code from here at their start.
+            self._folder = tempfile.TemporaryDirectory(prefix="hep-pipeline-")
+            self._context = _start(self._settings, self._folder.name)
             if self.is_cluster:
-                # Executors fetch the code from here at their start, so the folder lives as long as the context.
-                self._code = tempfile.TemporaryDirectory(prefix="hep-pipeline-code-")
-                self._context.addPyFile(str(zip_code(Path(self._code.name))))
+                self._context.addPyFile(str(zip_code(Path(self._folder.name))))
         if folder is not None and self.is_cluster:
             refuse_unshared(self._context, folder, inputs)
         return self._context
@@ -95,9 +97,9 @@ class SparkProvider:
             _end_tasks(self._context)
             self._context.stop()
             self._context = None
-        if self._code is not None:
-            self._code.cleanup()
-            self._code = None
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
 
 
 @contextmanager
@@ -191,7 +193,7 @@ def _advice(cause: str) -> str:
     return "If executors were lost, check their memory and logs; --debug shows all messages of Spark."
 
 
-def _start(settings: SparkSettings) -> SparkContext:
+def _start(settings: SparkSettings, folder: str) -> SparkContext:
     import pyspark  # noqa: PLC0415 - Spark is loaded only by stages that need it
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415
 
@@ -221,6 +223,10 @@ def _start(settings: SparkSettings) -> SparkContext:
     if settings.master.startswith("local["):
         # Other users of this machine reach its ports too.
         properties["spark.authenticate"] = "true"
+        if len(folder) < _LONGEST_FOLDER:
+            # A stranger at the port of PySpark's accumulators who says nothing stops all jobs for ever.
+            sockets = "spark.python.unix.domain.socket"
+            properties |= {f"{sockets}.enabled": "true", f"{sockets}.dir": folder}
     properties |= {key: value for key, value in settings.conf.items() if not isinstance(value, SecretStr)}
     secrets = {key: value.get_secret_value() for key, value in settings.conf.items() if isinstance(value, SecretStr)}
     conf = SparkConf().setMaster(settings.master).setAppName("hep-pipeline").setAll(list(properties.items()))

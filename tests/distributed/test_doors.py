@@ -142,18 +142,21 @@ from pydantic import SecretStr
 from pipeline.configuration.shell_sections import SparkSettings
 from pipeline.machine.spark_session import SparkProvider
 settings = SparkSettings(master="local[2]", conf={"spark.hadoop.fs.s3a.secret.key": sys.argv[1][::-1]})
-context = SparkProvider(settings).context()
+provider = SparkProvider(settings)
+context = provider.context()
 hadoop = context._jsc.hadoopConfiguration()
 assert hadoop.get("fs.s3a.secret.key") == sys.argv[1][::-1]
 print("ready", flush=True)
 sys.stdin.read()
-assert context.parallelize(range(100), 4).map(lambda each: each + 1).sum() == 5050
+seen = context.accumulator(0)
+assert context.parallelize(range(100), 4).map(lambda each: seen.add(1) or each + 1).sum() == 5050
+assert seen.value == 100
 """
 
 
 @pytest.mark.spark
-def test_spark_listens_on_loopback_only_and_shows_no_credential(tmp_path: Path) -> None:
-    """The list of processes showed those of `spark.conf`."""
+def test_a_silent_stranger_at_a_port_of_spark_stopped_all_jobs(tmp_path: Path) -> None:
+    """It listens on loopback only; the list of processes showed the credentials of `spark.conf`."""
     secret = "a6f5-hush-77d1"  # noqa: S105
     command = [sys.executable, "-c", SPARK, secret[::-1]]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -162,7 +165,9 @@ def test_spark_listens_on_loopback_only_and_shows_no_credential(tmp_path: Path) 
         family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
         words = [word for each in family for word in each.cmdline()]
         ports = set().union(*map(ports_of, family))
-        process.communicate("")
+        with strangers(secret[::-1]) as seen:
+            wait_until(lambda: seen >= ports, what="strangers at all ports")
+            process.communicate("")
     assert process.returncode == 0
     assert "org.apache.spark.deploy.SparkSubmit" in words
     assert not [word for word in words if secret in word]
