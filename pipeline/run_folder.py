@@ -19,8 +19,7 @@ from pipeline.errors import (
     NoOutputYetError,
     RunFolderError,
 )
-from pipeline.machine.doctor import Finding, Need, PlannedUse, Severity, examine, render
-from pipeline.machine.facts import read_machine
+from pipeline.machine.doctor import Finding, Need, Severity, examine, render
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.runs.fingerprint import Fingerprint
 from pipeline.runs.lock import locked, reading
@@ -175,11 +174,16 @@ class RunFolder:
             min_free_bytes: Disk space for the output.
         """
         train = self.config.train
-        plan = PlannedUse(
-            *(workers or train.workers, train.threads, self.config.spark.master, min_free_bytes),
-            *(train.launcher, train.launcher_args),
+        if Need.MPI in needs and train.launcher.startswith("spark"):
+            needs = {*needs, Need.SPARK}
+        is_here = train.launcher == "mpirun" and not train.launcher_args
+        return examine(
+            needs,
+            run_dir=self.config.run_dir,
+            workers=(workers or train.workers) if is_here else 1,
+            threads=train.threads,
+            min_free_bytes=min_free_bytes,
         )
-        return examine(read_machine(run_dir=self.config.run_dir), needs, plan)
 
     def refuse_unfit_machine(
         self,

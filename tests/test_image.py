@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
 
-from pipeline.machine import doctor
+from packaging.specifiers import SpecifierSet
+
+from pipeline.machine.doctor import JAVA_VERSIONS
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 
 
-def test_its_python_and_java_are_those_that_doctor_accepts() -> None:
-    python = re.search(r"^FROM python:(\d+)\.(\d+)-", IMAGE, re.MULTILINE)
+def test_its_python_and_java_are_those_of_the_project() -> None:
+    python = re.search(r"^FROM python:(\d+\.\d+)-", IMAGE, re.MULTILINE)
     java = re.search(r"openjdk-(\d+)-jre-headless", IMAGE)
     assert python is not None
-    assert tuple(map(int, python.groups())) in doctor.PYTHONS
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert python[1] in SpecifierSet(project["requires-python"])
     assert java is not None
-    assert int(java[1]) in doctor._JAVA_VERSIONS
+    assert int(java[1]) in JAVA_VERSIONS
 
 
 def test_what_setup_reads_is_copied() -> None:

@@ -23,7 +23,6 @@ from pipeline.configuration.mistakes import explain
 from pipeline.configuration.relative_paths import locate_paths
 from pipeline.configuration.yaml_text import read_mapping
 from pipeline.errors import USER_ERRORS, ConfigError, RunFolderError, StudiesFailedError, nearest
-from pipeline.machine.facts import read_machine
 from pipeline.reporting.origin import plot_labels
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
@@ -35,6 +34,7 @@ from pipeline.stages.train import Train, modules_of_method
 from pipeline.terminal.grid import Grid
 from pipeline.terminal.interrupts import stop_if_requested
 from pipeline.terminal.progress import Bar
+from training.cores import usable_cores
 from training.errors import IdleSettingError, StudyError
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
@@ -220,7 +220,7 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
     _refuse_launcher(config.train.launcher)
     subject, data = _subject(run_folder, study)
     _refuse_idle(settings, data["counts"]["train"][-1])
-    cores, code = read_machine(run_dir=config.run_dir).cores, code_version()
+    cores, code = len(usable_cores()), code_version()
     is_simulated, timing, measured = settings.execution == "simulate", None, ClusterSettings()
     checks: list[TimeCheck] = []
     busy = 0.0

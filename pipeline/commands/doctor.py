@@ -18,13 +18,8 @@ class Diagnosis(NamedTuple):
     """Findings, and without errors the result of a test of the ranks."""
 
     findings: list[Finding]
-    ignored: str | None = None
-    """What of the environment has no influence, of what is there."""
-    zlib: str | None = None
-    threads: str | None = None
-    devices: str | None = None
-    ranks: str | None = None
-    """Message of the test of the ranks."""
+    notes: list[str]
+    """Sentences about what is there."""
     error: str | None = None
     """Reason why the ranks do not start."""
 
@@ -45,42 +40,45 @@ def doctor(run_folder: RunFolder, say: Callable[[str], None]) -> Diagnosis:
 
     Args:
         run_folder: The run folder.
-        say: Called with each finding.
+        say: Called with each finding and note.
     """
     from training.launching.start_limit import without_network
 
     spark, train = run_folder.config.spark, run_folder.config.train
     is_alone = train.workers > 1 and without_network(train, [], Path()) != []
-    ignored = ", ".join(noted(os.environ, local_spark=spark.master.startswith("local"), one_host=is_alone))
-    found = Diagnosis(run_folder.examine(list(Need)), ignored and f"ignored of the environment: {ignored}")
+    ignored = noted(os.environ, local_spark=spark.master.startswith("local"), one_host=is_alone)
+    found = Diagnosis(run_folder.examine(list(Need)), [])
     say(render(found.findings))
+
+    def note(words: str) -> None:
+        found.notes.append(words)
+        say(words)
+
     if ignored:
-        say(str(found.ignored))
-    return _try(found, run_folder, say) if found.is_well else found
+        note(f"ignored of the environment: {', '.join(ignored)}")
+    if found.is_well:
+        found = _try(found, run_folder, note)
+    if found.error is not None:
+        say(f"error: {found.error}")
+    return found
 
 
-def _try(found: Diagnosis, run_folder: RunFolder, say: Callable[[str], None]) -> Diagnosis:
+def _try(found: Diagnosis, run_folder: RunFolder, note: Callable[[str], None]) -> Diagnosis:
     from ingestion.root_format import ZLIB_LIBRARY
     from pipeline.machine.launching import hosts_of
     from training.errors import LaunchError
     from training.launching.probing import describe_devices, probe_mpi
 
     settings = run_folder.config.train
-    threads = f"threads: {settings.threads} in each of {settings.workers} worker(s) (train.threads)"
-    zlib = f"ZLIB of ROOT files: {ZLIB_LIBRARY}"
     if ZLIB_LIBRARY != "isal":
-        zlib += " (the extra `isal` reads them with a third less processor time)"
-    found = found._replace(zlib=zlib, threads=threads, devices=describe_devices())
-    say(zlib)
-    say(threads)
-    say(str(found.devices))
+        note(f"ROOT files are decompressed by {ZLIB_LIBRARY}; the extra `isal` takes a third less processor time")
+    note(describe_devices())
     if settings.workers == 1 or settings.launcher == "spark-agents":
         return found
     try:
-        found = found._replace(ranks=probe_mpi(settings, hosts_of(settings, run_folder.spark.context)))
+        note(probe_mpi(settings, hosts_of(settings, run_folder.spark.context)))
     except (LaunchError, MachineError) as error:
-        found = found._replace(error=str(error))
+        return found._replace(error=str(error))
     finally:
         run_folder.spark.stop()
-    say(found.ranks or f"error: {found.error}")
     return found

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from spark_in_process import WITHOUT_SPARK
 from features import spark_job
 from pipeline import run_folder
 from pipeline.config import load_config
-from pipeline.machine.facts import read_machine
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
 from pipeline.stages.features import Features
@@ -35,8 +33,6 @@ def without_spark(patch: pytest.MonkeyPatch, folder: Path) -> None:
     """Let the stages ingest and features run in this process, with copies of remote files in a folder."""
     patch.setattr(Ingest, "needs", ())
     patch.setattr(Features, "needs", ())
-    healthy = replace(read_machine(run_dir=folder), unmet={})
-    patch.setattr(run_folder, "read_machine", lambda **_: healthy)
     patch.setattr(run_folder, "SparkProvider", lambda _: WITHOUT_SPARK)
     patch.setattr(spark_job, "_scratch", lambda _: folder)
 

@@ -16,8 +16,7 @@ from ingestion.errors import FilesToComeError
 from pipeline import run_folder as module
 from pipeline.config import load_config
 from pipeline.errors import FolderInUseError, MachineError, MissingInputError, NoOutputYetError
-from pipeline.machine.doctor import Finding, Need, PlannedUse, Severity
-from pipeline.machine.facts import Machine
+from pipeline.machine.doctor import Finding, Need, Severity
 from pipeline.run_folder import RunFolder
 from pipeline.stages.evaluate import Evaluate
 from pipeline.stages.report import Report
@@ -75,11 +74,11 @@ def test_an_optional_one_that_was_made_from_others_is_left_out(run_folder: RunFo
 def test_a_machine_with_an_error_is_refused_and_one_with_a_warning_is_not(
     run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[PlannedUse] = []
+    asked: list[int] = []
     findings = [Finding("java", Severity.WARNING, "Java is old.", "Take a new one.")]
 
-    def examine(_: Machine, __: list[Need], plan: PlannedUse) -> list[Finding]:
-        asked.append(plan)
+    def examine(_: list[Need], *, workers: int, **__: object) -> list[Finding]:
+        asked.append(workers)
         return findings
 
     monkeypatch.setattr(module, "examine", examine)
@@ -88,7 +87,7 @@ def test_a_machine_with_an_error_is_refused_and_one_with_a_warning_is_not(
     with pytest.raises(MachineError, match=r"^ingest cannot run on this machine:\n(?s:.*)Make room") as refused:
         run_folder.refuse_unfit_machine([Need.SPARK], "ingest cannot run", workers=5)
     assert "Java is old" not in str(refused.value)
-    assert [each.workers for each in asked] == [2, 5]
+    assert asked == [2, 5]
 
 
 @pytest.mark.parametrize(

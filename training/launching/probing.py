@@ -16,60 +16,55 @@ from training.errors import LaunchError
 from training.launching.launcher import Hosts, no_hosts, rank_command, rank_environment
 from training.launching.start_limit import without_network
 from training.settings import TrainSettings
-from training.simulation.probe import Measurement
-from training.transports.exchange_test import PARAMETERS
+from training.simulation.probe import ALL_REDUCE, COMMIT, Measurement
 
 _TIMEOUT: Final = 120
 _LAST_WORDS: Final = 600
+#: Of the network of the high-level features.
+_NBYTES: Final = 8052
 
 
 def probe_mpi(settings: TrainSettings, hosts: Hosts = no_hosts) -> str:
-    """Start the ranks; try windows, locks and accumulation between neighbours, and averages in both ways.
+    """Start the ranks; test MPI, and measure messages of the size of a small network.
 
     Args:
         settings: The run.
         hosts: As in `training.launching.launcher.launch`.
 
     Returns:
-        Sentences about the library and its speed.
+        A sentence about them.
 
     Raises:
         LaunchError: The ranks do not start, or a part of MPI does not work.
     """
-    sharing = settings.algorithm.sharing
-    words = ("training.transports.exchange_test", sharing.overlap, sharing.network or "")
-    return describe(_answer(settings, "a short test of MPI", *words, hosts=hosts), settings)
+    measured = measure_messages(settings, (_NBYTES,), hosts)
+    names = {ALL_REDUCE: "all-reduce", COMMIT: "commit to a centre"}
+    times = ", ".join(
+        f"{names.get(each.operation, f'pairwise average ({each.operation})')} {each.seconds * 1e6:,.0f} us"
+        for each in measured
+    )
+    return f"{settings.workers} ranks start; messages of {_NBYTES:,} bytes take: {times}"
 
 
-def measure_messages(settings: TrainSettings, sizes: Sequence[int]) -> list[Measurement]:
+def measure_messages(settings: TrainSettings, sizes: Sequence[int], hosts: Hosts = no_hosts) -> list[Measurement]:
     """All-reduces, averages and commits of vectors of some sizes, between the ranks of a run.
 
     Args:
         settings: The run.
         sizes: Sizes of the vectors [bytes].
+        hosts: As in `training.launching.launcher.launch`.
 
     Raises:
         LaunchError: The ranks do not start or fail.
     """
     sharing = settings.algorithm.sharing
-    words = ("training.simulation.probe", sharing.protocol, sharing.network or "", *map(str, sizes))
-    return [Measurement(**each) for each in _answer(settings, "the measurement of messages", *words)["measured"]]
-
-
-def _answer(
-    settings: TrainSettings, what: str, module: str, *arguments: str, hosts: Hosts = no_hosts
-) -> dict[str, Any]:
-    """The JSON that rank 0 of a program prints.
-
-    Raises:
-        LaunchError: The ranks do not start or fail.
-    """
+    module = ("training.simulation.probe", sharing.protocol, sharing.network or "", *map(str, sizes))
     try:
         with hosts(settings.workers) as where:
             command = rank_command(settings, Path(), where)
             launcher = command[: command.index(sys.executable)]
             done = subprocess.run(
-                [*without_network(settings, where, Path.cwd()), *launcher, *PROGRAM, module, *arguments],
+                [*without_network(settings, where, Path.cwd()), *launcher, *PROGRAM, *module],
                 env=rank_environment(threads=settings.threads),
                 capture_output=True,
                 text=True,
@@ -78,55 +73,13 @@ def _answer(
                 timeout=_TIMEOUT,
             )
     except subprocess.TimeoutExpired as cause:
-        raise LaunchError(f"{settings.workers} ranks did not finish {what} in {_TIMEOUT} s.") from cause
+        raise LaunchError(f"{settings.workers} ranks did not finish a short test of MPI in {_TIMEOUT} s.") from cause
     line = next((line for line in done.stdout.splitlines() if line.startswith("{")), "{}")
     found: dict[str, Any] = json.loads(line)
     if done.returncode or not found or "error" in found:
         reason = found.get("error") or done.stderr.strip()[-_LAST_WORDS:]
-        raise LaunchError(f"{settings.workers} ranks failed {what}: {reason}")
-    return found
-
-
-def describe(result: dict[str, Any], settings: TrainSettings) -> str:
-    """The result of the test in two sentences.
-
-    Args:
-        result: What `training.transports.exchange_test` prints.
-        settings: The run that the test is for.
-
-    Raises:
-        LaunchError: A part of MPI does not work.
-    """
-    if result["problems"]:
-        raise LaunchError(f"one-sided communication is wrong: {'; '.join(result['problems'])}")
-    helps = "; averages there need the partner to enter MPI" if result["target_must_help"] else ""
-    return (
-        f"{result['library']}: {settings.workers} ranks reach each other's memory in {result['seconds'] * 1e6:.1f} us "
-        f"(lock, read, write, unlock){helps}\n"
-        f"an average of {PARAMETERS:,} parameters with a partner that computes takes "
-        f"{_time(result['averages']['locked'])} in MPI's windows and {_time(result['averages']['sockets'])} through "
-        f"sockets; {_use(result['auto'], result['overlap'], settings)}"
-    )
-
-
-def _time(average: float | str) -> str:
-    return f"an unknown time ({average})" if isinstance(average, str) else f"{average * 1e6:,.0f} us"
-
-
-def _use(auto: str, overlap: str, settings: TrainSettings) -> str:
-    """Which of the ways `train` will use, and when it averages."""
-    algorithm = settings.algorithm
-    if not (algorithm.traits.pairs or algorithm.traits.server):
-        return f"train uses neither, since {algorithm.name} makes all-reduces or exchanges with neighbours only"
-    way = auto if algorithm.sharing.protocol == "auto" else algorithm.sharing.protocol
-    ways = {"sockets": "sockets", "locked": "windows (locked)", "additive": "windows (additive)"}
-    why = f"the workers {'do not share' if auto == 'sockets' else 'share'} memory"
-    chosen = why if algorithm.sharing.protocol == "auto" else "train.algorithm.exchange"
-    when = ""
-    if algorithm.sharing.overlap == "auto":
-        beside = way == "sockets" or overlap == "thread"
-        when = ", beside the gradient" if beside else ", before the gradient, since the gradients need all cores"
-    return f"train with {algorithm.name} uses {ways[way]}: {chosen}{when}"
+        raise LaunchError(f"{settings.workers} ranks failed a short test of MPI: {reason}")
+    return [Measurement(**each) for each in found["measured"]]
 
 
 def describe_devices() -> str:

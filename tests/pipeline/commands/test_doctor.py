@@ -52,7 +52,5 @@ def test_what_it_says_and_whether_all_is_well(
 def test_for_one_worker_no_ranks_are_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RunFolder, "examine", lambda *_: [])
     monkeypatch.setattr("training.launching.probing.probe_mpi", ranks_do_not_start)
-    config = load_config(str(small_config(tmp_path, SAMPLES)), ["train.workers=1", "train.threads=2"])
-    said: list[str] = []
-    assert doctor(RunFolder(config, Console(quiet=True)), said.append).is_well
-    assert "threads: 2 in each of 1 worker(s) (train.threads)" in said
+    config = load_config(str(small_config(tmp_path, SAMPLES)), ["train.workers=1"])
+    assert doctor(RunFolder(config, Console(quiet=True)), lambda _: None).is_well

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import shutil
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +19,6 @@ from features.settings import FeatureSettings
 from pipeline import run_folder
 from pipeline.config import Config
 from pipeline.errors import MachineError
-from pipeline.machine.facts import read_machine
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
 from pipeline.runs import space
@@ -76,10 +74,6 @@ class Nights:
         self._patch = monkeypatch
         monkeypatch.setattr(space, "LEAST_BYTES", 1)
         monkeypatch.setattr(Ingest, "needs", ())
-        healthy = replace(read_machine(run_dir=folder), unmet={})
-        monkeypatch.setattr(
-            run_folder, "read_machine", lambda **_: replace(healthy, free_bytes=shutil.disk_usage(folder).free)
-        )
         provider = SimpleNamespace(context=lambda **_: Here(), num_tasks=int, stop=lambda: None)
         monkeypatch.setattr(run_folder, "SparkProvider", lambda _: provider)
 
