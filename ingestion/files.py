@@ -72,7 +72,7 @@ class FileInfo(NamedTuple):
     modified: str
     missing_optional: Sequence[str]
     is_load_test: bool
-    """Whether the file's events are copies (`ingestion.load_test`)."""
+    """Whether the file's events are copies (`tests/benchmarks/load_test.py`)."""
     edges: Sequence[int]
     """Entries at which the file is cut into pieces, one events part each: between baskets, from 0 to `entries`."""
     carried: dict[str, str] = {}  # noqa: RUF012 - nobody changes it

@@ -247,19 +247,6 @@ def clean(
 
 
 @partial(command, without=["wait"])
-def load_test(
-    asked: Asked,
-    folder: Annotated[Path, typer.Argument(help="New folder for the files and their config.")],
-    events: Annotated[int, typer.Option("--events", min=1, help="Events of each sample.")] = 10_000,
-    seed: Annotated[int, typer.Option("--seed", help="Of the angles.")] = 1,
-) -> None:
-    """Make a load-test sample: any number of events, turned and mirrored copies of a config's own."""
-    from pipeline.commands.load_test import load_test
-
-    say(load_test(asked.run_folder(), folder, events, seed=seed))
-
-
-@partial(command, without=["wait"])
 def config(asked: Asked, as_json: JsonOption = False) -> None:
     """Show every value of the config, and where it comes from: the default, the file or `--set`."""
     from pipeline.commands.config import as_json as in_json

@@ -27,6 +27,7 @@ import numpy as np
 import psutil
 import pyarrow as pa
 import uproot
+from load_test import TREE, branch_map, write_load_test
 
 from features.kernel_pass import EventsFile, unmixed_rows
 from features.kernels import build_features
@@ -36,7 +37,6 @@ from features.normalisation import GeneratedSample
 from features.settings import FeatureSettings
 from features.spark_job import make_features
 from ingestion.files import FileInfo, SourceFile, inventory
-from ingestion.load_test import TREE, branch_map, write_load_test
 from ingestion.reader import read_events, select_events
 from ingestion.settings import IngestSettings, SampleSettings, field_branches
 from ingestion.spark_job import ingest

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import uproot
 from delphes_files import write_delphes
+from load_test import TREE, branch_map, write_load_test
 from made_events import distinct, lepton, made_event
 from networks import made_network
 from prediction_trees import read_root
@@ -24,7 +25,6 @@ from features.settings import FeatureSettings
 from features.spark_job import make_unsplit
 from ingestion.errors import MissingBranchError, WrongBranchTypeError
 from ingestion.files import SourceFile, inventory
-from ingestion.load_test import TREE, branch_map, write_load_test
 from ingestion.reader import read_events
 from ingestion.settings import IngestSettings, SampleSettings
 from ingestion.spark_job import ingest

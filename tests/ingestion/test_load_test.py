@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import uproot
 from candidate_events import drawn_events
 from delphes_files import write_delphes
+from load_test import EVENTS_PER_FILE, TREE, branch_map, turned, write_load_test
 from made_events import Row
 from numpy.typing import NDArray
 
@@ -22,9 +22,7 @@ from features.schema import SPLITS
 from features.settings import FeatureSettings
 from features.splitting import split_index
 from ingestion.copies import event_keys
-from ingestion.errors import EmptySampleError
 from ingestion.files import FileInfo, SourceFile, inventory
-from ingestion.load_test import EVENTS_PER_FILE, TREE, branch_map, turned, write_load_test
 from ingestion.reader import RawEvents, read_events, select_events
 from ingestion.schema import COLLECTIONS
 from ingestion.settings import IngestSettings
@@ -119,21 +117,6 @@ def test_a_real_file_gives_exactly_the_events_asked_for(copies: Sample) -> None:
     assert sum(info.entries for info in copies.infos) == NUM_COPIES
 
 
-def test_progress_ends_at_the_number_of_all_samples(made_files: list[FileInfo], tmp_path: Path) -> None:
-    infos = [made_files[0], made_files[1]._replace(sample="other")]
-    said: list[tuple[int, int]] = []
-    write_load_test(
-        infos,
-        SETTINGS,
-        7,
-        tmp_path,
-        rng=np.random.default_rng(1),
-        on_events=lambda done, total: said.append((done, total)),
-    )
-    assert said == sorted(said)
-    assert said[-1] == (14, 14)
-
-
 def test_each_sample_has_files_of_its_own(made_files: list[FileInfo], tmp_path: Path) -> None:
     infos = [made_files[0], made_files[1]._replace(sample="other", label=0)]
     written = write_load_test(infos, SETTINGS, 7, tmp_path, rng=np.random.default_rng(1))
@@ -171,12 +154,6 @@ def test_copies_have_their_own_identity_and_name_their_parents(parents: Sample, 
     # The same events pass as among the parents.
     passing = np.isin(np.arange(NUM_COPIES) % parent.entries, parents.table["entry"].to_numpy())
     np.testing.assert_array_equal(entries, np.flatnonzero(passing))
-
-
-def test_the_origin_is_no_more_than_a_column_for_real_files(parents: Sample) -> None:
-    assert not parents.infos[0].is_load_test
-    assert parents.table["origin_uuid"].equals(parents.table["file_uuid"])
-    assert parents.table["origin_entry"].equals(parents.table["entry"])
 
 
 @pytest.fixture(params=["made", "bundled"])
@@ -334,37 +311,6 @@ def test_copies_are_in_the_split_of_their_parents(parents: Sample, copies: Sampl
     assert (own != new_splits).mean() > 0.2
 
 
-def content_of(infos: list[FileInfo]) -> dict[str, Any]:
-    content: dict[str, Any] = {}
-    for number, info in enumerate(infos):
-        with uproot.open(info.path) as file:
-            content |= {f"{number}/{name}": values.tolist() for name, values in file[TREE].arrays(library="np").items()}
-    return {
-        name: [each.tolist() if isinstance(each, np.ndarray) else each for each in values]
-        for name, values in content.items()
-    }
-
-
-@pytest.mark.slow
-def test_the_same_seed_gives_the_same_content_and_another_seed_another(
-    made_files: list[FileInfo], tmp_path: Path
-) -> None:
-    first, again, other = (
-        content_of(copies_of(made_files, 12, tmp_path / name, seed=seed))
-        for name, seed in (("first", 5), ("again", 5), ("other", 6))
-    )
-    assert first == again
-    different = {name.split("/")[1] for name in first if first[name] != other[name]}
-    turned = {f"{name}_phi" for name in COLLECTIONS} | {"met_phi", "tracks_x", "tracks_y"}
-    mirrored = {f"{name}_eta" for name in COLLECTIONS} | {"tracks_z"}
-    assert turned <= different <= turned | mirrored
-
-
-def test_the_files_of_one_seed_differ_in_identity(made_files: list[FileInfo], tmp_path: Path) -> None:
-    uuids = [copies_of(made_files, 5, tmp_path / name)[0].uuid for name in ("first", "again")]
-    assert uuids[0] != uuids[1]
-
-
 def test_copies_of_copies_name_the_first_origin(made_files: list[FileInfo], tmp_path: Path) -> None:
     children = copies_of(made_files, 7, tmp_path / "children")
     grandchildren = copies_of(children, 17, tmp_path / "grandchildren", settings=LOAD_TEST, seed=2)
@@ -375,16 +321,7 @@ def test_copies_of_copies_name_the_first_origin(made_files: list[FileInfo], tmp_
     assert set(table["file_uuid"].to_pylist()) == {grandchildren[0].uuid}
 
 
-def test_a_file_without_weights_gives_copies_of_weight_one(tmp_path: Path) -> None:
-    path = write_delphes(tmp_path / "a.root", drawn_events(3), without=["Event.Weight"])
-    table = sample_of(copies_of(checked([path], SETTINGS), 5, tmp_path / "copies"), LOAD_TEST).table
-    assert table["weight"].to_pylist() == [1.0] * 5
-
-
 def test_an_empty_file_adds_nothing_and_does_not_hang(made_files: list[FileInfo], tmp_path: Path) -> None:
     empty = checked([write_delphes(tmp_path / "empty.root", [])], SETTINGS)
     infos = copies_of([*empty, *made_files], 7, tmp_path / "copies")
     assert [info.entries for info in infos] == [7]
-    (tmp_path / "nothing").mkdir()
-    with pytest.raises(EmptySampleError, match="'made': its files hold no entries"):
-        write_load_test(empty, SETTINGS, 7, tmp_path / "nothing", rng=np.random.default_rng(1))

@@ -41,7 +41,6 @@ OWN: dict[str, set[str]] = {
     "evaluate-files": {"--model", "--inputs", "--out"},
     "rollback": {"network"},
     "clean": {"--keep", "--dry-run"},
-    "load-test": {"folder", "--events", "--seed"},
     "validate-simulation": {"--reference", "--out"},
     "plan": {"--accept", "--json"},
     "status": {"--json", "--verify"},
@@ -49,7 +48,7 @@ OWN: dict[str, set[str]] = {
     **{name: set() for name in ("track", "validate")},
 }
 #: They read only, or write nothing of a run folder.
-NEVER_WAIT = {"config", "validate", "status", "doctor", "load-test", "validate-simulation"}
+NEVER_WAIT = {"config", "validate", "status", "doctor", "validate-simulation"}
 
 
 def invoke(*arguments: str | Path) -> Any:

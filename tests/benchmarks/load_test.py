@@ -1,5 +1,7 @@
 """Load-test samples: copies of a few real events in any number, to measure time and memory.
 
+`python tests/benchmarks/load_test.py FOLDER --events 100000` writes a sample of the bundled events and a config for it.
+
 Every copy is a real event, turned by a random angle in phi and mirrored in eta with probability 1/2: all copies differ
 and the physics is the same. The files carry the identity of each event's origin, so that all copies of an event fall
 into the same split. Training on such a sample needs an explicit setting.
@@ -7,8 +9,11 @@ into the same split. Training on such a sample needs an explicit setting.
 
 from __future__ import annotations
 
+import argparse
+import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from itertools import cycle
 from pathlib import Path
@@ -20,12 +25,12 @@ import numpy as np
 import uproot
 from numpy.typing import NDArray
 
-from ingestion.errors import EmptySampleError
-from ingestion.files import FileInfo
+from ingestion.files import FileInfo, expand, inventory
 from ingestion.reader import RawEvents, read_events
 from ingestion.schema import ORIGIN_BRANCHES, SCALARS
 from ingestion.settings import IngestSettings, field_branches
 from ingestion.thresholds import Jagged, wrapped_azimuths
+from pipeline.config import load_config
 
 TREE: Final = "LoadTest"
 EVENTS_PER_FILE: Final = 20_000
@@ -44,22 +49,15 @@ def write_load_test(
     *,
     rng: np.random.Generator,
     events_per_file: int = EVENTS_PER_FILE,
-    on_events: Callable[[int, int], None] | None = None,
 ) -> dict[str, list[Path]]:
     """Write `num_events` events of each sample to `out_dir/<sample>_<number>.root` (ZLIB level 1, as Delphes does).
 
-    A file has at least `events_per_file` events, but the last; a block of entries is in one file. `on_events` is called
-    with (events done, events in all).
+    A file has at least `events_per_file` events, but the last; a block of entries is in one file.
 
     Returns:
         The files of each sample.
-
-    Raises:
-        IngestionError: A file cannot be read.
-        EmptySampleError: A sample has no entries.
     """
     written: dict[str, list[Path]] = {info.sample: [] for info in infos}
-    done = 0
     for sample, paths in written.items():
         tree, in_file = None, 0
         with ExitStack() as opened:
@@ -73,9 +71,6 @@ def write_load_test(
                     tree, in_file = file.mktree(TREE, types, counter_name=lambda name: f"{name}_size"), 0
                 tree.extend(columns)
                 in_file += raw.num_events
-                done += raw.num_events
-                if on_events:
-                    on_events(done, num_events * len(written))
     return written
 
 
@@ -106,8 +101,6 @@ def _turned_fields(candidates: Jagged, angle: NDArray[Any], sign: NDArray[Any]) 
 
 def _blocks(files: Sequence[FileInfo], settings: IngestSettings, num_events: int) -> Iterator[RawEvents]:
     """Blocks of the files' entries, in cycles, until there are `num_events` events."""
-    if not any(info.entries for info in files):
-        raise EmptySampleError(f"sample '{files[0].sample}': its files hold no entries, so there is nothing to copy.")
     left = num_events
     for info in cycle(files):
         if left <= 0:
@@ -127,3 +120,30 @@ def _columns(raw: RawEvents) -> dict[str, Any]:
     halves = np.array([divmod(UUID(each).int, 1 << 64) for each in uuids], dtype=np.uint64)
     origin = (halves[:, 0].view(np.int64), halves[:, 1].view(np.int64), entries.astype(np.int64))
     return columns | dict(zip(ORIGIN_BRANCHES, origin, strict=True))
+
+
+def main(argv: list[str]) -> None:
+    """Write the files and `load_test.yaml`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="a new folder")
+    parser.add_argument("--events", type=int, default=10_000, help="of each sample")
+    asked = parser.parse_args(argv)
+    config = load_config("demo")
+    asked.folder.mkdir(parents=True)
+    infos = inventory(expand(config.samples), config.ingest).infos
+    files = write_load_test(infos, config.ingest, asked.events, asked.folder, rng=np.random.default_rng(1))
+    content = {
+        "run_dir": "run",
+        "classes": config.classes,
+        "samples": [
+            {"name": each.name, "label": each.label, "files": [path.name for path in files[each.name]]}
+            for each in config.samples
+        ],
+        "ingest": {"tree": TREE, "branch_map": branch_map()},
+    }
+    # YAML reads JSON too.
+    (asked.folder / "load_test.yaml").write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
