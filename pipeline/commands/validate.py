@@ -12,6 +12,7 @@ from rich.console import Console
 from ingestion.errors import EmptySampleError, grouped
 from ingestion.files import found_files
 from ingestion.notes import notes
+from models.networks.registry import NETWORKS
 from pipeline.config import Config, simulated_processes
 from pipeline.configuration.mistakes import explain
 from pipeline.errors import ConfigError
@@ -39,6 +40,10 @@ def validate(config: Config, console: Console, *, features: Version | None = Non
         # The grid search may give other epochs and batches.
         searched = config.model.of(network).is_searched
         refuse_idle(network, config.training_of(network), None if searched else features)
+    for network, kind in NETWORKS.items():
+        is_set = network in config.train_by_network or config.model.of(network) != kind()
+        if is_set and network not in config.model.names:
+            yield f"note: what is set for {network} has no effect, since model.names has no {network}"
     said: list[str] = []
     # Once made, simulated samples have paths.
     to_come = [sample for sample in config.samples if simulated_processes(sample)]

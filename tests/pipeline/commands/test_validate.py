@@ -40,6 +40,14 @@ def test_an_unknown_key_of_a_study_was_valid_until_compare(compare: dict[str, An
         validated(**compare)
 
 
+@pytest.mark.parametrize(
+    "chosen", [{"train_by_network": {"particles": {"epochs": 3}}}, {"model": {"particles": {"gru_width": 3}}}], ids=str
+)
+def test_a_network_that_is_not_trained_is_named_where_something_is_set_for_it(chosen: dict[str, Any]) -> None:
+    said = validate(Config.model_validate({**MINIMAL, **chosen}), Console(quiet=True))
+    assert next(said) == "note: what is set for particles has no effect, since model.names has no particles"
+
+
 def test_keys_of_studies_are_valid() -> None:
     # The files of this config do not exist.
     with pytest.raises(IngestionError, match="no file"):

@@ -1,0 +1,134 @@
+"""Every key of the config: another value makes an output stale, or is refused, or the key is one of those below."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any
+
+import pytest
+from minimal_configs import MINIMAL
+from pydantic import BaseModel, ValidationError
+
+from models.networks.registry import NETWORKS
+from pipeline.config import Config
+from pipeline.stages.table import STAGES
+
+#: A config in which much is in use.
+BASE = {
+    **MINIMAL,
+    "model": {"names": list(NETWORKS)},
+    "simulate": {"processes": [{"name": "qcd"}]},
+    "export": {"hls4ml": True},
+    "evaluate": {"signal": MINIMAL["classes"][0]},
+    "features": {"ordering": "file"},
+    "train": {"optimizer": "sgd"},
+}
+#: Values for keys whose type does not say one.
+VALUES: dict[str, Any] = {
+    "features.split": {"train": 0.5, "val": 0.3},
+    "evaluate.signal": MINIMAL["classes"][1],
+    "gridsearch.depths": [1],
+    "gridsearch.epochs": [30],
+    "gridsearch.learning_rate": [0.1],
+    "gridsearch.num_trials": 3,
+    "gridsearch.patience": 3,
+    "ingest.branch_map": {"met": "MET_pt"},
+    "ingest.carry": ["Event.Number"],
+    "ingest.min_btag": 0.5,
+    "ingest.weights": {"up": "Weight[1]"},
+    "model.deepsets.hidden": [3],
+    "model.transformer.heads": 2,
+    "model.transformer.width": 64,
+    "simulate.processes": [{"name": "ttbar"}],
+    "train.algorithm": "local-sgd",
+    "storage": "s3://bucket/night",
+    "train.launcher_args": ["-x", "A"],
+    "train.schedule.milestones": [3],
+    "train.skew": {},
+    "train.slowmo": {},
+    "train_by_network": {"hlf": {"epochs": 3}},
+}
+#: Where a run lies and runs, how fast it is, and when it ends: no output changes.
+OF_NO_OUTPUT = {
+    *("run_dir", "storage", "allow_load_test"),
+    *(f"ingest.{key}" for key in ("on_bad_file", "settle_seconds", "until", "entries_per_task")),
+    "simulate.max_generated",
+    *(
+        f"train.{key}"
+        for key in (
+            *("threads", "reader", "checkpoint_steps", "on_rank_loss", "max_restarts", "stall_seconds"),
+            *("tensorboard", "launcher", "launcher_args"),
+        )
+    ),
+}
+
+
+def leaves(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Dotted key, value and type of every key."""
+    for name, field in type(section).model_fields.items():
+        key, value = f"{prefix}{name}", getattr(section, name)
+        if isinstance(value, BaseModel) and key not in OF_NO_OUTPUT | VALUES.keys():
+            yield from leaves(value, f"{key}.")
+        else:
+            yield key, value, field.annotation
+
+
+#: Sections of commands that are no stages.
+OF_COMMANDS = ("compare", "promote", "mlflow", "spark")
+LEAVES = [
+    each
+    for each in leaves(Config.model_validate(BASE))
+    if each[0].split(".")[0] not in ("classes", "samples", *OF_COMMANDS)
+]
+
+
+def others(key: str, value: Any, kind: Any) -> Iterator[Any]:
+    """Other values."""
+    if key in VALUES:
+        yield VALUES[key]
+    elif isinstance(value, bool):
+        yield not value
+    elif isinstance(value, Enum):
+        yield from (each.value for each in type(value) if each is not value)
+    elif isinstance(value, int | float):
+        yield from (value + 1, value * 0.9)
+    elif isinstance(value, list):
+        yield value[:-1]
+    for each in typing.get_args(kind):
+        inner = typing.get_args(each)
+        yield from (each for each in (*inner, each) if isinstance(each, str) and each != value)
+        yield from [name.value for name in each] if isinstance(each, type) and issubclass(each, Enum) else []
+    yield from (7, 0.05, "zzz")
+
+
+def items(config: Config) -> list[Any]:
+    """The keys that all stages and their parts depend on."""
+    parts = [part for stage in STAGES for part in stage.parts(config).items()]
+    return [stage.config_items(config) for stage in STAGES] + [(name, part.config_items) for name, part in parts]
+
+
+def changed(key: str, value: Any) -> Config:
+    """The config with another value."""
+    whole: dict[str, Any] = Config.model_validate(BASE).model_dump(mode="json", exclude_unset=True)
+    inner = whole
+    *outer, last = key.split(".")
+    for name in outer:
+        inner = inner.setdefault(name, {})
+    inner[last] = value
+    return Config.model_validate(whole)
+
+
+@pytest.mark.parametrize(("key", "value", "kind"), LEAVES, ids=[key for key, *_ in LEAVES])
+def test_another_value_makes_an_output_stale_or_is_refused(key: str, value: Any, kind: Any) -> None:
+    refusals = []
+    for other in (each for each in others(key, value, kind) if each != value):
+        try:
+            is_stale = items(changed(key, other)) != items(Config.model_validate(BASE))
+        except ValidationError as refused:
+            refusals.append(str(refused))
+            continue
+        assert is_stale is (key not in OF_NO_OUTPUT)
+        return
+    assert any("has no effect" in words or " needs " in words for words in refusals), refusals
