@@ -243,14 +243,11 @@ class TrainSettings(SettingsSection):
         if not self.traits.joint_model:
             found = ", ".join(name for name, method in METHODS.items() if method.traits.joint_model)
             raise ValueError(
-                f"launcher: spark-agents trains beside a joint model of the driver, which {self.algorithm.name} does "
-                f"not have. Use the algorithm {found}, or the launcher spark"
+                f"launcher: spark-agents adds up models beside the steps, and {self.algorithm.name} needs other messages. "
+                f"Use the algorithm {found}, or the launcher spark"
             )
-        if self.traits.synchronous:
-            raise ValueError(
-                f"launcher: spark-agents exchanges models whenever its driver is ready. Leave out the keys that make "
-                f"all workers of {self.algorithm.name} wait for exchanges, or use the launcher spark"
-            )
+        if self.staleness_bound is not None:
+            raise ValueError("launcher: spark-agents has no staleness_bound; leave it out, or use the launcher spark")
         return self
 
     @model_validator(mode="after")

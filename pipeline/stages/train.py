@@ -64,7 +64,7 @@ class Train(Stage):
         code = [f"pipeline.stages.{self.name}", "training.launching.rank_process", "training.workloads.hep"]
         code += [config.model.of(network).module, *modules_of_method(settings)]
         if settings.launcher == "spark-agents":
-            code += ["training.agents.agent_process", "training.agents.run"]
+            code += ["training.agents.agent_process"]
         # It decides whether the training starts from the model in use.
         code += ["pipeline.runs.seen_events"] if settings.warm_start else []
         upstream = ["features"]

@@ -1,1 +1,1 @@
-"""Training on Spark alone: long-lived agents in executors, exchange cycles as jobs, the joint model in the driver."""
+"""Training on Spark alone, with the method and the system of Langer et al. 2018."""

@@ -1,34 +1,50 @@
-"""The jobs of a run with agents: places, starts, exchange cycles. Their tasks are short and talk to the local agent.
+"""The jobs of a training on Spark alone: places, starts, and sums over the agents beside their computation.
 
-Tasks prefer the host of their agent. An agent outlives tasks and executors, and ends with the driver (see
-`training.agents.lifelines`). The contributions go up in a tree, the joint model goes down by a
-broadcast variable.
+Tasks are short and prefer the host of their agent, but reach it from anywhere. The vectors go up in a tree, the sum
+goes down by a broadcast variable (Langer et al. 2018, section 5.2).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import partial
+import json
+import queue
+import secrets
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from functools import partial, reduce
+from pathlib import Path
 from typing import Any, Final
 
-from py4j.protocol import Py4JJavaError
+import numpy as np
+from py4j.protocol import Py4JError
 from pyspark import RDD, BarrierTaskContext, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.serializers import CPickleSerializer
 
-from training.agents.crew import Cluster
-from training.agents.lifelines import AgentId
-from training.agents.local import AgentStart, Home, ask_agent, start_agent
-from training.agents.messages import AbsentError, Install, Reduced, Take
-from training.agents.run import train_with_agents
+from training.agents.agent_process import AgentStart, start_agent
+from training.door import Door
 from training.errors import LaunchError
+from training.launching.launcher import Job, Tell, launch
 from training.launching.rank import RunSpec
+from training.launching.rank_reports import LaunchFiles
+from training.launching.spark_agent import keep_alive, write_line
 from training.launching.spark_job import driver_address, refuse_impossible
+from training.launching.start_limit import StartLimit, end_ranks_here
 from training.loop.progress import Progress
+from training.loop.summary import CYCLES
 from training.threads import thread_variables
+from training.transports.basics import Vector
+from training.transports.spark import give, take
 
-#: An agent answers within this time, or it is stuck [s].
-_MOST_SECONDS: Final = 30.0
+_LONGEST_LINE: Final = 1 << 16
+_LOOK_SECONDS: Final = 0.05
+#: Number of vectors that a task adds up.
+_FAN_IN: Final = 4
 
 
 def train_on_spark(
@@ -38,102 +54,183 @@ def train_on_spark(
     on_progress: Callable[[Progress], None],
     on_loss: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Train with agents in the executors of a cluster.
+    """Train with agents on the hosts of a cluster's executors.
 
     Python must lie at the same path on all hosts, the features and the run folder on storage that all share.
 
     Args:
         spark: The running context.
         spec: The run.
-        on_progress: Called after each cycle.
-        on_loss: Called with a sentence when an agent is lost.
+        on_progress: Called with the progress of rank 0.
+        on_loss: Called with a sentence when an agent is lost and all start again from the last checkpoint.
 
     Raises:
-        TrainingError: As `training.agents.run.train_with_agents`, or the cluster has fewer slots than agents.
+        TrainingError: As `training.launching.launcher.launch`, or the cluster has fewer slots than agents.
     """
     refuse_impossible(spark, spec.train.workers)
     try:
-        train_with_agents(
-            spec,
-            partial(SparkCluster, spark),
-            address=driver_address(spark),
-            on_progress=on_progress,
-            on_loss=on_loss,
-        )
-    except (Py4JJavaError, PySparkException) as error:
+        launch(spec, on_progress=on_progress, on_loss=on_loss, run=partial(_run_agents, spark))
+    except (Py4JError, PySparkException) as error:
         raise LaunchError(f"a Spark job of the training with agents failed: {error}"[:1000]) from error
 
 
-class SparkCluster(Cluster):
-    """The jobs of a run.
+def _run_agents(spark: SparkContext, job: Job, files: LaunchFiles, log: Path, tell: Tell) -> tuple[int, str]:
+    """Start the agents and follow them to their end; see `training.launching.launcher.RunRanks`."""
+    log.write_text("", encoding="utf-8")
+    with ExitStack() as stack:
+        stack.callback(end_ranks_here, files)
+        agents = _Agents(spark, job)
+        stack.callback(agents.close)
+        limit = StartLimit(files, job.settings, agents.stop)
+        stack.callback(limit.end)
+        agents.start(log)
+        lost = agents.follow(files, tell)
+    if lost:
+        with log.open("a", encoding="utf-8") as file:
+            file.write(f"{lost}\n")
+    return int(bool(lost)), limit.late
+
+
+class _Agents:
+    """The agents of an attempt.
 
     Args:
         spark: The running context.
-        home: Driver and folders of the run.
-        spec: The run.
+        job: What they do.
     """
 
-    def __init__(self, spark: SparkContext, home: Home, spec: RunSpec) -> None:
-        self._spark, self._home, self._spec = spark, home, spec
-        self._hosts: list[str] = []
+    def __init__(self, spark: SparkContext, job: Job) -> None:
+        self._spark, self._job, self._workers = spark, job, job.settings.workers
+        self._hosts = _places(spark, self._workers)
+        self._token = secrets.token_hex(32)
+        bind, self._name = driver_address(spark)
+        self._door = Door(socket.create_server((bind, 0)), self._token.encode(), most=self._workers)
+        self._lock = threading.Lock()
+        self._connections: list[socket.socket] = []
+        self._addresses: dict[int, tuple[str, int]] = {}
+        self._counters: Counter[str] = Counter()
+        #: By number of the sum and rank: type and size of the vectors.
+        self._begun: dict[int, dict[int, tuple[str, int]]] = {}
+        self._news: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        begin = partial(spark.setJobGroup, self._token[:8], "sums over the agents")
+        self._jobs = ThreadPoolExecutor(1, thread_name_prefix="sums", initializer=begin)
 
-    def start(self, agents: Sequence[AgentId], epoch: int, joint: list[Install]) -> None:
-        """Start the agents on the hosts of their partitions, which the first call chooses."""
-        if not self._hosts:
-            self._hosts = _places(self._spark, self._spec.train.workers)
-        starts = {agent: self._start(agent, epoch) for agent in agents}
-        home, sent = self._home, self._spark.broadcast(joint)
-        self._tasks(starts).foreach(lambda start: start_agent(home, start, sent.value))
-        sent.destroy()
+    def start(self, log: Path) -> None:
+        """Start all agents."""
+        settings, driver = self._job.settings, (self._name, self._door.address[1])
+        starts = {}
+        for rank, host in enumerate(self._hosts):
+            place = {"MPI_LOCALRANKID": str(self._hosts[:rank].count(host)), "PMI_RANK": str(rank)}
+            environment = thread_variables(settings.threads) | place
+            spec = str(self._job.argument)
+            starts[rank] = AgentStart(rank, self._workers, driver, self._token, spec, str(log), environment)
+        self._tasks(starts).foreach(start_agent)
 
-    def _start(self, agent: AgentId, epoch: int) -> AgentStart:
-        *before, host = self._hosts[: agent.partition + 1]
-        environment = thread_variables(self._spec.train.threads) | {"MPI_LOCALRANKID": str(before.count(host))}
-        return AgentStart(agent, epoch, str(self._spec.out_dir / "run.json"), environment)
+    def follow(self, files: LaunchFiles, tell: Tell) -> str:
+        """Wait for the end of all agents; returns what was lost before it, or nothing."""
+        at_work, has_started = set(range(self._workers)), False
+        while at_work:
+            for connection in self._door.welcome(_LOOK_SECONDS):
+                self._connections.append(connection)
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            if not has_started and len(self._addresses) == self._workers:
+                has_started = True
+                files.say_started()
+            while not self._news.empty():
+                news = self._news.get()
+                if "progress" in news:
+                    tell(0, Progress(**news["progress"]))
+                elif "done" in news:
+                    at_work.discard(news["rank"])
+                elif "lost" in news:
+                    return str(news["lost"])
+                elif news["rank"] in at_work:
+                    return f"rank {news['rank']} on {self._hosts[news['rank']]} is gone"
+        return ""
 
-    def reduce(self, takes: dict[AgentId, Take]) -> Reduced:
-        """Add the contributions up in a tree over the hosts."""
-        home = self._home
+    def stop(self) -> None:
+        """End the attempt; called by other threads."""
+        self._news.put({"lost": "the agents were stopped"})
 
-        def give(items: Iterable[tuple[AgentId, Take]]) -> Iterator[Reduced]:
-            for agent, take in items:
-                try:
-                    given = ask_agent(home, agent, take, _MOST_SECONDS)
-                except AbsentError:
-                    continue
-                if given is not None:
-                    yield Reduced(given.contribution, ((given.agent, given.account),))
+    def close(self) -> None:
+        """End all agents and jobs."""
+        self._door.close()
+        for connection in self._connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        with suppress(Py4JError, OSError):
+            self._spark.cancelJobGroup(self._token[:8])
+        self._jobs.shutdown(cancel_futures=True)
 
-        parts = self._tasks({agent: (agent, take) for agent, take in takes.items()}).mapPartitions(give)
-        return parts.treeAggregate(Reduced(), Reduced.plus, Reduced.plus)
+    def _serve(self, connection: socket.socket) -> None:
+        """Listen to an agent to its end, in a thread."""
+        rank = -1
+        # What is no line of an agent ends the connection.
+        with suppress(OSError, ValueError, LookupError), connection, connection.makefile("rb") as lines:
+            keep_alive(connection)
+            rank, port = (json.loads(lines.readline(_LONGEST_LINE))[name] for name in ("rank", "port"))
+            self._addresses[rank] = (connection.getpeername()[0], port)
+            while line := lines.readline(_LONGEST_LINE):
+                said = json.loads(line)
+                if "count" in said:
+                    with self._lock:
+                        self._counters[said["count"]] += said["number"]
+                        total = self._counters[said["count"]]
+                    write_line(connection, {"total": total})
+                elif "sum" in said:
+                    self._begin(rank, said["sum"], (said["type"], said["size"]))
+                else:
+                    self._news.put({"rank": rank, **said})
+        self._news.put({"rank": rank})
 
-    def install(self, agents: Collection[AgentId], message: Install) -> int:
-        """Broadcast the shard; the agents train while their executors receive it."""
-        home, sent = self._home, self._spark.broadcast(message)
+    def _begin(self, rank: int, number: int, vector: tuple[str, int]) -> None:
+        """An agent has begun a sum; the last one starts the jobs."""
+        with self._lock:
+            begun = self._begun.setdefault(number, {})
+            begun[rank] = vector
+            if len(begun) == self._workers:
+                self._jobs.submit(self._add_up, number, set(self._begun.pop(number).values()))
 
-        def install(agent: AgentId) -> bool:
-            try:
-                ask_agent(home, agent, sent.value, _MOST_SECONDS)
-            except AbsentError:
-                return False
-            return True
+    def _add_up(self, number: int, vectors: set[tuple[str, int]]) -> None:
+        """Add up the vectors of all agents, and give them the sum; in a thread."""
+        try:
+            if len(vectors) > 1:
+                raise AssertionError(f"the agents add up different vectors: {sorted(vectors)}")  # noqa: TRY301
+            token, agents, (vector,) = self._token.encode(), self._addresses, vectors
+            began = time.perf_counter()
+            tasks = self._tasks({rank: (rank, agents[rank]) for rank in range(self._workers)})
+            total = _tree_sum(tasks.map(lambda task: (task[0], take(task[1], token, number, *vector))), self._workers)
+            reduced = time.perf_counter()
+            sent = self._spark.broadcast(total)
+            self._tasks(agents).foreach(lambda agent: give(agent, token, number, sent.value))
+            sent.destroy()
+            self._log(number, total.nbytes, reduced - began, time.perf_counter() - reduced)
+        except Exception as error:  # noqa: BLE001 - the thread that follows the agents says it
+            self._news.put({"lost": f"a sum over the agents failed: {error}"[:1000]})
 
-        reached = self._tasks({agent: agent for agent in agents}).map(install).collect()
-        sent.destroy()
-        return sum(reached)
+    def _log(self, number: int, nbytes: int, reduce_seconds: float, broadcast_seconds: float) -> None:
+        content = {
+            "number": number,
+            "seconds": reduce_seconds + broadcast_seconds,
+            "reduce_seconds": reduce_seconds,
+            "broadcast_seconds": broadcast_seconds,
+            "bytes_reduced": nbytes * self._workers,
+            "bytes_broadcast": nbytes * self._workers,
+        }
+        with (self._job.folder / CYCLES).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(content) + "\n")
 
-    def _tasks(self, items: dict[AgentId, Any]) -> RDD[Any]:
+    def _tasks(self, items: dict[int, Any]) -> RDD[Any]:
         """One task for each agent, which prefers its host; PySpark itself gives no such preference."""
-        spark = self._spark
-        jvm: Any = spark._jvm
+        jvm: Any = self._spark._jvm
         serializer: Any = CPickleSerializer()
         pairs = jvm.java.util.ArrayList()
-        for agent, item in items.items():
-            host = jvm.PythonUtils.toSeq([self._hosts[agent.partition]])
+        for rank, item in sorted(items.items()):
+            host = jvm.PythonUtils.toSeq([self._hosts[rank]])
             pairs.add(jvm.scala.Tuple2(bytearray(serializer.dumps(item)), host))
         tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("[B"))
-        made = spark._jsc.sc().makeRDD(jvm.PythonUtils.toSeq(pairs), tag)
-        return RDD(made.toJavaRDD(), spark, serializer)
+        made = self._spark._jsc.sc().makeRDD(jvm.PythonUtils.toSeq(pairs), tag)
+        return RDD(made.toJavaRDD(), self._spark, serializer)
 
 
 def _places(spark: SparkContext, count: int) -> list[str]:
@@ -145,3 +242,22 @@ def _places(spark: SparkContext, count: int) -> list[str]:
         yield context.getTaskInfos()[context.partitionId()].address.rpartition(":")[0]
 
     return spark.parallelize(range(count), count).barrier().mapPartitions(place).collect()
+
+
+def _tree_sum(vectors: RDD[tuple[int, Vector]], count: int) -> Vector:
+    """The sum of numbered vectors, in a tree; in the order of the numbers, unlike Spark's own, so that runs repeat."""
+    while count > _FAN_IN:
+        count = -(-count // _FAN_IN)
+        groups = vectors.map(lambda each: (each[0] // _FAN_IN, each)).groupByKey(count, _as_it_is)
+        vectors = groups.mapValues(_sum_in_order)
+    return _sum_in_order(vectors.collect())
+
+
+def _as_it_is(number: int) -> int:
+    return number
+
+
+def _sum_in_order(vectors: Iterable[tuple[int, Vector]]) -> Vector:
+    """The sum of numbered vectors in the order of their numbers."""
+    total: Vector = reduce(np.add, (vector for _, vector in sorted(vectors, key=lambda each: each[0])))
+    return total

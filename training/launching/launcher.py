@@ -50,6 +50,7 @@ def launch(
     on_progress: Callable[[Progress], None],
     on_loss: Callable[[str], None] = lambda _: None,
     hosts: Hosts = no_hosts,
+    run: RunRanks | None = None,
 ) -> None:
     """Train with the configured number of workers; returns when all are done.
 
@@ -60,6 +61,7 @@ def launch(
         on_progress: Called with the progress of rank 0.
         on_loss: Called with a sentence when a rank is lost and the run starts again.
         hosts: Holds the hosts during each start of the ranks (`train.launcher: spark`).
+        run: Runs all ranks once, without mpirun or srun (`train.launcher: spark-agents`).
 
     Raises:
         ShardError: There are fewer events than workers.
@@ -79,7 +81,7 @@ def launch(
         return
     # Losses of an earlier command do not count.
     (spec.out_dir / "losses.jsonl").unlink(missing_ok=True)
-    job = _Job(spec.out_dir, spec_path, spec.train, hosts, [spec.out_dir / "summary.json"])
+    job = Job(spec.out_dir, spec_path, spec.train, run or partial(_run_ranks, hosts), [spec.out_dir / "summary.json"])
     _attempt_until_done(job, lambda: True, lambda _, progress: on_progress(progress), on_loss)
 
 
@@ -113,7 +115,7 @@ def launch_all(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "losses.jsonl").unlink(missing_ok=True)
     summaries = [spec.out_dir / "summary.json" for spec in specs]
-    job = _Job(folder, folder / "runs.json", settings, no_hosts, summaries)
+    job = Job(folder, folder / "runs.json", settings, partial(_run_ranks, no_hosts), summaries)
     left: list[int] = []
 
     def choose() -> bool:
@@ -133,7 +135,7 @@ def launch_all(
         raise
 
 
-class _Job(NamedTuple):
+class Job(NamedTuple):
     """The work of one start of the ranks."""
 
     folder: Path
@@ -141,17 +143,20 @@ class _Job(NamedTuple):
     argument: Path
     """File of the spec, or of the list of specs."""
     settings: TrainSettings
-    hosts: Hosts
+    run: RunRanks
     summaries: list[Path]
     """What the ranks write at the end of each run."""
 
 
-#: Called with the number of a run and its progress.
-_Tell = Callable[[int, Progress], None]
+Tell = Callable[[int, Progress], None]
+"""Called with the number of a run and its progress."""
+RunRanks = Callable[[Job, LaunchFiles, Path, Tell], tuple[int, str]]
+"""Starts all ranks, with a log of what they print, and follows them to their end; returns the status of the launcher,
+0 if all went well, and who was late."""
 
 
 def _attempt_until_done(
-    job: _Job, has_more: Callable[[], bool], on_progress: _Tell, on_loss: Callable[[str], None]
+    job: Job, has_more: Callable[[], bool], on_progress: Tell, on_loss: Callable[[str], None]
 ) -> None:
     """Start the ranks while there is work left, and restart them when one was lost, as the settings allow."""
     files, settings = LaunchFiles(job.folder), job.settings
@@ -186,14 +191,14 @@ def refuse_impossible(spec: RunSpec) -> None:
         make_topology(settings.algorithm.graph, settings.workers)
 
 
-def _attempt(job: _Job, files: LaunchFiles, on_progress: _Tell) -> bool:
+def _attempt(job: Job, files: LaunchFiles, on_progress: Tell) -> bool:
     """Run all ranks once; False if one was lost."""
     files.clear()
     (job.folder / "summary.json").unlink(missing_ok=True)
     log_path = job.folder / "ranks.log"
-    status, late = _run_ranks(job, files, log_path, on_progress)
+    status, late = job.run(job, files, log_path, on_progress)
     if status and not files.has_started and _FILES_OF_ANOTHER in log_path.read_text(errors="replace"):
-        status, late = _run_ranks(job, files, log_path, on_progress)
+        status, late = job.run(job, files, log_path, on_progress)
     # If survivors have finished without the lost rank, mpirun's exit status only reports the loss. After the loss of a
     # host, this status is 0.
     is_done = all(summary.exists() for summary in job.summaries)
@@ -205,10 +210,10 @@ def _attempt(job: _Job, files: LaunchFiles, on_progress: _Tell) -> bool:
     return False
 
 
-def _run_ranks(job: _Job, files: LaunchFiles, log_path: Path, on_progress: _Tell) -> tuple[int, str]:
-    """Start the ranks and follow them to their end; returns the launcher's exit status, and who was late."""
+def _run_ranks(hosts: Hosts, job: Job, files: LaunchFiles, log_path: Path, on_progress: Tell) -> tuple[int, str]:
+    """Run the ranks by mpirun or srun; see `RunRanks`."""
     with (
-        job.hosts(job.settings.workers) as where,
+        hosts(job.settings.workers) as where,
         log_path.open("w", encoding="utf-8") as log,
         subprocess.Popen(
             [
@@ -304,7 +309,7 @@ def _ssh_options(words: Sequence[str]) -> dict[str, str]:
     return {} if has_other_agent else dict.fromkeys(names, _SSH_OPTIONS)
 
 
-def _follow(process: subprocess.Popen[str], on_progress: _Tell) -> None:
+def _follow(process: subprocess.Popen[str], on_progress: Tell) -> None:
     if process.stdout is None:
         raise AssertionError("the ranks were started without a pipe for their output")
     for line in process.stdout:

@@ -18,6 +18,7 @@ _RULE: Final = re.compile(r"^-{20,}\n", re.MULTILINE)
 _KILLED_RANK: Final = re.compile(r"process rank (\d+) with PID \d+ on node (\S+) exited on\s+(signal \d+ \([^)]*\))")
 _LOST_DAEMON: Final = re.compile(r"daemon.*?Remote host:\s+(\S+)", re.DOTALL)
 _LOST_PEER: Final = re.compile(r"peer process has unexpectedly disconnected.*?Peer host:\s+(\S+)", re.DOTALL)
+_LOST_AGENT: Final = re.compile(r"^rank \d+ on \S+ is gone$|^a sum over the agents failed: .*", re.MULTILINE)
 _LONGEST: Final = 300
 
 
@@ -34,6 +35,8 @@ def told_of_loss(log: str) -> str:
     if killed := _KILLED_RANK.search(log):
         rank, host, how = killed.groups()
         return f"rank {rank} on {host} ended by {how}"
+    if agent := _LOST_AGENT.search(log):
+        return agent[0][:_LONGEST]
     if daemon := _LOST_DAEMON.search(log):
         return f"mpirun lost its daemon on {daemon[1]}: the host is down, or the daemon or the ssh to it was ended"
     if peer := _LOST_PEER.search(log):

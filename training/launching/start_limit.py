@@ -29,6 +29,8 @@ _LOOK_SECONDS: Final = 0.5
 #: Arguments that may lead mpirun to other hosts, and variables of an allocation or a list of hosts.
 _OTHER_HOSTS: Final = re.compile(r"host|file|^-H$|dvm|plm|ras")
 _ALLOCATION: Final = re.compile(r"(SLURM_JOB|PBS_|LSB_|FLUX_|PE_HOST|.*hostfile$)")
+#: The modules that ranks run.
+_PROGRAMS: Final = {"training.launching.rank_process", "training.agents.agent_process"}
 _RANK_VARIABLES: Final = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
@@ -66,7 +68,7 @@ def end_ranks_here(files: LaunchFiles) -> None:
         if content["host"] == socket.gethostname():
             with suppress(psutil.NoSuchProcess):
                 process = psutil.Process(content["pid"])
-                if "training.launching.rank_process" in process.cmdline():
+                if _PROGRAMS & {*process.cmdline()}:
                     process.kill()
                     process.wait()
 

@@ -6,9 +6,13 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from training.loop.records import Record, complete_records, read_records
 from training.settings import TrainSettings
+
+CYCLES: Final = "cycles.jsonl"
+"""File with a line for each sum over the agents of Spark."""
 
 
 def write_summary(out_dir: Path, network: str, settings: TrainSettings, num_parameters: int) -> None:
@@ -42,7 +46,7 @@ def write_summary(out_dir: Path, network: str, settings: TrainSettings, num_para
         "best_val_accuracy": best["val_accuracy"],
         "seconds": sum(record["seconds"] for record in history),
         "consensus_distance": history[-1]["consensus_distance"],
-        **_cycles(ranks),
+        **_cycles(out_dir, ranks),
         "per_rank": [summary_of_rank(records) for records in ranks if records],
     }
     content["acted"] = acted(settings, content["per_rank"])
@@ -112,22 +116,16 @@ def _seconds(records: Iterable[Record]) -> Counter[str]:
     return seconds
 
 
-def _cycles(ranks: list[list[Record]]) -> Record:
-    """Summary of the exchange cycles of a run with agents; empty for other runs."""
-    history = ranks[0]
-    if "cycle_seconds" not in history[-1]:
+def _cycles(out_dir: Path, ranks: list[list[Record]]) -> Record:
+    """Summary of the sums over the agents of Spark; empty for other runs."""
+    if not (out_dir / CYCLES).exists():
         return {}
-    sums = {
-        name: sum(record[name] for record in history)
-        for name in ("all_cycles", "cycle_seconds", "cycle_bytes_reduced", "cycle_bytes_broadcast")
-    }
+    cycles = [json.loads(line) for line in (out_dir / CYCLES).read_text(encoding="utf-8").splitlines()]
     return {
-        "cycles": sums["all_cycles"],
-        "mean_cycle_seconds": sums["cycle_seconds"] / max(sums["all_cycles"], 1),
-        "bytes_reduced": sums["cycle_bytes_reduced"],
-        "bytes_broadcast": sums["cycle_bytes_broadcast"],
-        "utilisation": utilisation([record for records in ranks for record in records]),
-        "agents_lost": history[-1]["agents_lost"],
+        "cycles": len(cycles),
+        "mean_cycle_seconds": sum(cycle["seconds"] for cycle in cycles) / max(len(cycles), 1),
+        **{name: sum(cycle[name] for cycle in cycles) for name in ("bytes_reduced", "bytes_broadcast")},
+        "utilisation": utilisation(record for records in ranks for record in records),
     }
 
 
@@ -135,8 +133,7 @@ def _counted(records: list[Record]) -> Record:
     """What the algorithm counted: sums; of a histogram the mean and the highest number."""
     found: Record = {"counted": []}
     for name in records[-1]["counted"]:
-        # An agent that starts late has counted nothing in the epochs before.
-        values = [record[name] for record in records if name in record]
+        values = [record[name] for record in records]
         if not isinstance(values[0], dict):
             found[name] = sum(values)
             found["counted"].append(name)
