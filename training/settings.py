@@ -243,8 +243,8 @@ class TrainSettings(SettingsSection):
         if not self.traits.joint_model:
             found = ", ".join(name for name, method in METHODS.items() if method.traits.joint_model)
             raise ValueError(
-                f"launcher: spark-agents adds up models beside the steps, and {self.algorithm.name} needs other messages. "
-                f"Use the algorithm {found}, or the launcher spark"
+                f"launcher: spark-agents is for methods that add up models beside the steps, unlike "
+                f"{self.algorithm.name}. Use the algorithm {found}, or the launcher spark"
             )
         if self.staleness_bound is not None:
             raise ValueError("launcher: spark-agents has no staleness_bound; leave it out, or use the launcher spark")

@@ -1,91 +1,151 @@
-"""Training with agents in the executors of a cluster of processes: without MPI, and with kills."""
+"""Training with agents on the hosts of Spark's executors: without MPI, and with kills."""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 from command_line import CLUSTER, pipeline
+from feature_datasets import write_dataset
 from features_stage import config_of, made_features
-from ranks import wait_until
-from training_runs import records
+from pyspark import SparkContext
+from ranks import processes_of, wait_until
+from training_runs import make_spec, records, summary
+
+from features.dataset import FeatureDataset
+from pipeline.terminal.exit_codes import Exit
+from training.agents.spark_job import train_on_spark
+from training.errors import LaunchError
+from training.loop.summary import acted, summary_of_rank
+from training.simulation.cluster import ClusterSettings
+from training.studies.run_in_simulator import simulate_workload
 
 pytestmark = [pytest.mark.spark, pytest.mark.distributed, pytest.mark.timeout(600)]
 
 ROWS = {"train": [40] * 8, "val": [20, 20], "test": [30]}
-EPOCHS = 14
-TRAIN: dict[str, Any] = {
-    "algorithm": {"name": "mpca", "shards": 3},
-    "launcher": "spark-agents",
-    "workers": 2,
-    "epochs": EPOCHS,
-    "batch_size": 8,
-    "learning_rate": 0.01,
-    "reader": "arrow",
-}
+MPCA: dict[str, Any] = {"algorithm": {"name": "mpca", "shards": 3}, "launcher": "spark-agents", "workers": 2}
 
 
-def agents_of(run_dir: Path) -> dict[int, psutil.Process]:
-    """The processes of the agents of a run, by partition."""
-    found = {}
-    for process in psutil.process_iter(["cmdline", "status"]):
-        words = process.info["cmdline"] or []
-        if "training.agents.agent_process" not in words or process.info["status"] == psutil.STATUS_ZOMBIE:
-            continue
-        path = Path(words[-1])
-        if path.exists() and json.loads(path.read_text())["start"][2].startswith(str(run_dir)):
-            found[int(path.stem.partition("-")[0])] = process
-    return found
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
+    return write_dataset(tmp_path_factory.mktemp("data") / "set", rows=ROWS)
 
 
-def test_a_lost_agent_is_replaced_a_lost_driver_leaves_none_and_the_run_continues(
+def agents_of(run_dir: Path) -> list[psutil.Process]:
+    """The processes of the agents of a run."""
+    return [each for each in processes_of(run_dir) if "training.agents.agent_process" in each.info["cmdline"]]
+
+
+def test_with_a_schedule_agents_on_spark_do_what_the_simulator_does(
+    spark: SparkContext, dataset: FeatureDataset, tmp_path: Path
+) -> None:
+    keys = {"cycle_steps": 4, "alpha_free": 1, "beta_ramp": 3, "gamma_ramp": 3}
+    chosen = MPCA | {"algorithm": {"name": "mpca", **keys}}
+    run = make_spec(dataset, tmp_path / "out", precision="float64", epochs=2, **chosen)
+    train_on_spark(spark, run, on_progress=lambda _: None)
+    expected = simulate_workload(run.workload.open(), run.train, ClusterSettings())
+    for found, wanted in zip(records(run.out_dir), expected.records, strict=True):
+        for key in ("train_loss", "val_loss", "consensus_distance", "samples", "worker_val_loss"):
+            assert found[-1][key] == pytest.approx(wanted[-1][key], rel=1e-9, abs=1e-11), key
+    told = summary(run.out_dir)["acted"]
+    assert told == acted(run.train, [summary_of_rank(each) for each in expected.records])
+    assert min(told.values()) > 0
+
+
+def test_agents_train_beside_the_sums_learn_and_use_every_sample(
+    spark: SparkContext, dataset: FeatureDataset, tmp_path: Path
+) -> None:
+    run = make_spec(dataset, tmp_path / "out", epochs=12, learning_rate=0.01, schedule={"decay": "cosine"}, **MPCA)
+    steps: list[int] = []
+    train_on_spark(spark, run, on_progress=lambda progress: steps.append(progress.step))
+    assert steps
+    told = summary(run.out_dir)
+    assert told["samples"] == 12 * sum(ROWS["train"])
+    assert told["best_val_accuracy"] > 0.9
+    assert min(told["acted"].values()) > 0
+    # Steps between the beginning of a sum and its end.
+    assert max(rank["max_staleness"] for rank in told["per_rank"]) > 1
+    log = [json.loads(line) for line in (run.out_dir / "cycles.jsonl").read_text().splitlines()]
+    assert [each["number"] for each in log] == list(range(1, len(log) + 1))
+    # The agents meet once more after the summary.
+    assert 0 < len(log) - told["cycles"] <= 2
+    assert told["bytes_reduced"] == sum(each["bytes_reduced"] for each in log[: told["cycles"]]) > 0
+    assert 0 < told["utilisation"] <= 1
+    words = (Path(__file__).parents[2] / "docs" / "records.md").read_text(encoding="utf-8")
+    assert {key for key in records(run.out_dir)[0][-1] if f"`{key}`" not in words} == set()
+    assert spark.statusTracker().getActiveJobsIds() == []
+    assert agents_of(run.out_dir) == []
+
+
+def test_the_error_of_an_agent_is_that_of_the_run(spark: SparkContext, tmp_path: Path) -> None:
+    damaged = write_dataset(tmp_path / "set", rows=ROWS)
+    run = make_spec(damaged, tmp_path / "out", **MPCA)
+    for path in damaged.files("val"):
+        Path(path).write_bytes(b"PAR1 and no more")
+    with pytest.raises(LaunchError, match=r"training failed on rank \d: "):
+        train_on_spark(spark, run, on_progress=lambda _: None)
+    assert agents_of(run.out_dir) == []
+
+
+def test_a_lost_agent_is_replaced_no_end_of_the_driver_leaves_one_and_the_run_continues(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     run_dir = tmp_path / "run"
     made_features(run_dir, rows=ROWS)
-    config = config_of(tmp_path, run_dir, train=TRAIN, spark=CLUSTER)
+    train = MPCA | {"epochs": 14, "batch_size": 8, "learning_rate": 0.01, "reader": "arrow"}
+    config = config_of(tmp_path, run_dir, train=train, spark=CLUSTER)
     words = tmp_path / "words"
-    with words.open("w") as file:
+
+    def start() -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "pipeline", "train", "--config", str(config)]
-        process = subprocess.Popen(command, stdout=file, stderr=file)
-    request.addfinalizer(process.kill)
+        with words.open("w") as file:
+            process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
+        request.addfinalizer(process.kill)
+        return process
 
-    def has(pattern: str) -> bool:
-        if process.poll() is not None:
-            raise AssertionError(words.read_text())
-        return bool(list(run_dir.glob(f"train/*/hlf/{pattern}")))
+    def wait_for(process: subprocess.Popen[bytes], pattern: str, what: str) -> None:
+        def is_there() -> bool:
+            if process.poll() is not None:
+                raise AssertionError(words.read_text())
+            return bool(list(run_dir.glob(f"train/*/hlf/{pattern}")))
 
-    wait_until(lambda: has("checkpoints/epoch-00001*/complete.json"), what="the first epoch", seconds=300)
+        wait_until(is_there, what=what, seconds=300)
+
+    process = start()
+    wait_for(process, "checkpoints/epoch-00001*/complete.json", "the first epoch")
     before = agents_of(run_dir)
-    assert sorted(before) == [0, 1]
-    # They belong to no executor, and to no terminal.
-    assert all(psutil.Process(each.pid).terminal() is None for each in before.values())
-    home = Path(before[0].cmdline()[-1]).parent
+    assert len(before) == 2
+    # They belong to no executor, and to no terminal; no secret is in their arguments.
+    assert all(psutil.Process(each.pid).terminal() is None for each in before)
+    assert all(len(each.cmdline()) == len(before[0].cmdline()) for each in before)
     before[1].kill()
-    wait_until(lambda: has("losses.jsonl"), what="the loss is seen")
-    wait_until(lambda: len(agents_of(run_dir)) == 2, what="another agent starts")
-    now = agents_of(run_dir)
-    assert now[0].pid == before[0].pid
+    wait_for(process, "losses.jsonl", "the loss is seen")
+    wait_until(lambda: {each.pid for each in agents_of(run_dir)}.isdisjoint({each.pid for each in before})
+               and len(agents_of(run_dir)) == 2, what="others start from the checkpoint")  # fmt: skip
+    wait_for(process, "checkpoints/epoch-00003*/complete.json", "they train")
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(120) == Exit.INTERRUPTED, words.read_text()
+    wait_until(lambda: not agents_of(run_dir), what="no agent is left after Ctrl-C")
+    process = start()
+    wait_for(process, "checkpoints/epoch-00006*/complete.json", "the same command continues")
     process.send_signal(signal.SIGKILL)
     process.wait()
-    wait_until(lambda: not any(agent.is_running() and agent.status() != "zombie" for agent in now.values()),
-               what="no agent is left")  # fmt: skip
-    wait_until(lambda: not home.exists(), what="their folder is removed")
+    wait_until(lambda: not agents_of(run_dir), what="no agent is left after a kill of the driver")
     done = pipeline("train", "--config", config)
     assert done.returncode == 0, done.stderr
     assert "training continues from the checkpoint" in done.stdout + done.stderr
     (out,) = run_dir.glob("train/*/hlf")
     found = json.loads((out / "summary.json").read_text())
-    assert found["samples"] == EPOCHS * sum(ROWS["train"])
+    assert found["samples"] == 14 * sum(ROWS["train"])
     assert found["best_val_accuracy"] > 0.9
-    first, second = records(out)
-    assert [record["epoch"] for record in first] == list(range(EPOCHS))
-    assert all(record["all_cycles"] > 0 and record["cycle_bytes_broadcast"] > 0 for record in first)
-    assert sum(record["cycles"] for record in second) > 0
+    assert [[record["epoch"] for record in each] for each in records(out)] == [[*range(14)]] * 2
+    assert np.isfinite(found["mean_cycle_seconds"])
     assert not agents_of(run_dir)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from ranks import wait_until
 
 from training import door as doors
-from training.agents.lifelines import AgentId, Lifeline, Lifelines
 from training.door import Door
 
 TOKEN = b"0123456789abcdef"
@@ -86,15 +85,3 @@ def test_300_silent_strangers_make_room(door: Door) -> None:
         door.welcome(5)
         (known,) = door.welcome(5)
         known.close()
-
-
-@pytest.mark.parametrize("words", WORDS.values(), ids=WORDS)
-def test_strangers_at_the_lifelines_of_agents_ended_the_driver(words: bytes) -> None:
-    """Of 100,000 brackets, before the token was asked for."""
-    lifelines = Lifelines("127.0.0.1", TOKEN.decode())
-    with come(lifelines._door, words):
-        lifelines.poll(5)
-        agent = Lifeline(("127.0.0.1", lifelines.port), TOKEN.decode(), AgentId(0, 1), on_end=lambda: None)
-        agent.say_ready()
-        wait_until(lambda: lifelines.poll(0.1) == [] and lifelines.ready == {AgentId(0, 1)}, what="the agent is ready")
-    lifelines.close()

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -53,6 +54,8 @@ def start_agent(start: AgentStart) -> None:
     # Other users of the host see arguments, and files outlive a kill.
     with process.stdin as to_agent:
         to_agent.write(json.dumps(start).encode())
+    # Whoever waits for its end sees it, although the process of the task goes on.
+    threading.Thread(target=process.wait, daemon=True).start()
 
 
 def main() -> int:

@@ -168,8 +168,9 @@ class _Agents:
         # What is no line of an agent ends the connection.
         with suppress(OSError, ValueError, LookupError), connection, connection.makefile("rb") as lines:
             keep_alive(connection)
-            rank, port = (json.loads(lines.readline(_LONGEST_LINE))[name] for name in ("rank", "port"))
-            self._addresses[rank] = (connection.getpeername()[0], port)
+            said = json.loads(lines.readline(_LONGEST_LINE))
+            rank = said["rank"]
+            self._addresses[rank] = (connection.getpeername()[0], said["port"])
             while line := lines.readline(_LONGEST_LINE):
                 said = json.loads(line)
                 if "count" in said:

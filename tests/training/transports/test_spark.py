@@ -1,0 +1,204 @@
+"""The transport between agents of Spark: without Spark, whose jobs a thread does here."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+from ranks import wait_until
+
+from training.errors import LaunchError
+from training.transports.basics import run_now
+from training.transports.spark import _UNITS_AHEAD, SparkTransport, give, take
+
+TOKEN = b"0123456789abcdef"
+WORLD_SIZE = 3
+STRANGERS = (b"", b"GET / HTTP/1.1\r\n", b"0" * len(TOKEN), TOKEN[:-1], b"x" + TOKEN, b"[" * 100_000)
+
+
+class Driver:
+    """Agents in this process, and a thread for what the driver does for each."""
+
+    def __init__(self) -> None:
+        pairs = [self._connected() for _ in range(WORLD_SIZE)]
+        self.ended = Counter[int]()
+        self.agents = [
+            SparkTransport(
+                agent, TOKEN, rank=rank, world_size=WORLD_SIZE, on_end=lambda rank=rank: self.ended.update([rank])
+            )
+            for rank, (agent, _) in enumerate(pairs)
+        ]
+        self.connections = [driver for _, driver in pairs]
+        self.ports = [("", 0)] * WORLD_SIZE
+        self.said: list[dict[str, Any]] = []
+        self._counters = Counter[str]()
+        self._begun: dict[int, list[tuple[str, int]]] = {}
+        self._lock = threading.Lock()
+        self.sums = ThreadPoolExecutor(1)
+        for connection in self.connections:
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    @staticmethod
+    def _connected() -> tuple[socket.socket, socket.socket]:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            agent = socket.create_connection(server.getsockname())
+            return agent, server.accept()[0]
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection.makefile("rb") as lines:
+            first = json.loads(lines.readline())
+            self.ports[first["rank"]] = ("127.0.0.1", first["port"])
+            for line in lines:
+                said = json.loads(line)
+                with self._lock:
+                    if "count" in said:
+                        self._counters[said["count"]] += said["number"]
+                        connection.sendall(json.dumps({"total": self._counters[said["count"]]}).encode() + b"\n")
+                    elif "sum" in said:
+                        begun = self._begun.setdefault(said["sum"], [])
+                        begun.append((said["type"], said["size"]))
+                        if len(begun) == WORLD_SIZE:
+                            self.sums.submit(self.add_up, said["sum"], *begun[0])
+                    else:
+                        self.said.append(said)
+
+    def add_up(self, number: int, dtype: str, size: int) -> None:
+        """Each task comes twice, as when Spark repeats it."""
+        for _ in range(2):
+            taken = [take(port, TOKEN, number, dtype, size) for port in self.ports]
+        for _ in range(2):
+            for port in self.ports:
+                give(port, TOKEN, number, sum(taken[1:], taken[0]))
+
+    def together(self, work: Any) -> list[Any]:
+        """What a coroutine gives for all agents, each in a thread."""
+        with ThreadPoolExecutor(WORLD_SIZE) as pool:
+            return [each.result(30) for each in [pool.submit(run_now, work(agent)) for agent in self.agents]]
+
+
+@pytest.fixture
+def driver() -> Iterator[Driver]:
+    made = Driver()
+    wait_until(lambda: all(port for _, port in made.ports), what="all agents are there")
+    yield made
+    for connection in made.connections:
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+def test_sums_and_what_rank_0_spreads_are_exact_of_any_shape(driver: Driver, dtype: str) -> None:
+    async def sums(agent: SparkTransport) -> list[Any]:
+        vectors = [(np.arange(6) * 10**power + agent.rank).astype(dtype).reshape(2, 3) for power in range(3)]
+        begun = [agent.begin_all_reduce(vector) for vector in vectors]
+        for each in reversed(begun):
+            await each
+            assert each.is_done()
+        return vectors
+
+    for found in driver.together(sums):
+        for power, vector in enumerate(found):
+            np.testing.assert_array_equal(vector, 3 * np.arange(6).reshape(2, 3) * 10**power + 3)
+    given = np.array([[-0.0, np.nan], [np.inf, 1e-310]]) if "float" in dtype else np.array([[-1, 0], [2**40, 7]])
+    given = given.astype(dtype)
+
+    async def spread(agent: SparkTransport) -> Any:
+        vector = given.copy() if agent.rank == 0 else np.full_like(given, 5)
+        await agent.broadcast(vector)
+        await agent.barrier()
+        return vector
+
+    assert {each.tobytes() for each in driver.together(spread)} == {given.tobytes()}
+
+
+def test_tickets_are_dealt_once_and_samples_add_up(driver: Driver) -> None:
+    async def draw(agent: SparkTransport) -> list[int]:
+        return [await agent.count("tickets", 1) for _ in range(50)]
+
+    assert sorted(ticket for tickets in driver.together(draw) for ticket in tickets) == list(range(1, 151))
+
+    async def count(agent: SparkTransport) -> int:
+        found = 0
+        for _ in range(20):
+            agent._told = -np.inf
+            before, found = found, await agent.count("samples", 7)
+            assert found >= before + 7
+        # Between two questions it adds its own.
+        agent._told = np.inf
+        assert await agent.count("samples", 1) == found + 1
+        return found
+
+    assert max(driver.together(count)) == WORLD_SIZE * 20 * 7
+
+
+def test_an_agent_waits_where_it_is_an_epoch_ahead_of_a_sum_and_not_before(driver: Driver) -> None:
+    first, *others = driver.agents
+    vectors = [np.ones(3) for _ in driver.agents]
+    begun = first.begin_all_reduce(vectors[0])
+    for _ in range(_UNITS_AHEAD):
+        run_now(first.count("tickets", 1))
+    assert not begun.is_done()
+    with ThreadPoolExecutor(1) as pool:
+        ticket = pool.submit(run_now, first.count("tickets", 1))
+        assert not ticket.done()
+        for agent, vector in zip(others, vectors[1:], strict=True):
+            agent.begin_all_reduce(vector)
+        assert ticket.result(30) == _UNITS_AHEAD + 1
+    assert vectors[0].tolist() == [3, 3, 3]
+    assert first.waited > 0
+
+
+@pytest.mark.parametrize("words", STRANGERS)
+def test_strangers_get_nothing_from_an_agent_and_disturb_no_sum(driver: Driver, words: bytes) -> None:
+    with socket.create_connection(driver.ports[0]) as stranger:
+        stranger.sendall(words)
+
+        async def add_up(agent: SparkTransport) -> Any:
+            vector = np.ones(100)
+            await agent.all_reduce_sum(vector)
+            return vector.sum()
+
+        assert driver.together(add_up) == [300.0] * WORLD_SIZE
+        stranger.setblocking(False)
+        with suppress(BlockingIOError, ConnectionResetError):
+            assert stranger.recv(1) == b""
+
+
+def test_a_task_that_comes_too_late_gets_nothing_and_changes_nothing(driver: Driver) -> None:
+    vectors = [np.ones(2) for _ in driver.agents]
+
+    async def add_up(agent: SparkTransport) -> None:
+        await agent.all_reduce_sum(vectors[agent.rank])
+
+    driver.together(add_up)
+    wait_until(lambda: not driver.agents[0]._sums, what="the sum is there")
+    give(driver.ports[0], TOKEN, 1, np.full(2, 9.0))
+    assert vectors[0].tolist() == [3, 3]
+    with pytest.raises(ConnectionError):
+        take(driver.ports[0], TOKEN, 1, "<f8", 2)
+
+
+def test_agents_tell_their_progress_and_notice_the_end_of_the_driver(driver: Driver) -> None:
+    driver.agents[1].tell({"step": 3})
+    driver.agents[1].close()
+    wait_until(lambda: len(driver.said) == 2, what="the driver has heard it")
+    assert driver.said == [{"progress": {"step": 3}}, {"done": True}]
+    driver.connections[2].shutdown(socket.SHUT_RDWR)
+    wait_until(lambda: driver.ended == {2: 1}, what="the agent notices it")
+
+
+def test_agents_only_add_up(driver: Driver) -> None:
+    with pytest.raises(LaunchError, match=r"batch norm.*Set train\.sharding: static"):
+        run_now(driver.agents[0].share(np.zeros(1)))
+    with pytest.raises(AssertionError):
+        run_now(driver.agents[0].centre(np.zeros(1)))
+    with pytest.raises(AssertionError):
+        driver.agents[0].begin_exchange(np.zeros(1), [1])
