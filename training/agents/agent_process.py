@@ -54,7 +54,7 @@ def start_agent(start: AgentStart) -> None:
     # Other users of the host see arguments, and files outlive a kill.
     with process.stdin as to_agent:
         to_agent.write(json.dumps(start).encode())
-    # Whoever waits for its end sees it, although the process of the task goes on.
+    # Else it stays a zombie until the process of the task ends.
     threading.Thread(target=process.wait, daemon=True).start()
 
 

@@ -165,7 +165,7 @@ class _Agents:
     def _serve(self, connection: socket.socket) -> None:
         """Listen to an agent to its end, in a thread."""
         rank = -1
-        # What is no line of an agent ends the connection.
+        # A line that an agent does not write ends the connection.
         with suppress(OSError, ValueError, LookupError), connection, connection.makefile("rb") as lines:
             keep_alive(connection)
             said = json.loads(lines.readline(_LONGEST_LINE))

@@ -81,7 +81,7 @@ class MpcaConstants(BaseModel):
 
 
 class JointModelSettings(MpcaConstants, MethodSettings):
-    """Settings of a method of which a driver can keep the joint model: those with the trait `joint_model`."""
+    """Settings of a method with a joint model: those with the trait `joint_model`."""
 
     NEEDS: ClassVar[tuple[Needs, ...]] = (
         *(
@@ -103,7 +103,7 @@ class JointModelSettings(MpcaConstants, MethodSettings):
 
 
 class JointShard(NamedTuple):
-    """A shard of the joint model, as the driver keeps it."""
+    """A shard of the joint model."""
 
     model: Vector
     """x~, the joint model itself: the basis of the trajectory, never sent."""
@@ -118,36 +118,6 @@ class JointShard(NamedTuple):
     def at_start(cls, model: Vector) -> JointShard:
         """A shard before its first cycle: v~ is 0."""
         return cls(model.copy(), np.zeros_like(model), model.copy(), 0)
-
-
-class Phases(NamedTuple):
-    """The shards under way in an exchange cycle of a driver; None: none."""
-
-    reduce: int | None
-    """Its contributions are added up."""
-    prepare: int | None
-    """The driver's rule turns the sum into the next projection."""
-    broadcast: int | None
-    """The projection travels to the workers; after `prepare` if this is the same shard."""
-
-
-def phases(cycle: int, shards: int) -> Phases:
-    """The phases of a driver that reduces and broadcasts apart (section 4.2, figures 6 to 8).
-
-    With one shard, it reduces or broadcasts; with two, it does both at a time; with three, it also prepares meanwhile.
-
-    Examples:
-        >>> [tuple(phases(cycle, 3)) for cycle in range(4)]
-        [(0, None, None), (1, 0, None), (2, 1, 0), (0, 2, 1)]
-        >>> [tuple(phases(cycle, 2)) for cycle in range(3)]
-        [(0, None, None), (1, 0, 0), (0, 1, 1)]
-        >>> [tuple(phases(cycle, 1)) for cycle in range(3)]
-        [(0, None, None), (None, 0, 0), (0, None, None)]
-    """
-    if shards == 1:
-        return Phases(None, 0, 0) if cycle % 2 else Phases(0, None, None)
-    prepared, sent = cycle - 1, cycle - shards + 1
-    return Phases(cycle % shards, prepared % shards if prepared >= 0 else None, sent % shards if sent >= 0 else None)
 
 
 def contribution(local: Vector, steps: int, *, weighted: bool = True) -> Vector:

@@ -32,7 +32,7 @@ _TAKE, _GIVE = b"t", b"g"
 _YES, _NO = b"y", b"n"
 _LONGEST_LINE: Final = 1 << 10
 _LOOK_SECONDS: Final = 1.0
-#: Time within which a task or an agent goes on sending or receiving [s].
+#: Time without news after which a task or an agent gives up the other [s].
 _SECONDS: Final = 30.0
 #: Number of work units that an agent begins while a sum is under way: about its part of an epoch.
 _UNITS_AHEAD: Final = 8
@@ -56,6 +56,8 @@ class SparkTransport(Transport):
     ) -> None:
         self.rank, self.world_size = rank, world_size
         self._driver, self._on_end = driver, on_end
+        # A line must not wait until the driver has confirmed the one before.
+        driver.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._number = self._units = 0
         self._sums: dict[int, _SparkSum] = {}
         self._totals: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -222,8 +224,7 @@ def take(agent: tuple[str, int], token: bytes, number: int, dtype: str, size: in
     Raises:
         OSError: The agent is gone.
     """
-    with _connection(agent, token) as connection:
-        connection.sendall(_HEADER.pack(_TAKE, number))
+    with _connection(agent, token + _HEADER.pack(_TAKE, number)) as connection:
         vector: Vector = np.frombuffer(_receive(connection, size * np.dtype(dtype).itemsize), dtype)
         return vector
 
@@ -234,16 +235,16 @@ def give(agent: tuple[str, int], token: bytes, number: int, total: Vector) -> No
     Raises:
         OSError: The agent is gone.
     """
-    with _connection(agent, token) as connection:
-        connection.sendall(_HEADER.pack(_GIVE, number))
+    with _connection(agent, token + _HEADER.pack(_GIVE, number)) as connection:
         if _receive(connection, 1) == _YES:
             connection.sendall(total.tobytes())
             _receive(connection, 1)
 
 
-def _connection(agent: tuple[str, int], token: bytes) -> socket.socket:
+def _connection(agent: tuple[str, int], begin: bytes) -> socket.socket:
+    """A connection to an agent that begins with the token and the header, at once."""
     connection = socket.create_connection(agent, _SECONDS)
-    connection.sendall(token)
+    connection.sendall(begin)
     return connection
 
 

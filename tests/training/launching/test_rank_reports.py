@@ -50,6 +50,7 @@ with errorcode 1.
         (DAEMON, "mpirun lost its daemon on host2: the host is down, or the daemon or the ssh to it was ended"),
         (PEER, "a rank on host2 broke off its connections"),
         (ABORT, "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD with errorcode 1."),
+        ("some words of a rank\nrank 1 on host2 is gone\n", "rank 1 on host2 is gone"),
         ("", ""),
     ],
 )
