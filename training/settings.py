@@ -113,7 +113,7 @@ class TrainSettings(SettingsSection):
         ),
         *(
             Needs(key, "launcher: mpirun, srun or spark", lambda train: train.launcher != "spark-agents")
-            for key in ("launcher_args", "stall_seconds", "slowmo", "skew", "staleness_bound", "sharding")
+            for key in ("launcher_args", "staleness_bound")
         ),
         Needs(
             "sharding",
@@ -180,7 +180,7 @@ class TrainSettings(SettingsSection):
     """Number of steps of a worker between checkpoints within an epoch; null: only at the end of every epoch."""
     on_rank_loss: Literal["restart", "shrink", "stop"] = "restart"
     """Reaction to a lost rank: `restart` all from the last checkpoint, `shrink` to the survivors (needs a
-    fault-tolerant mpirun, and a method whose workers wait for each other, or spark-agents), or `stop`."""
+    fault-tolerant mpirun, and a method whose workers wait for each other), or `stop`."""
     max_restarts: int = Field(default=3, ge=0)
     """Highest number of lost ranks in one run; after one more the run stops."""
     stall_seconds: float = Field(default=300.0, gt=0)
@@ -224,7 +224,7 @@ class TrainSettings(SettingsSection):
             raise ValueError("on_rank_loss: shrink needs a fault-tolerant mpirun, not srun; use restart")
         if self.skew is not None:
             raise ValueError("on_rank_loss: shrink would lose the events that the lost rank owns by skew; use restart")
-        if self.launcher != "spark-agents" and not self.traits.can_shrink:
+        if not self.traits.can_shrink:
             raise ValueError(
                 f"on_rank_loss: shrink has no effect on {self.algorithm.name}, which restarts; use restart"
             )
@@ -246,8 +246,6 @@ class TrainSettings(SettingsSection):
                 f"launcher: spark-agents is for methods that add up models beside the steps, unlike "
                 f"{self.algorithm.name}. Use the algorithm {found}, or the launcher spark"
             )
-        if self.staleness_bound is not None:
-            raise ValueError("launcher: spark-agents has no staleness_bound; leave it out, or use the launcher spark")
         return self
 
     @model_validator(mode="after")
@@ -299,7 +297,7 @@ class TrainSettings(SettingsSection):
             )
         if self.skew is not None:
             found.append(between_workers("skew has no effect"))
-        if self.launcher in ("srun", "spark") or self.launcher_args:
+        if self.launcher != "mpirun" or self.launcher_args:
             found.append(
                 between_workers("launcher has no effect, since one worker trains in the process of the command")
             )

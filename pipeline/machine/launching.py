@@ -23,7 +23,7 @@ def launcher_of(spec: RunSpec, start_spark: StartSpark) -> Callable[..., None]:
         spec: The training.
         start_spark: Called if the launcher needs the executors of a Spark cluster.
     """
-    if spec.train.launcher == "spark-agents" and spec.train.workers > 1:
+    if spec.train.launcher == "spark-agents":
         from training.agents.spark_job import train_on_spark  # noqa: PLC0415 - Spark is loaded only where it is needed
 
         return partial(train_on_spark, start_spark(), spec)

@@ -27,7 +27,7 @@ AGENTS = {"launcher": "spark-agents", "algorithm": "mpca"}
         ({"optimizer_state": "reset", "algorithm": "ad-psgd"}, "optimizer_state", {"slowmo": {}}),
         ({"slowmo": {"exact_average": False}}, "slowmo.exact_average", {"algorithm": "ad-psgd"}),
         ({"launcher_args": ["-x", "A"], **AGENTS}, "launcher_args", {"launcher": "spark"}),
-        ({"stall_seconds": 9, **AGENTS}, "stall_seconds", {"launcher": "srun"}),
+        ({"staleness_bound": 9, **AGENTS}, "staleness_bound", {"launcher": "spark"}),
         ({"schedule": {"milestones": [3]}}, "milestones", {"schedule": {"milestones": [3], "decay": "step"}}),
         ({"schedule": {"decay": "step"}}, "decay", {"schedule": {"milestones": [3], "decay": "step"}}),
         ({"schedule": {"factor": 0.5}}, "factor", None),

@@ -49,7 +49,7 @@ def test_the_linear_rule_holds_for_ar_sgd_with_sgd_only(
         ({"launcher_args": ["--ntasks=4"]}, "set train.workers instead"),
         ({"launcher": "srun", "launcher_args": ["-n", "4"]}, "set train.workers instead"),
         ({"launcher": "spark-agents", "algorithm": "ad-psgd"}, "unlike ad-psgd. Use the algorithm mpca, or"),
-        ({"launcher": "spark-agents", "algorithm": "mpca", "staleness_bound": 2}, "has no staleness_bound"),
+        ({"launcher": "spark-agents", "algorithm": "mpca", "staleness_bound": 2}, "staleness_bound: 2 has no effect"),
         ({"on_rank_loss": "shrink", "launcher": "srun"}, "not srun; use restart"),
         ({"on_rank_loss": "shrink", "algorithm": "ad-psgd"}, "has no effect on ad-psgd, which restarts; use restart"),
         ({"on_rank_loss": "shrink", "skew": {}}, "events that the lost rank owns by skew; use restart"),

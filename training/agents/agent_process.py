@@ -82,12 +82,12 @@ def main() -> int:
         say_present(files, "has loaded its libraries, and waits for the others or for its data")
         spec = RunSpec.load(Path(spec_path))
         watchdog = Watchdog(files.stalls, files.signs, rank=rank, seconds=spec.train.stall_seconds)
-        show = None if rank else lambda progress: transport.tell(progress._asdict())
+        show = None if rank else lambda progress: transport.say({"progress": progress._asdict()})
         train(spec, transport, on_progress=show, watchdog=watchdog)
     except BaseException as error:  # noqa: BLE001 - the driver raises it
         files.report_error(rank, error)
         return 1
-    transport.close()
+    transport.say({"done": True})
     return 0
 
 

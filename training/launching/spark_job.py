@@ -25,7 +25,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark import BarrierTaskContext, SparkContext
+from pyspark import SparkContext
 
 from training.door import Door
 from training.errors import LaunchError
@@ -103,20 +103,16 @@ def refuse_impossible(spark: SparkContext, workers: int) -> None:
         )
     is_local = str(spark.master).startswith("local[")
     deadline = time.monotonic() + (0.0 if is_local else _REGISTER_SECONDS)
-    while (slots := _num_slots(spark)) < workers:
+    context = spark._jsc.sc()
+    profile = context.resourceProfileManager().defaultResourceProfile()
+    # Tasks that the executors of this moment can run together; `defaultParallelism` is never below 2.
+    while (slots := context.maxNumConcurrentTasks(profile)) < workers:
         if time.monotonic() >= deadline:
             raise LaunchError(
                 f"train.workers is {workers}, but the Spark cluster {spark.master} has {slots} slots, and all workers "
                 f"start together. Use at most {slots} workers, or more executors."
             )
         time.sleep(_LOOK_SECONDS)
-
-
-def _num_slots(spark: SparkContext) -> int:
-    """Tasks that the executors of this moment can run together; `defaultParallelism` is never below 2."""
-    context = spark._jsc.sc()
-    slots: int = context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile())
-    return slots
 
 
 def _run_job(spark: SparkContext, workers: int, driver: tuple[str, int], token: str, failures: list[Exception]) -> None:
@@ -156,8 +152,8 @@ def _accept_all(door: Door, workers: int, failures: list[Exception], stack: Exit
             if told is None:
                 continue
             slots[told["name"]] += 1
-            if told["serves"]:
-                hosts[told["name"]] = {"address": connection.getpeername()[0], "port": told["port"]}
+            # One task of a host serves it.
+            hosts.setdefault(told["name"], {"address": connection.getpeername()[0], "port": told["port"]})
     return {name: {**host, "slots": slots[name]} for name, host in hosts.items()}
 
 
@@ -172,15 +168,12 @@ def _write_agent(folder: Path) -> Path:
 
 def _hold_slot(driver: tuple[str, int], token: str) -> None:
     """Hold the slot of this task until the driver closes the connection, and run the commands that arrive."""
-    context = BarrierTaskContext.get()
-    name = socket.gethostname()
-    serves = context.allGather(name).index(name) == context.partitionId()
     with socket.create_connection(driver, _GRACE_SECONDS) as to_driver:
         # mpirun's agent comes from the driver's host.
         door = Door(socket.create_server((to_driver.getsockname()[0], 0)), token.encode())
         spark_agent.keep_alive(to_driver)
         to_driver.sendall(token.encode())
-        spark_agent.write_line(to_driver, {"name": name, "serves": serves, "port": door.address[1]})
+        spark_agent.write_line(to_driver, {"name": socket.gethostname(), "port": door.address[1]})
         while True:
             ready, _, _ = select.select([to_driver, *door.sockets], [], [], _GRACE_SECONDS)
             if to_driver in ready:

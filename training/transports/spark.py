@@ -15,7 +15,7 @@ import threading
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from time import perf_counter
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import numpy as np
 from typing_extensions import override
@@ -66,21 +66,17 @@ class SparkTransport(Transport):
         self._door = Door(socket.create_server((driver.getsockname()[0], 0)), token)
         for work in (self._serve, self._listen):
             threading.Thread(target=work, daemon=True).start()
-        self._say({"rank": rank, "port": self._door.address[1]})
+        self.say({"rank": rank, "port": self._door.address[1]})
 
-    def tell(self, progress: Mapping[str, Any]) -> None:
-        """Show the driver the progress of the run."""
-        self._say({"progress": progress})
-
-    def close(self) -> None:
-        """Tell the driver that this agent has done its work."""
-        self._say({"done": True})
+    def say(self, content: dict[str, Any]) -> None:
+        """Send the driver a line: `progress` of the run, or that this agent is `done`."""
+        self._driver.sendall(json.dumps(content).encode() + b"\n")
 
     @override
     def begin_all_reduce(self, vector: Vector) -> PendingSum:
         self._number += 1
         begun = self._sums[self._number] = _SparkSum(self, vector, self._units)
-        self._say({"sum": self._number, "type": vector.dtype.str, "size": vector.size})
+        self.say({"sum": self._number, "type": vector.dtype.str, "size": vector.size})
         return begun
 
     @override
@@ -114,7 +110,7 @@ class SparkTransport(Transport):
         return self._samples_before + self._samples
 
     def _ask(self, counter: CounterName, number: int) -> int:
-        self._say({"count": counter, "number": number})
+        self.say({"count": counter, "number": number})
         return self._totals.get()
 
     @override
@@ -131,23 +127,15 @@ class SparkTransport(Transport):
 
     @override
     async def centre(self, vector: Vector, *, shards: int = 1, segments: Mapping[str, float] | None = None) -> Centre:
-        """Refuse methods with a server, as the settings do."""
-        self._refuse()
+        raise AssertionError("agents only add up: the settings refuse methods with a server")
 
     @override
     def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
-        """Refuse methods of neighbours, as the settings do."""
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise AssertionError("agents of Spark only add up")
+        raise AssertionError("agents only add up: the settings refuse methods of neighbours")
 
     @override
     def now(self) -> float:
         return perf_counter()
-
-    def _say(self, content: dict[str, Any]) -> None:
-        self._driver.sendall(json.dumps(content).encode() + b"\n")
 
     def _listen(self) -> None:
         """Take in the driver's answers, in a thread."""
@@ -212,14 +200,7 @@ class _SparkSum(PendingSum):
 
 
 def take(agent: tuple[str, int], token: bytes, number: int, dtype: str, size: int) -> Vector:
-    """The vector of an agent for a sum; a task calls it.
-
-    Args:
-        agent: Host and port.
-        token: Secret of the run.
-        number: Number of the sum.
-        dtype: Type of the elements.
-        size: Number of elements.
+    """The vector (size,) of an agent, by its host and port, for the sum of a number; a task calls it.
 
     Raises:
         OSError: The agent is gone.

@@ -187,8 +187,8 @@ def test_a_task_that_comes_too_late_gets_nothing_and_changes_nothing(driver: Dri
 
 
 def test_agents_tell_their_progress_and_notice_the_end_of_the_driver(driver: Driver) -> None:
-    driver.agents[1].tell({"step": 3})
-    driver.agents[1].close()
+    driver.agents[1].say({"progress": {"step": 3}})
+    driver.agents[1].say({"done": True})
     wait_until(lambda: len(driver.said) == 2, what="the driver has heard it")
     assert driver.said == [{"progress": {"step": 3}}, {"done": True}]
     driver.connections[2].shutdown(socket.SHUT_RDWR)
