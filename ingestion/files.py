@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from glob import has_magic
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-from uuid import UUID
+from uuid import UUID, uuid5
 
 from numpy.typing import NDArray
 
@@ -29,7 +29,7 @@ from ingestion.errors import (
 )
 from ingestion.layout import BranchNames, sources_of
 from ingestion.retrying import patiently
-from ingestion.root_format import check_header, open_root
+from ingestion.root_format import TREES, check_header, open_root
 from ingestion.schema import ORIGIN_BRANCHES, PARTICLE_COLLECTIONS, SCALARS, WEIGHT_PREFIX
 from ingestion.settings import NO_WEIGHT, Carried, IngestSettings, OnBadFile, SampleSettings, field_branches
 from ingestion.storage import is_remote, matching, size_and_time
@@ -37,8 +37,6 @@ from ingestion.waiting import Waiting, arrived_late, is_recent, refuse_waiting
 from ingestion.weights import generated_sum, like_weights, sign_of_a_skim
 
 _INSPECTORS: Final = 8
-#: Classes with the events of a file.
-_TREES: Final = {"TTree", "TNtuple", "TNtupleD", "ROOT::RNTuple"}
 _DEFAULT_WEIGHT: Final = SCALARS["weight"].branch
 
 
@@ -322,6 +320,7 @@ def inspect(
         IngestionError: It is no ROOT file, truncated, damaged or out of reach, or its tree or a branch is missing.
     """
     is_unclosed = check_header(source.path, size)
+    other_tree = source.tree if source.tree != settings.tree else ""
     settings = settings.of(source)
     with reading(source.path, "its directory"), open_root(source.path) as file:
         kinds = file.classnames(cycle=False)
@@ -330,11 +329,11 @@ def inspect(
                 f"{source.path} was never closed: the job that wrote its {size} bytes ended before it saved a tree. "
                 f"Run the job again, or take the file out of the sample's files."
             )
-        if kinds.get(settings.tree) not in _TREES:
+        if kinds.get(settings.tree) not in TREES:
             raise MissingTreeError.at(source.path, settings.tree, kinds)
         tree: Any = file[settings.tree]
         own: dict[str, Any] = {"tree": source.tree, "branch_map": source.branch_map, "is_unclosed": is_unclosed}
-        uuid, entries = _identity(source.path, file.file.uuid), int(tree.num_entries)
+        uuid, entries = _identity(source.path, file.file.uuid, other_tree), int(tree.num_entries)
         if named := source.sum_of_weights:
             own["generated"] = {named: generated_sum(file, named, source.path)}
         own["skim"] = sign_of_a_skim(file, tree, entries, source.path)
@@ -395,9 +394,10 @@ def _words_of(field: str, settings: IngestSettings) -> str:
     return "`weight` of the sample" if field == "weight" else field
 
 
-def _identity(path: str, uuid: UUID) -> str:
-    """The UUID of a file; one from its content if it has none (zeros), as in ROOT's reproducible output."""
-    return str(uuid) if uuid.int else content_identity(path)
+def _identity(path: str, uuid: UUID, tree: str) -> str:
+    """The UUID of a file, from its content if it has none (zeros, ROOT's reproducible output), and of another tree."""
+    own = uuid if uuid.int else UUID(content_identity(path))
+    return str(uuid5(own, tree) if tree else own)
 
 
 def _kind_of(numbers: NDArray[Any], column: str) -> str:

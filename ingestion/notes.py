@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ingestion.errors import grouped, some
 from ingestion.settings import NO_WEIGHT
-from ingestion.tally import LARGE_MOMENTA, NOT_FINITE, TAGGED_JETS
+from ingestion.tally import LARGE_MOMENTA, NOT_FINITE, OTHER_CHARGES, TAGGED_JETS, UNTAGGED_JETS
 
-#: Without a b-tag in as many events, no jet is expected to have one.
+#: In as many events some jets have a b-tag, and some have none.
 _ENOUGH_EVENTS: Final = 50
+#: Counters of an older ingest, which had fewer.
+_USUAL: Final = {TAGGED_JETS: 1, UNTAGGED_JETS: 1, OTHER_CHARGES: 0, LARGE_MOMENTA: 0}
+#: Sentences about samples, each with what is unusual of their counters.
+_UNUSUAL: Final[dict[str, Callable[[Mapping[str, int]], bool]]] = {
+    "No jet of {} has a b-tag. Map another branch as `jets.btag` in ingest.branch_map, lower ingest.min_btag of a "
+    "discriminant, or do not train on num_bjets.": lambda counts: _are_many(counts) and not counts[TAGGED_JETS],
+    "Each jet of {} has a b-tag. Map another branch as `jets.btag` in ingest.branch_map, or set ingest.min_btag of a "
+    "discriminant.": lambda counts: _are_many(counts) and not counts[UNTAGGED_JETS],
+    "Leptons of {} have charges other than -1 and 1. Map a branch with the charge in units of e, and its sign, as "
+    "`electrons.charge` or `muons.charge` in ingest.branch_map.": lambda counts: counts[OTHER_CHARGES] > 0,
+    "Most momenta of leptons or jets, or MET, of {} are above 1000 GeV: are they in MeV? GeV is "
+    "needed.": lambda counts: 2 * counts[LARGE_MOMENTA] > counts["events"],
+}
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -95,7 +108,7 @@ def _unclosed(files: Rows) -> list[str]:
 
 
 def unusual_content(samples: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
-    """Sentences about events that look as if units, padding or b-tags were not those that are read.
+    """Sentences about events that look as if units, padding, charges or b-tags were not those that are read.
 
     Args:
         samples: Counters of ingest, by sample.
@@ -108,13 +121,10 @@ def unusual_content(samples: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
                 f"{counts['rejected_nonfinite']} events of {name} rejected: {branches} not finite. If lists are padded "
                 f"with NaN, set the counts (such as `jets.count`) in ingest.branch_map."
             )
-    many = {name: each for name, each in samples.items() if each["events"] >= _ENOUGH_EVENTS}
-    if no_tags := [name for name, each in many.items() if not each.get(TAGGED_JETS, 1)]:
-        yield (
-            f"No jet of {', '.join(no_tags)} has a b-tag: the branch is 0 everywhere. Map the one that is set as "
-            f"`jets.btag` in ingest.branch_map, or do not train on num_bjets."
-        )
-    if large := [name for name, each in samples.items() if 2 * each.get(LARGE_MOMENTA, 0) > each["events"]]:
-        yield (
-            f"Most momenta of leptons or jets of {', '.join(large)} are above 1000 GeV: are they in MeV? GeV is needed."
-        )
+    for words, is_unusual in _UNUSUAL.items():
+        if names := [name for name, each in samples.items() if is_unusual({**_USUAL, **each})]:
+            yield words.format(", ".join(names))
+
+
+def _are_many(counts: Mapping[str, int]) -> bool:
+    return counts["events"] >= _ENOUGH_EVENTS

@@ -28,7 +28,15 @@ from ingestion.schema import (
     events_schema,
 )
 from ingestion.settings import Carried, IngestSettings, field_branches
-from ingestion.tally import LARGE_MOMENTA, NOT_FINITE, TAGGED_JETS, WRAPPED_AZIMUTHS, StepCounts
+from ingestion.tally import (
+    LARGE_MOMENTA,
+    NOT_FINITE,
+    OTHER_CHARGES,
+    TAGGED_JETS,
+    UNTAGGED_JETS,
+    WRAPPED_AZIMUTHS,
+    StepCounts,
+)
 from ingestion.thresholds import (
     Jagged,
     Mask,
@@ -224,10 +232,10 @@ def select_events(
     bad = np.zeros(raw.num_events, dtype=np.bool_)
     for events in not_finite.values():
         bad |= events
-    has_lepton = np.zeros(raw.num_events, dtype=np.bool_)
-    for name in ("electrons", "muons"):
-        leptons = raw.collections[name]
-        has_lepton |= any_per_event(leptons.offsets, leptons.fields["pt"] > settings.min_lepton_pt)
+    has_lepton, has_other_charge = np.zeros((2, raw.num_events), dtype=np.bool_)
+    for offsets, fields in (raw.collections[name] for name in ("electrons", "muons")):
+        has_lepton |= any_per_event(offsets, fields["pt"] > settings.min_lepton_pt)
+        has_other_charge |= any_per_event(offsets, np.abs(fields["charge"]) != 1)
     copied = np.isin(raw.entries, without)
     keep = ~copied & ~bad & has_lepton
     jets = raw.collections["jets"]
@@ -240,6 +248,8 @@ def select_events(
         "events_of_negative_weight": keep & (raw.scalars["weight"] < 0),
         WRAPPED_AZIMUTHS: keep & turned,
         TAGGED_JETS: keep & any_per_event(jets.offsets, jets.fields["btag"] != 0),
+        UNTAGGED_JETS: keep & any_per_event(jets.offsets, jets.fields["btag"] == 0),
+        OTHER_CHARGES: keep & has_other_charge,
         LARGE_MOMENTA: keep & _has_large_momenta(raw),
         **{f"{NOT_FINITE}{branch}": ~copied & events for branch, events in not_finite.items()},
     }
@@ -282,8 +292,8 @@ def _not_finite(
 
 
 def _has_large_momenta(raw: RawEvents) -> Mask:
-    """The events in which all electrons, all muons or all jets have a pT above 1 TeV, as if it were in MeV."""
-    found = np.zeros(raw.num_events, dtype=np.bool_)
+    """The events in which MET or the pT of all electrons, muons or jets is above 1 TeV, as if it were in MeV."""
+    found: Mask = raw.scalars["met"] > _LARGE_PT
     for offsets, fields in (raw.collections[name] for name in ("electrons", "muons", "jets")):
         found |= (np.diff(offsets) > 0) & ~any_per_event(offsets, fields["pt"] <= _LARGE_PT)
     return found

@@ -11,6 +11,8 @@ import uproot
 from ingestion.errors import TruncatedFileError, UnreadableFileError
 from ingestion.storage import answers, file_system, is_remote, limit_waiting, protocol_of
 
+#: Classes with the events of a file.
+TREES: Final = {"TTree", "TNtuple", "TNtupleD", "ROOT::RNTuple"}
 _BIG_FILE_VERSION: Final = 1_000_000
 #: For ZLIB baskets, as most Delphes files have them: `isal` (the extra of this name), or `zlib`. isal takes 80 us for
 #: an event of 37 kB, Python's zlib 121; Python 3.11, one core.

@@ -18,6 +18,7 @@ from ingestion.errors import (
     reading,
     some,
 )
+from ingestion.root_format import TREES
 
 Floats = NDArray[np.float64]
 
@@ -90,7 +91,7 @@ def sign_of_a_skim(file: Any, tree: Any, entries: int, path: str) -> str | None:
 def _sign_of_a_skim(file: Any, tree: Any, entries: int) -> str | None:
     counters: dict[str, float] = {}
     for name, kind in file.classnames(cycle=False).items():
-        if name == "Runs" and kind == "TTree":
+        if name == "Runs" and kind in TREES:
             for branch in file[name].keys(filter_name="genEventCount*"):
                 generated = int(np.sum(file[name][branch].array()))
                 return f"{name}.{branch} is {generated}, its tree has {entries} entries" if generated > entries else ""

@@ -185,19 +185,54 @@ def test_a_rejected_event_names_the_branch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scale", "btag", "words"),
-    [(1.0, 1, []), (1000.0, 1, ["are they in MeV?"]), (1.0, 0, ["No jet of made has a b-tag"])],
+    ("change", "words"),
+    [
+        ({}, []),
+        ({"scale": 1000.0}, ["are they in MeV?"]),
+        ({"met": 45_000.0}, ["or MET, of made are above 1000 GeV"]),
+        ({"btags": [0, 0]}, ["No jet of made has a b-tag"]),
+        ({"btags": [1, 3]}, ["Each jet of made has a b-tag"]),
+        *(({"charge": charge}, ["charges other than -1 and 1"]) for charge in (255, 0, 3)),
+    ],
 )
-def test_units_and_tags_that_look_wrong_are_named(tmp_path: Path, scale: float, btag: int, words: list[str]) -> None:
+def test_units_charges_and_tags_that_look_wrong_are_named(
+    tmp_path: Path, change: Mapping[str, Any], words: list[str]
+) -> None:
+    scale, charge, btags = change.get("scale", 1.0), change.get("charge", -1), change.get("btags", [1, 0])
+
     def row(number: int) -> Row:
-        return made_event(
-            electrons=[lepton((30.0 + number) * scale, 0, 0)], jets=[jet(25.0 * scale, 0.1, 0.2, btag=btag)]
-        )
+        jets = [jet(25.0 * scale, 0.1, place, btag=btag) for place, btag in enumerate(btags)]
+        row = made_event(electrons=[{**lepton((30.0 + number) * scale, 0, 0), "charge": charge}], jets=jets)
+        return {**row, "met": change.get("met", row["met"])}
 
     counts = select(write_delphes(tmp_path / "a.root", [row(number) for number in range(50)])).counts
     unusual = list(unusual_content({"made": counts}))
     assert len(unusual) == len(words)
     assert all(word in note for word, note in zip(words, unusual, strict=True))
+
+
+def test_two_trees_of_one_file_are_two_samples(tmp_path: Path) -> None:
+    path = tmp_path / "both.root"
+    with uproot.open({rewritten(tmp_path / "a.root", {}): "Delphes"}) as tree, uproot.recreate(path) as file:
+        columns = {name: tree[name].array() for name in tree.keys() if not name.startswith("n")}  # noqa: SIM118
+        for name, scale in (("signal", 1.0), ("background", 2.0)):
+            scaled = {**columns, "Electron_PT": columns["Electron_PT"] * scale}
+            file.mktree(name, {key: each.type.content for key, each in scaled.items()}).extend(scaled)
+    samples = [
+        SampleSettings(name=name, label=label, files=[str(path)], tree=name)
+        for label, name in enumerate(("signal", "background"))
+    ]
+    settings = IngestSettings()
+    infos = inventory(expand(samples), settings).infos
+    assert len({info.uuid for info in infos}) == 2
+    read = [next(read_events(info, settings, start=0, stop=info.entries)) for info in infos]
+    assert [raw.collections["electrons"].fields["pt"].tolist() for raw in read] == [[40.0, 41.0], [80.0, 82.0]]
+    # A tree that all samples have belongs to the file itself.
+    named = inventory(expand(samples[:1]), IngestSettings(tree="signal")).infos
+    with uproot.open(path) as file:
+        assert named[0].uuid == str(file.file.uuid)
+    with pytest.raises(ConflictingFilesError, match="is listed twice"):
+        inventory(expand([samples[0], samples[0]]), settings)
 
 
 def test_names_of_a_snapshot_need_no_map(tmp_path: Path) -> None:

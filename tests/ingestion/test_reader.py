@@ -26,6 +26,8 @@ NONE_NEGATIVE = {
     "rejected_copy": 0,
     "events_with_wrapped_azimuths": 0,
     "events_with_tagged_jets": 0,
+    "events_with_untagged_jets": 0,
+    "events_with_other_charges": 0,
     "events_of_large_momenta": 0,
 }
 

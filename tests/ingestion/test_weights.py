@@ -156,14 +156,17 @@ RUNS = {"genEventSumw": np.array([100.0, -20.0]), "genEventCount": np.array([30,
 NUMBERS = np.arange(0, 400, 100)
 
 
-def counted(path: Path, histogram: list[float] | None, runs: dict[str, Any], numbers: Any = None) -> Path:
+def counted(
+    path: Path, histogram: list[float] | None, runs: dict[str, Any], numbers: Any = None, *, is_ntuple: bool = False
+) -> Path:
     """A file of four events with what may count the generated ones."""
     written(path, {} if numbers is None else {"Event.Number": numbers})
     with uproot.update(path) as file:
         if histogram is not None:
             file["counts/h_genWeight"] = (np.array(histogram), np.arange(len(histogram) + 1.0))
         if runs:
-            file.mktree("Runs", {name: each.dtype for name, each in runs.items()}).extend(runs)
+            make = file.mkrntuple if is_ntuple else file.mktree
+            make("Runs", {name: each.dtype for name, each in runs.items()}).extend(runs)
     return path
 
 
@@ -225,6 +228,11 @@ def test_what_counts_the_generated_events_shows_a_skim(
         assert "`sum_of_weights" in note
     assert notes([info._asdict()], [{**known, "cross_section_pb": None}]) == []
     assert notes([info._asdict()], [{**known, "sum_of_weights": 5.0}]) == []
+
+
+def test_a_tree_runs_written_as_ntuple_did_not_show_a_skim(tmp_path: Path) -> None:
+    info = info_of(counted(tmp_path / "a.root", None, RUNS, is_ntuple=True), "none")
+    assert info.skim == "Runs.genEventCount is 50, its tree has 4 entries"
 
 
 def test_a_damaged_counter_that_nobody_needs_is_no_damage(tmp_path: Path) -> None:
