@@ -16,6 +16,7 @@ from pipeline.command_line import (
     JsonOption,
     app,
     command,
+    refuse_together,
     say,
     say_json,
 )
@@ -155,6 +156,8 @@ def compare(
     from pipeline.commands.compare import compare, list_studies, make_all, read_study
     from pipeline.configuration.local_folder import chosen_folder
 
+    refuse_together(NAME=name, study=study, list=show, claims=claims)
+    refuse_together(force=force, list=show, claims=claims)
     publish = chosen_folder(publish, "--publish") if publish else None
     if claims is not None:
         from pipeline.commands.claims import write_claims
@@ -280,6 +283,7 @@ def plan(
     from pipeline.commands.plan import as_json as in_json
     from pipeline.commands.plan import lines, plan
 
+    refuse_together(accept=accept, json=as_json)
     if accept:
         say(accept_all(asked.run_folder()))
     elif as_json:
@@ -298,6 +302,7 @@ def status(
     from pipeline.commands.status import status, table_of
     from pipeline.commands.status import verify as changed
 
+    refuse_together(verify=verify, json=as_json)
     if verify:
         damaged = changed(asked.run_folder())
         say(*(f"gone or changed: {path}" for path in damaged))

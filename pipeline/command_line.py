@@ -163,6 +163,17 @@ def _moved_option(spelling: str, new: str) -> inspect.Parameter:
     return inspect.Parameter(option[2:], inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=None)
 
 
+def refuse_together(**given: object) -> None:
+    """Refuse options of which only one would have an effect; `given` are their values by name.
+
+    Raises:
+        ConfigError: More than one is given.
+    """
+    found = [name if name.isupper() else f"--{name}" for name, value in given.items() if value]
+    if len(found) > 1:
+        raise ConfigError(f"{' and '.join(found)}: one of them would have no effect. Give one only.")
+
+
 def say(*lines: object) -> None:
     """Print lines of a command's result."""
     for line in lines:

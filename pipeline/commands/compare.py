@@ -116,6 +116,15 @@ def _study_of(path: Path, form: str, changes: dict[str, Any] | None = None) -> S
     except ValidationError as cause:
         place = f"{path}{' with the section compare of the config' if changes else ''}"
         raise ConfigError(explain(cause, StudySettings, place=place)) from None
+    replaced = [
+        key
+        for key in (changes or {}).get("train", {})
+        if all(settings.replaces(each, key) for each in settings.methods)
+    ]
+    if replaced:
+        raise ConfigError(
+            f"compare.train.{', '.join(replaced)} has no effect on {path}: each method has, or varies, a value of its own."
+        )
     other = [form] if form != FORMS[0] else []
     other += [settings.execution] if settings.execution != of_file else []
     return Study("-".join([path.stem, *other]), form, settings)

@@ -357,3 +357,18 @@ def test_where_it_is_asked_for_the_exit_code_tells_that_there_was_nothing_to_do(
     monkeypatch.setattr("pipeline.commands.promote.promote", lambda *_, **__: verdicts)
     done = invoke(*words, "--config", small_config(tmp_path, SAMPLES))
     assert done.exit_code == code, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["plan", "--accept", "--json"], "--accept and --json"),
+        (["status", "--verify", "--json"], "--verify and --json"),
+        (["compare", "thesis-hlf", "--study", "mine.yaml"], "NAME and --study"),
+        (["compare", "--list", "--force"], "--force and --list"),
+    ],
+    ids=str,
+)
+def test_an_option_without_effect_beside_another_was_ignored(words: list[str], message: str) -> None:
+    done = invoke(*words)
+    assert (done.exit_code, f"{message}: one of them would have no effect" in done.output) == (Exit.USAGE, True)

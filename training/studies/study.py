@@ -247,6 +247,12 @@ class StudySettings(_Section):
             return name
         return f"{name} + SlowMo{'' if train.slowmo_is_exact else ' no avg.'}"
 
+    def replaces(self, method: str, key: str) -> bool:
+        """Whether all runs of a method have another value of a key of `train`."""
+        chosen = self.methods[method]
+        is_varied = f"train.{key}" in self.vary and f"train.{key}" not in chosen.fixed
+        return is_varied or (key in chosen.train and not isinstance(chosen.train[key], Mapping))
+
     @property
     def alone(self) -> str | None:
         """The first method that always runs on one worker: t(1) of speed-ups; None if there is none."""

@@ -123,6 +123,11 @@ def test_the_list_read_all_files_again_for_each_study(monkeypatch: pytest.Monkey
             },
             "train.learning_rate: 7 is none of the values that are run",
         ),
+        # `compare --workers` set a value that every method replaced.
+        (
+            {"train": {"learning_rate": 1.0}},
+            "compare.train.learning_rate has no effect on .*thesis-hlf.yaml: each method has, or varies",
+        ),
         ({"cluster": {"slow_ranks": {40: 2.0}}}, "there is no slow rank 40 among"),
         ({"vary": {"learning_rate": [1]}}, "does not begin with train. or cluster."),
         ({"cluster": {"latency": 1}}, "latency: .*There are: .*latency_seconds|Did you mean"),
