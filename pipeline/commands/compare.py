@@ -123,7 +123,7 @@ def _study_of(path: Path, form: str, changes: dict[str, Any] | None = None) -> S
     ]
     if replaced:
         raise ConfigError(
-            f"compare.train.{', '.join(replaced)} has no effect on {path}: each method has, or varies, a value of its own."
+            f"compare.train.{', '.join(replaced)} has no effect on {path}: every method sets or varies it."
         )
     other = [form] if form != FORMS[0] else []
     other += [settings.execution] if settings.execution != of_file else []

@@ -126,7 +126,7 @@ def test_the_list_read_all_files_again_for_each_study(monkeypatch: pytest.Monkey
         # `compare --workers` set a value that every method replaced.
         (
             {"train": {"learning_rate": 1.0}},
-            "compare.train.learning_rate has no effect on .*thesis-hlf.yaml: each method has, or varies",
+            "compare.train.learning_rate has no effect on .*thesis-hlf.yaml: every method sets or varies it",
         ),
         ({"cluster": {"slow_ranks": {40: 2.0}}}, "there is no slow rank 40 among"),
         ({"vary": {"learning_rate": [1]}}, "does not begin with train. or cluster."),
