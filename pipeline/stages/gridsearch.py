@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from training.gridsearch.trainings import Search
 
 #: Keys of `train` that the trainings of a search use.
-_FROM_TRAIN: Final = ("optimizer", "momentum", "nesterov", "weight_decay", "seed")
+_FROM_TRAIN: Final = ("optimizer", "momentum", "nesterov", "weight_decay", "schedule", "seed")
 #: Name of the part that holds the trainings, and of its folder.
 _TRAININGS: Final = "trainings"
 _MOST_SLOTS: Final = 64
@@ -48,7 +48,7 @@ class GridSearch(Stage):
         train = flat_items(config.training_of("hlf"), "train")
         items = {
             **flat_items(config.gridsearch, "gridsearch"),
-            **{f"train.{name}": train[f"train.{name}"] for name in _FROM_TRAIN},
+            **{key: value for key, value in train.items() if key.split(".")[1] in _FROM_TRAIN},
         }
         return {_TRAININGS: Part(items, ("training.gridsearch.trainings", "models.networks.hlf"), ("features",))}
 

@@ -21,10 +21,10 @@ from features.columns import NUM_HLF
 from models.networks.hlf import HlfClassifier
 from models.networks.hlf_settings import HlfSettings
 from models.networks.scaling_layer import Scaler
-from training.compiled.optimizer import Constants
 from training.determinism import be_deterministic
 from training.gridsearch.folds import Member, make_folds, train_member
 from training.readers.batch import Rows
+from training.settings import TrainSettings
 
 #: CERN's grid: widths of the three hidden layers, and batch sizes.
 FIRST, SECOND, THIRD, BATCHES = (50, 100, 150), (20, 50, 100), (10, 20, 50), (64, 100, 200)
@@ -67,7 +67,7 @@ def seconds_per_model(hidden: list[int], batch_size: int, *, num_steps: int) -> 
     plain(make_network, rows, member, num_steps)
     torchs = time.process_time() - started
     started = time.process_time()
-    train_member(make_network, Constants(True, 0.0), 1e-3, rows, member, num_steps=num_steps, epochs=1)
+    train_member(make_network, TrainSettings(learning_rate=1e-3, epochs=1), rows, member, num_steps=num_steps)
     return torchs, time.process_time() - started
 
 

@@ -23,9 +23,8 @@ def compile_all(real: type[np.floating] = np.float32) -> None:
     parameters, gradient, first, second = np.zeros((4, 1, 6), real)
     step, adam = np.zeros(1, np.float32), Constants(True, 0.0)
     perceptron_gradients(parameters, gradient, np.zeros(1, np.int64), network, events, order, bounds, sums)
-    perceptron_epoch(
-        parameters[0], gradient[0], first[0], second[0], step, 0.1, adam, network, events, order, bounds, sums[0]
-    )
+    optimizer = (gradient[0], first[0], second[0], step, np.ones(1), adam)
+    perceptron_epoch(parameters[0], *optimizer, network, events, order, bounds, sums[0])
     update_by_array(parameters[0], gradient[0], first[0], second[0], step, 0.1, array_of(adam))
     is_finite(gradient[0])
     perceptron_sums(parameters[0], network, events, order, sums[0])

@@ -8,7 +8,7 @@ import numpy as np
 
 from training.compiled.dense import add_losses, dense_backward, dense_forward
 from training.compiled.kernel import Array, ColumnScaling, Integers, kernel, scale
-from training.compiled.optimizer import Constants, update
+from training.compiled.optimizer import Constants, is_finite, update
 
 
 class Perceptron(NamedTuple):
@@ -67,7 +67,7 @@ def perceptron_epoch(
     first: Array,
     second: Array,
     step: Array,
-    rate: float,
+    rates: Array,
     constants: Constants,
     network: Perceptron,
     events: RowArrays,
@@ -75,11 +75,15 @@ def perceptron_epoch(
     bounds: Integers,
     sums: Array,
 ) -> None:
-    """Train one network on consecutive batches; arguments as for `perceptron_gradients` and `update`."""
+    """Train one network on consecutive batches; a step whose gradient is not finite has no update.
+
+    Arguments as for `perceptron_gradients` and `update`, and the learning rate of each step, (k,).
+    """
     for k in range(len(bounds) - 1):
         rows = order[bounds[k] : bounds[k + 1]]
         _gradient(parameters, gradient, network, events, rows, sums)
-        update(parameters, gradient, first, second, step, rate, constants)
+        if is_finite(gradient):
+            update(parameters, gradient, first, second, step, rates[k], constants)
 
 
 @kernel

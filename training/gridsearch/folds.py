@@ -13,11 +13,13 @@ from torch.nn.utils import parameters_to_vector
 
 from models.networks.hlf import HlfClassifier
 from training.compiled.engines import PerceptronEngine, events_of
-from training.compiled.optimizer import Constants
+from training.compiled.optimizer import constants_of
 from training.compiled.perceptron import perceptron_epoch, perceptron_sums
+from training.loop.schedule import learning_rate
 from training.random_streams import random_stream
 from training.readers.batch import Rows
 from training.readers.sharding import step_bounds
+from training.settings import TrainSettings
 from training.workloads.sums import Sums
 
 
@@ -83,25 +85,21 @@ def steps_per_epoch(folds: Sequence[Fold], batch_size: int) -> int:
 
 def train_member(
     make_network: Callable[[], HlfClassifier],
-    constants: Constants,
-    learning_rate: float,
+    settings: TrainSettings,
     rows: Rows,
     member: Member,
     *,
     num_steps: int,
-    epochs: int,
     patience: int | None = None,
 ) -> Curves:
     """Train one network on one fold.
 
     Args:
         make_network: Makes a network with fresh weights from torch's random state.
-        constants: The optimiser.
-        learning_rate: Its rate.
+        settings: Optimiser, learning rate with its schedule, and highest number of epochs.
         rows: The training split with the high-level features.
         member: The fold and the seed.
         num_steps: Steps per epoch, from `steps_per_epoch`; the events of a fold are spread evenly over them.
-        epochs: Highest number of epochs.
         patience: Number of epochs without a lower validation loss after which the training stops; None: never.
     """
     torch.manual_seed(member.seed)
@@ -109,13 +107,14 @@ def train_member(
     network, events = PerceptronEngine([made.scaling, *made.layers]).network, events_of(rows)
     parameters = parameters_to_vector(made.parameters()).detach().numpy()
     gradient, first, second = (np.zeros_like(parameters) for _ in range(3))
-    optimizer = (gradient, first, second, np.zeros(1, np.float32), learning_rate, constants)
+    state, constants = (gradient, first, second, np.zeros(1, np.float32)), constants_of(settings)
     curves = Curves([], [], [])
     bounds = step_bounds(len(member.fold.train), num_steps)
-    for epoch in range(epochs):
+    for epoch in range(settings.epochs):
         order = random_stream(member.seed, "fold", epoch).permutation(member.fold.train)
         of_training, of_validation = np.zeros((2, 4))
-        perceptron_epoch(parameters, *optimizer, network, events, order, bounds, of_training)
+        rates = _rates(settings, epoch + bounds[1:] / bounds[-1])
+        perceptron_epoch(parameters, *state, rates, constants, network, events, order, bounds, of_training)
         perceptron_sums(parameters, network, events, member.fold.val, of_validation)
         train, val = Sums.of(of_training), Sums.of(of_validation)
         for curve, value in zip(curves, (train.mean_loss, val.mean_loss, val.accuracy), strict=True):
@@ -123,6 +122,13 @@ def train_member(
         if _has_stopped(curves.val_loss, patience):
             break
     return curves
+
+
+def _rates(settings: TrainSettings, epochs_done: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The learning rate of each step, by the epochs at its end."""
+    if settings.schedule.is_constant:
+        return np.full(len(epochs_done), settings.effective_learning_rate)
+    return np.array([learning_rate(settings, done) for done in epochs_done.tolist()])
 
 
 def _has_stopped(val_losses: Sequence[float], patience: int | None) -> bool:

@@ -14,7 +14,7 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 
 
 class GridSearchSettings(SettingsSection):
-    """The perceptrons on high-level features to try, and the search; optimiser and seed come from `train`."""
+    """The perceptrons on high-level features to try, and the search; optimiser, schedule and seed come from `train`."""
 
     NEEDS: ClassVar[tuple[Needs, ...]] = (
         Needs(

@@ -73,7 +73,7 @@ def search(
             on_round(f"round {place + 1} of {len(rounds)}: {len(trials)} settings, {trials[0].epochs} epochs")
         taken_over += _run_round(spark, common, folder, trials, results, done, num_tasks)
         for trial in trials:
-            outcome = _outcome(trial, results, rung=place)
+            outcome = _outcome(trial, common.job_of(trial), results, rung=place)
             if isinstance(outcome, Failed):
                 failed.append(outcome)
             else:
@@ -93,7 +93,7 @@ def num_trainings(common: Search) -> int:
     settings = common.settings
     trials = first_trials(settings, seed=common.train.seed)
     if settings.search != "halving":
-        return len(_epochs_of(trials))
+        return len(_epochs_of(common, trials))
     total, left = 0, len(trials)
     for place, _ in enumerate(rungs(len(trials), settings.epochs[0], settings.halving_factor)):
         left = max(1, left // settings.halving_factor) if place else left
@@ -101,11 +101,11 @@ def num_trainings(common: Search) -> int:
     return total
 
 
-def _epochs_of(trials: Sequence[Trial]) -> dict[SearchJob, int]:
+def _epochs_of(common: Search, trials: Sequence[Trial]) -> dict[SearchJob, int]:
     """The trainings that trials need, with their numbers of epochs."""
     found: dict[SearchJob, int] = {}
     for trial in trials:
-        job = SearchJob.of(trial)
+        job = common.job_of(trial)
         found[job] = max(trial.epochs, found.get(job, 0))
     return found
 
@@ -120,7 +120,7 @@ def _run_round(
     num_tasks: Callable[[int], int],
 ) -> int:
     """Run the missing trainings of a round, and add all results to `results`; returns the number of reused ones."""
-    epochs_of = _epochs_of(trials)
+    epochs_of = _epochs_of(common, trials)
     there = {job: finished(folder, job, epochs) for job, epochs in epochs_of.items()}
     done.add(sum(result is not None for result in there.values()))
     # The longest come first and are spread over the tasks, so that no core waits for one of them at the end.
@@ -148,8 +148,9 @@ def _cost(job: SearchJob) -> float:
     return (1000 + weights) / job.batch_size
 
 
-def _outcome(trial: Trial, results: dict[tuple[SearchJob, int], JobResult], *, rung: int) -> Score | Failed:
-    job = SearchJob.of(trial)
+def _outcome(
+    trial: Trial, job: SearchJob, results: dict[tuple[SearchJob, int], JobResult], *, rung: int
+) -> Score | Failed:
     result = next(result for (of, epochs), result in results.items() if of == job and epochs >= trial.epochs)
     if result.error:
         return Failed(trial, result.error)

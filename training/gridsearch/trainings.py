@@ -18,12 +18,11 @@ from features.scaling import ColumnStatistics, scaler_json
 from models.networks.hlf import HlfClassifier
 from models.networks.hlf_settings import HlfSettings
 from models.networks.scaling_layer import Scaler
-from training.compiled.optimizer import constants_of
 from training.determinism import be_deterministic
 from training.errors import TrainingError
 from training.gridsearch.folds import Curves, Fold, Member, make_folds, steps_per_epoch, train_member
 from training.gridsearch.settings import GridSearchSettings
-from training.gridsearch.trials import SearchJob
+from training.gridsearch.trials import SearchJob, Trial
 from training.readers.batch import Rows
 from training.readers.memory_rows import MemoryRows
 from training.settings import TrainSettings
@@ -39,7 +38,12 @@ class Search(NamedTuple):
     """Folder of the features; every task must reach it."""
     settings: GridSearchSettings
     train: TrainSettings
-    """Settings of optimiser, weight decay and seed."""
+    """Settings of optimiser, schedule, weight decay and seed."""
+
+    def job_of(self, trial: Trial) -> SearchJob:
+        """The training of a trial; if its rate falls until the last epoch, it is no beginning of a longer one."""
+        job = SearchJob.of(trial)
+        return job._replace(epochs=trial.epochs) if self.train.schedule.decay == "cosine" else job
 
 
 class JobResult(NamedTuple):
@@ -113,7 +117,9 @@ def run_job(search: Search, job: SearchJob, epochs: int, folder: Path) -> JobRes
 
 def _train(search: Search, job: SearchJob, epochs: int) -> tuple[int, list[Curves]]:
     """Number of parameters, and the curves of each fold."""
-    train, settings = search.train, search.settings
+    settings = search.settings
+    # The rate was chosen for a step, however many workers take it together later.
+    train = search.train.model_copy(update={"workers": 1, "learning_rate": job.learning_rate, "epochs": epochs})
     use_threads(train.threads)
     be_deterministic()
     rows, classes = _load(search.dataset, train.seed)
@@ -126,13 +132,11 @@ def _train(search: Search, job: SearchJob, epochs: int) -> tuple[int, list[Curve
         num_parameters = sum(parameter.numel() for parameter in make_network().parameters())
         curve = train_member(
             make_network,
-            constants_of(train),
-            job.learning_rate,
+            train,
             balanced(rows, fold, classes),
             # Every fold has a seed of its own, the same for all settings.
             Member(fold, train.seed + place),
             num_steps=steps_per_epoch(folds, job.batch_size),
-            epochs=epochs,
             patience=settings.patience,
         )
         curves.append(curve)

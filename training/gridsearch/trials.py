@@ -36,6 +36,8 @@ class SearchJob(NamedTuple):
     hidden: tuple[int, ...]
     batch_size: int
     learning_rate: float
+    epochs: int | None = None
+    """Number of epochs, if the training is for trials of this number only."""
 
     @classmethod
     def of(cls, trial: Trial) -> Self:
@@ -46,7 +48,8 @@ class SearchJob(NamedTuple):
     def key(self) -> str:
         """Name of the job, also valid as a file name."""
         widths = "-".join(map(str, self.hidden))
-        return f"{widths}_batch-{self.batch_size}_rate-{self.learning_rate:.15g}"
+        ends = "" if self.epochs is None else f"_ends-{self.epochs}"
+        return f"{widths}_batch-{self.batch_size}_rate-{self.learning_rate:.15g}{ends}"
 
 
 def all_trials(settings: GridSearchSettings) -> list[Trial]:

@@ -15,26 +15,30 @@ from features.columns import NUM_HLF
 from models.networks.hlf import HlfClassifier
 from models.networks.hlf_settings import HlfSettings
 from models.networks.scaling_layer import Scaler
-from training.compiled.optimizer import Constants
 from training.gridsearch.folds import Curves, Fold, Member, make_folds, steps_per_epoch, train_member
+from training.loop.schedule import learning_rate
 from training.random_streams import random_stream
 from training.readers.batch import Rows
 from training.readers.sharding import step_bounds
+from training.settings import TrainSettings
 from training.workloads.sums import sums_of, weighted_losses
 
 NUM_CLASSES = 3
 SCALERS = {"hlf": Scaler(np.linspace(-1, 1, NUM_HLF).tolist(), np.linspace(1, 2, NUM_HLF).tolist())}
-#: Each by torch and by us, and the rate.
-OPTIMIZERS: dict[str, tuple[Callable[[list[nn.Parameter]], Optimizer], Constants, float]] = {
-    "adam": (lambda parameters: Adam(parameters, lr=0.01), Constants(True, 0.0), 0.01),
+SCHEDULE = {"warmup_epochs": 1.5, "decay": "cosine"}
+#: Each by torch and by us.
+OPTIMIZERS: dict[str, tuple[Callable[[list[nn.Parameter]], Optimizer], dict[str, Any]]] = {
+    "adam": (lambda parameters: Adam(parameters, lr=0.01), {"learning_rate": 0.01}),
     "adam with weight decay": (
-        lambda parameters: Adam(parameters, lr=0.01, weight_decay=0.1), Constants(True, 0.1), 0.01
+        lambda parameters: Adam(parameters, lr=0.01, weight_decay=0.1), {"learning_rate": 0.01, "weight_decay": 0.1}
     ),
-    "sgd": (lambda parameters: SGD(parameters, lr=0.05), Constants(False, 0.0), 0.05),
+    "adam with a schedule": (
+        lambda parameters: Adam(parameters, lr=0.01), {"learning_rate": 0.01, "schedule": SCHEDULE}
+    ),
+    "sgd": (lambda parameters: SGD(parameters, lr=0.05), {"optimizer": "sgd", "learning_rate": 0.05}),
     "sgd with momentum": (
         lambda parameters: SGD(parameters, lr=0.05, momentum=0.9, nesterov=True),
-        Constants(False, 0.0, 0.9, True),
-        0.05,
+        {"optimizer": "sgd", "learning_rate": 0.05, "momentum": 0.9, "nesterov": True},
     ),
 }  # fmt: skip
 
@@ -61,18 +65,24 @@ def make_rows(num_rows: int) -> Rows:
 
 
 def alone(
-    rows: Rows, member: Member, make_optimizer: Callable[[list[nn.Parameter]], Optimizer], num_steps: int, epochs: int
+    rows: Rows,
+    member: Member,
+    make_optimizer: Callable[[list[nn.Parameter]], Optimizer],
+    settings: TrainSettings,
+    num_steps: int,
 ) -> Curves:
     """One training as a plain loop over layers."""
     torch.manual_seed(member.seed)
     network = make_network()
     optimizer = make_optimizer(list(network.parameters()))
     curves = Curves([], [], [])
-    for epoch in range(epochs):
+    for epoch in range(settings.epochs):
         order = random_stream(member.seed, "fold", epoch).permutation(member.fold.train)
-        loss, weight = 0.0, 0.0
+        loss, weight, done = 0.0, 0.0, 0
         for part in np.split(order, step_bounds(len(order), num_steps)[1:-1]):
             batch = rows.batch(part)
+            done += len(part)
+            optimizer.param_groups[0]["lr"] = learning_rate(settings, epoch + done / len(order))
             optimizer.zero_grad()
             losses = weighted_losses(network(*batch.inputs), batch.labels, batch.weights)
             losses.mean().backward()  # type: ignore[no-untyped-call]
@@ -90,8 +100,12 @@ def members_of(rows: Rows, *, num_folds: int = 4, seeds: tuple[int, ...] = (1, 2
     return [Member(fold, seed) for seed in seeds for fold in folds]
 
 
-def train(rows: Rows, member: Member, name: str = "sgd with momentum", **chosen: Any) -> Curves:
-    return train_member(make_network, *OPTIMIZERS[name][1:], rows, member, **chosen)
+def settings_of(name: str, epochs: int) -> TrainSettings:
+    return TrainSettings.model_validate({"algorithm": "sgd", "epochs": epochs, **OPTIMIZERS[name][1]})
+
+
+def train(rows: Rows, member: Member, name: str = "sgd with momentum", *, epochs: int, **chosen: Any) -> Curves:
+    return train_member(make_network, settings_of(name, epochs), rows, member, **chosen)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -103,7 +117,8 @@ def test_a_training_has_the_numbers_of_torch(name: str) -> None:
     assert num_steps == 10
     for member in members[::5]:
         found = train(rows, member, name, num_steps=num_steps, epochs=10)
-        for curve, other in zip(found, alone(rows, member, OPTIMIZERS[name][0], num_steps, epochs=10), strict=True):
+        expected = alone(rows, member, OPTIMIZERS[name][0], settings_of(name, 10), num_steps)
+        for curve, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(curve, other, rtol=0, atol=1e-8)
     assert found.val_accuracy[-1] > found.val_accuracy[0]
 
@@ -129,7 +144,10 @@ def test_an_event_that_is_not_finite_shows_where_it_is() -> None:
     found = train(poisoned, members[0], "adam", num_steps=6, epochs=3)
     assert found.train_loss == train(rows, members[0], "adam", num_steps=6, epochs=3).train_loss
     assert np.isnan(found.val_loss).all()
-    assert np.isnan(train(poisoned, members[1], "adam", num_steps=6, epochs=3).train_loss).any()
+    # As in any training, a step whose gradient is not finite has no update.
+    found = train(poisoned, members[1], "adam", num_steps=6, epochs=3)
+    assert np.isnan(found.train_loss).all()
+    assert found.val_loss[-1] < found.val_loss[0]
 
 
 def test_no_patience_waits_for_a_loss_that_is_not_finite() -> None:

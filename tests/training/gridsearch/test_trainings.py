@@ -109,7 +109,7 @@ def test_a_job_learns_on_the_fitted_scale_with_a_seed_for_each_fold(
 ) -> None:
     seen = []
 
-    def noted(make_network: Any, constants: Any, rate: float, rows: Rows, member: Member, **chosen: Any) -> Curves:
+    def noted(make_network: Any, settings: Any, rows: Rows, member: Member, **chosen: Any) -> Curves:
         seen.append((make_network().scaling.mean.tolist(), member.seed))
         return Curves([0.1], [0.1], [0.9])
 
@@ -165,7 +165,7 @@ def test_an_empty_result_file_is_made_again(dataset: FeatureDataset, tmp_path: P
 
 def test_the_number_of_epochs_changes_the_score(dataset: FeatureDataset, tmp_path: Path) -> None:
     found = run_job(search_on(dataset), JOB, 12, tmp_path)
-    scores = [score(Trial(*JOB, epochs), found.num_parameters, found.folds) for epochs in (1, 12)]
+    scores = [score(Trial(*JOB[:3], epochs), found.num_parameters, found.folds) for epochs in (1, 12)]
     assert all(scores)
     assert scores[0] != scores[1]
 
@@ -203,3 +203,19 @@ def test_a_training_that_stands_for_several_rounds_counts_its_seconds_once(
     # The file of the winner is that of its three epochs now, which also stands for its first round.
     assert again.num_taken_over == 4
     assert len(again.training_seconds) == 3
+
+
+def test_trials_were_trained_at_a_constant_rate_whatever_the_schedule(dataset: FeatureDataset, tmp_path: Path) -> None:
+    """Where the rate falls until the last epoch, a training of 6 epochs is no beginning of one of 9."""
+    grid = {"hidden": [[6]], "batch_size": [16], "learning_rate": [0.01], "epochs": [6, 9]}
+    curves, trials = {}, {}
+    for decay in ("constant", "cosine"):
+        folder = tmp_path / decay
+        folder.mkdir()
+        found = searched(search_on(dataset, schedule={"decay": decay}), folder, **grid)
+        results = [JobResult.from_json(json.loads(path.read_text())) for path in folder.glob("*.json")]
+        curves[decay] = {result.epochs: result.folds[0].val_loss for result in results}
+        trials[decay] = sorted(each.trial.epochs for each in found.scores)
+    assert trials == {"constant": [6, 9], "cosine": [6, 9]}
+    assert {decay: sorted(each) for decay, each in curves.items()} == {"constant": [9], "cosine": [6, 9]}
+    assert curves["cosine"][6] != curves["cosine"][9][:6] != curves["constant"][9][:6]
