@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import ClassVar, Final, Self
 
+from ingestion.schema import PARTICLE_COLLECTIONS
 from ingestion.secrets import redact
 
 #: Error numbers of files that no retry helps: damaged bytes cause the first three, as sizes and places; a wrong path
@@ -226,12 +227,13 @@ class MissingBranchError(IngestionError):
         """Name each missing branch with the field (`muons.pt`) that needs it and the nearest branches of the tree."""
         held = sorted(set(available))
         lines = [f"  '{branch}' (for {field}).{nearest_names(branch, held)}" for field, branch in missing.items()]
+        without = " Files without particles need features.particles: false."
         return cls(
             f"{path}: tree '{tree}' lacks {len(missing)} needed branch{'es' if len(missing) > 1 else ''}:\n"
             + "\n".join(lines)
             + "\nIf they have other names in your files, set these in ingest.branch_map (for example `muons: Muon`), "
-            "or under the key in brackets. Branches of friend trees are not read; write all into one tree. Files "
-            "without particle candidates give a dataset of high-level features: features.particles: false."
+            "or under the key in brackets. Branches of friend trees are not read; write all into one tree."
+            + (without if any(field.startswith(PARTICLE_COLLECTIONS) for field in missing) else "")
         )
 
 

@@ -24,8 +24,8 @@ from ingestion.errors import (
     NoFilesError,
     UnclosedFileError,
     grouped,
+    nearest_names,
     reading,
-    some,
 )
 from ingestion.layout import BranchNames, sources_of
 from ingestion.retrying import patiently
@@ -178,9 +178,9 @@ def expand(samples: Iterable[SampleSettings], *, on_unmatched: Callable[[str], N
             missing = [pattern for pattern in unmatched if not _may_come_later(pattern)]
         if missing:
             named = " or ".join(f"'{_resolved(pattern)}'" for pattern in missing)
-            there = f" There: {some(near)}." if (near := _neighbours(missing[0])) else ""
+            near = nearest_names(_resolved(missing[0]), _neighbours(missing[0]))
             raise (FilesToComeError if all(map(_awaits_files, missing)) else NoFilesError)(
-                f"sample '{sample.name}': no file matches {named}.{there} "
+                f"sample '{sample.name}': no file matches {named}.{near} "
                 f"Correct the path under samples: in the config."
             )
         if on_unmatched:
@@ -219,7 +219,7 @@ def _neighbours(pattern: str) -> list[str]:
     if is_remote(pattern):
         return []
     folder = next(each for each in Path(pattern).absolute().parents if each.is_dir())
-    return sorted(str(path) for path in folder.iterdir() if not path.name.startswith("."))
+    return [str(path) for path in folder.iterdir() if not path.name.startswith(".")]
 
 
 def inventory(
