@@ -207,8 +207,8 @@ class MissingTreeError(IngestionError):
         """List the keys that the file holds instead, each with its class."""
         if tree in available:
             return cls(
-                f"{path}: '{tree}' is a {available[tree]}; a TTree or an RNTuple is read. Set ingest.tree to another "
-                f"name, or write the file again with ROOT 6.34 or later if it is an experimental RNTuple."
+                f"{path}: '{tree}' is a {available[tree]}; a TTree or an RNTuple is read. Name another tree, or write "
+                f"the file again with ROOT 6.34 or later if it is an experimental RNTuple."
             )
         held = sorted(f"{name} ({kind})" for name, kind in available.items())
         if not held:

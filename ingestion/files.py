@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from uuid import UUID, uuid5
 
-from numpy.typing import NDArray
-
 from ingestion.baskets import basket_boundaries, chunk_edges
 from ingestion.branches import carried_numbers
 from ingestion.conflicts import content_identity, refuse_conflicts, refuse_too_many, told_apart
@@ -180,8 +178,7 @@ def expand(samples: Iterable[SampleSettings], *, on_unmatched: Callable[[str], N
             named = " or ".join(f"'{_resolved(pattern)}'" for pattern in missing)
             near = nearest_names(_resolved(missing[0]), _neighbours(missing[0]))
             raise (FilesToComeError if all(map(_awaits_files, missing)) else NoFilesError)(
-                f"sample '{sample.name}': no file matches {named}.{near} "
-                f"Correct the path under samples: in the config."
+                f"sample '{sample.name}': no file matches {named}.{near} Correct the path under samples: in the config."
             )
         if on_unmatched:
             for name in map(_resolved, unmatched):
@@ -252,11 +249,10 @@ def inventory(
     pairs = zip(sources, results, strict=True)
     BadFilesError.raise_any([(each.path, result) for each, result in pairs if isinstance(result, IngestionError)])
     found = Inventory(
-        [result for result in results if isinstance(result, FileInfo)],
+        told_apart([result for result in results if isinstance(result, FileInfo)], known or {}),
         [result for result in results if isinstance(result, BadFile)],
         [result for result in results if isinstance(result, Waiting)],
     )
-    found = found._replace(infos=told_apart(found.infos, known or {}))
     refuse_too_many(found.bad, settings)
     refuse_conflicts(found.infos)
     return found
@@ -321,7 +317,7 @@ def inspect(
     """
     is_unclosed = check_header(source.path, size)
     other_tree = source.tree if source.tree != settings.tree else ""
-    settings = settings.of(source)
+    settings = settings.of(source.tree, source.branch_map)
     with reading(source.path, "its directory"), open_root(source.path) as file:
         kinds = file.classnames(cycle=False)
         if is_unclosed and not kinds:
@@ -352,12 +348,13 @@ def inspect(
             fields["weight"] = Carried.of_weight(weight).branch
         sources = sources_of(names, fields, settings.branch_map, source.path)
         wanted = settings.carried | ({"weight": Carried.of_weight(weight)} if has_weight else {})
-        kinds_of = {
-            name: _kind_of(carried_numbers(names[each.branch].read(0, 1), name, each, path=source.path), name)
+        numbers = {
+            name: carried_numbers(names[each.branch].read(0, 1), name, each, path=source.path)
             for name, each in wanted.items()
             if name not in missing
         }
-        carried = {name: kinds_of.get(name, "float64") for name in settings.carried}
+        integers = {name for name in settings.carry if numbers[name].dtype.kind != "f"}
+        carried = {name: "int64" if name in integers else "float64" for name in settings.carried}
         boundaries = basket_boundaries(each.branch for each in sources.values())
     edges = tuple(chunk_edges(boundaries, 0, entries, settings.entries_per_task))
     is_load_test = all(name in names for name in ORIGIN_BRANCHES)
@@ -387,10 +384,8 @@ def _refuse_missing(
 
 def _words_of(field: str, settings: IngestSettings) -> str:
     """What a branch is needed for, as a message says it."""
-    if field.startswith(WEIGHT_PREFIX):
-        return f"ingest.weights: {field.removeprefix(WEIGHT_PREFIX)}"
-    if field in settings.carry:
-        return f"ingest.carry: {field}"
+    if field in settings.carried:
+        return f"ingest.{'carry' if field in settings.carry else 'weights'}: {field.removeprefix(WEIGHT_PREFIX)}"
     return "`weight` of the sample" if field == "weight" else field
 
 
@@ -398,8 +393,3 @@ def _identity(path: str, uuid: UUID, tree: str) -> str:
     """The UUID of a file, from its content if it has none (zeros, ROOT's reproducible output), and of another tree."""
     own = uuid if uuid.int else UUID(content_identity(path))
     return str(uuid5(own, tree) if tree else own)
-
-
-def _kind_of(numbers: NDArray[Any], column: str) -> str:
-    """The type of a carried column: int64 or float64, which weights have."""
-    return "float64" if column.startswith(WEIGHT_PREFIX) or numbers.dtype.kind == "f" else "int64"

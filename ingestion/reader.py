@@ -97,7 +97,7 @@ def read_events(info: FileInfo, settings: IngestSettings, *, start: int, stop: i
     Raises:
         IngestionError: Some baskets cannot be read, or a branch is not jagged or not numeric where it must be.
     """
-    settings = settings.of(info)
+    settings = settings.of(info.tree, info.branch_map)
     wanted = field_branches(settings.branch_map)
     wanted |= {name: carried.branch for name, carried in settings.carried.items()}
     wanted["weight"] = Carried.of_weight(info.weight).branch
@@ -228,7 +228,7 @@ def select_events(
     """
     above = _above_thresholds(raw, settings)
     raw, turned = _in_range(raw, above, info)
-    not_finite = _not_finite(raw, above, info, settings.of(info))
+    not_finite = _not_finite(raw, above, info, settings.of(info.tree, info.branch_map))
     bad = np.zeros(raw.num_events, dtype=np.bool_)
     for events in not_finite.values():
         bad |= events

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, ClassVar, Final, NamedTuple, Protocol, Self
+from typing import Annotated, ClassVar, Final, NamedTuple, Self
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, field_validator
 
@@ -37,18 +37,6 @@ def _known_fields(value: dict[str, str]) -> dict[str, str]:
 
 
 BranchMap = Annotated[dict[str, str], AfterValidator(_known_fields)]
-
-
-class HasNames(Protocol):
-    """A file with the names that its sample states."""
-
-    @property
-    def tree(self) -> str:
-        """Name of the tree; empty for that of `ingest`."""
-
-    @property
-    def branch_map(self) -> Mapping[str, str]:
-        """Names of branches, before those of `ingest`."""
 
 
 class SampleSettings(StrictSettings):
@@ -203,13 +191,11 @@ class IngestSettings(StrictSettings):
         weights = {f"{WEIGHT_PREFIX}{name}": Carried.of_weight(words) for name, words in self.weights.items()}
         return {name: Carried(name) for name in self.carry} | weights
 
-    def of(self, file: HasNames) -> Self:
-        """The settings for a file, whose sample may have another tree and other names of branches."""
-        if not file.tree and not file.branch_map:
-            return self
+    def of(self, tree: str, branch_map: Mapping[str, str]) -> Self:
+        """The settings for a file, whose sample may have another tree (empty: none) and other names of branches."""
         # What a sample says of a collection is more than what all say of its fields.
-        others = {name: each for name, each in self.branch_map.items() if name.partition(".")[0] not in file.branch_map}
-        return self.model_copy(update={"tree": file.tree or self.tree, "branch_map": others | dict(file.branch_map)})
+        others = {name: each for name, each in self.branch_map.items() if name.partition(".")[0] not in branch_map}
+        return self.model_copy(update={"tree": tree or self.tree, "branch_map": others | dict(branch_map)})
 
 
 def field_branches(branch_map: dict[str, str]) -> dict[str, str]:
