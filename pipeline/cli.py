@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -23,7 +23,7 @@ from pipeline.command_line import (
 from pipeline.terminal.exit_codes import Exit, err, out, with_exit_code
 
 
-def stage_command(name: str, words: str, *, is_optional: bool = False, moved: Mapping[str, str] | None = None) -> None:
+def stage_command(name: str, words: str, *, is_optional: bool = False) -> None:
     """Make the command of a stage without own options; only some configs want an optional one."""
 
     def work(
@@ -42,7 +42,7 @@ def stage_command(name: str, words: str, *, is_optional: bool = False, moved: Ma
             _run(asked, name, force=force, exit_code=exit_code)
 
     work.__name__, work.__doc__ = name, words
-    command(work, moved=moved, without=() if is_optional else ("if_wanted",))
+    command(work, without=() if is_optional else ("if_wanted",))
 
 
 def _run(asked: Asked, *names: str, force: bool, exit_code: bool) -> None:
@@ -94,7 +94,7 @@ stage_command("features", "Events to high- and low-level features, split and mix
 stage_command("gridsearch", "Try perceptrons on high-level features by cross-validation (Spark).", is_optional=True)
 
 
-@partial(command, moved={"--compare": "compare"})
+@command
 def train(
     asked: Asked,
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="MPI ranks; sets train.workers.")] = None,
@@ -105,11 +105,7 @@ def train(
     _run(asked.plus("train.workers", workers), "train", force=force, exit_code=exit_code)
 
 
-stage_command(
-    "evaluate",
-    "Predict the test split; metrics and plots.",
-    moved={option: f"evaluate-files {option}" for option in ("--model", "--inputs", "--out")},
-)
+stage_command("evaluate", "Predict the test split; metrics and plots.")
 stage_command("export", "The trained networks as ONNX and as torch programs, checked and timed.")
 stage_command("report", "One self-contained HTML page of the whole run.")
 

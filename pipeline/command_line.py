@@ -6,11 +6,10 @@ import inspect
 import json
 import os
 import shlex
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
-from rich.markup import escape
 
 from pipeline.config import LoadedConfig, load, load_config
 from pipeline.configuration.credentials import shown_command
@@ -101,27 +100,21 @@ def app_options(
     """ROOT files in, trained and evaluated event classifiers out."""
 
 
-def command(
-    work: Callable[..., None], *, moved: Mapping[str, str] | None = None, without: Collection[str] = ()
-) -> Callable[..., None]:
+def command(work: Callable[..., None], *, without: Collection[str] = ()) -> Callable[..., None]:
     """Make a command of a function: its name is the command's, its docstring the help. Returns the function unchanged.
 
     Args:
         work: The function. Its first argument is `Asked`, the options that all commands share; the others are its own.
-        moved: Former options, and what to type now. Help hides them; using one is an error.
         without: Its own and common options that the command lacks, such as `wait` where it never waits for another one.
     """
-    moved = moved or {}
 
     def run(
         config: ConfigOption = "demo",
         overrides: SetOption = None,
         wait: WaitOption = 0.0,
         debug: DebugOption = False,
-        **own: Any,
+        **options: Any,
     ) -> None:
-        options = {name: value for name, value in own.items() if f"--{name}" not in moved}
-
         def start() -> None:
             # Before any lock: of two copies one would wait for the other.
             refuse_outer_ranks(os.environ)
@@ -130,7 +123,6 @@ def command(
         guard(start, debug=debug)
 
     _, *options = inspect.signature(work, eval_str=True).parameters.values()
-    options += [_moved_option(f"{work.__name__} {old}", new) for old, new in moved.items()]
     *shared, _ = inspect.signature(run, eval_str=True).parameters.values()
     options = [each for each in (*options, *shared) if each.name not in without]
     options = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in options]
@@ -148,19 +140,6 @@ def _set_by_environment() -> list[str]:
         return shlex.split(given)
     except ValueError as cause:
         raise ConfigError(f"{SET_VARIABLE} (SET of make): {cause}. Quote as in a shell.") from None
-
-
-def _moved_option(spelling: str, new: str) -> inspect.Parameter:
-    option = spelling.split()[1]
-
-    def refuse(value: str | None) -> None:
-        if value is not None:
-            instead = f"python -m pipeline {new} {shlex.quote(value)}"
-            err.print(f"[bold red]error:[/] `{spelling}` has moved. Type `{escape(instead)}`, with the same options.")
-            raise typer.Exit(Exit.USAGE)
-
-    kind = Annotated[str | None, typer.Option(option, hidden=True, callback=refuse)]
-    return inspect.Parameter(option[2:], inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=None)
 
 
 def refuse_together(**given: object) -> None:

@@ -171,13 +171,6 @@ class Config(BaseModel):
                     f"class '{name}': {', '.join(without)} has no cross_section_pb, but other samples of the class "
                     f"have one; give it for all, or for none (they then count by their numbers of events)"
                 )
-        known = [bool(each.cross_section_pb or simulated_processes(each)) for each in self.samples]
-        rates = self.evaluate.luminosity != EvaluateSettings().luminosity and not all(known)
-        weights = self.features.integrated_luminosity != FeatureSettings().integrated_luminosity and not any(known)
-        if rates or weights:
-            key = "evaluate.luminosity" if rates else "features.integrated_luminosity"
-            names = ", ".join(each.name for each, is_known in zip(self.samples, known, strict=True) if not is_known)
-            raise ValueError(f"{key} has no effect without a cross_section_pb of {names}; set both, or none")
         return self
 
     @model_validator(mode="after")

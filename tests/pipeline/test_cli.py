@@ -1,4 +1,4 @@
-"""The options that all commands share, and errors for moved options."""
+"""The options that all commands share."""
 
 from __future__ import annotations
 
@@ -104,25 +104,6 @@ def test_every_command_takes_config_and_changes_and_debug(name: str, tmp_path: P
     assert debugged.exit_code == Exit.USAGE
     assert "Traceback" in debugged.stderr
     assert list(tmp_path.iterdir()) == [tmp_path / "config.yaml"]
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        (["train", "--compare", "thesis"], "compare thesis"),
-        (["evaluate", "--model", "x=a model"], "evaluate-files --model 'x=a model'"),
-        (["evaluate", "--inputs", "[a]*.root"], "evaluate-files --inputs '[a]*.root'"),
-        (["evaluate", "--out", "z"], "evaluate-files --out z"),
-    ],
-)
-def test_an_option_that_has_moved_is_a_usage_error_with_the_new_spelling(
-    old: list[str], new: str, tmp_path: Path
-) -> None:
-    done = invoke(*old, "--config", small_config(tmp_path, SAMPLES))
-    assert done.exit_code == Exit.USAGE
-    said = f"error: `{old[0]} {old[1]}` has moved. Type `python -m pipeline {new}`, with the same options."
-    assert done.stderr == said + "\n"
-    assert old[1] not in invoke(old[0], "--help").output
 
 
 def test_workers_set_the_ranks_of_their_own_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,9 +96,12 @@ def test_missing_keys_are_named(tmp_path: Path) -> None:
         ),
         (
             {"evaluate": {"luminosity": 1e34}},
-            "luminosity has no effect without a cross_section_pb of qcd, ttbar,",
+            "luminosity: 1e+34 has no effect: it needs cross_section_pb of all samples",
         ),
-        ({"features": {"integrated_luminosity": 3}}, "integrated_luminosity has no effect without a cross_section_pb"),
+        (
+            {"features": {"integrated_luminosity": 3}},
+            "integrated_luminosity: 3.0 has no effect: it needs samples with",
+        ),
         ({"classes": ["QCD", "ttbar"]}, "'wjets' has the label 2, but classes has only 2 names"),
         ({"samples": [MINIMAL["samples"][0], MINIMAL["samples"][0]]}, "the name 'qcd' is given twice"),
         ({"features": {"min_lepton_pt": 10}}, "features.min_lepton_pt (10) is below ingest.min_lepton_pt (23)"),

@@ -11,23 +11,21 @@ from __future__ import annotations
 from typing import ClassVar, Final, Literal, NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from training.algorithms.method import MethodSettings
-from training.effects import Needs
+from training.effects import Needs, SettingsSection
 from training.transports.basics import Vector, is_finite
 
 #: The operations on a shard follow each other: reduce, prepare, broadcast. More shards leave nothing to overlap.
 MOST_SHARDS: Final = 3
 
 
-class MpcaConstants(BaseModel):
+class MpcaConstants(SettingsSection):
     """The constants of the rules with the values of the paper (sections 4.3, 4.5, 6.3, 7.1).
 
     The paper gives no lengths of the ramps of `alpha` and `gamma`.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     alpha: float = Field(default=0.05, gt=0, le=1)
     """Strength of the pull at every step, above 0 and at most 1."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from training.algorithms.base import (
     Algorithm,
@@ -16,13 +16,12 @@ from training.algorithms.base import (
     treat_optimizer,
 )
 from training.algorithms.wrapper import Wrapper
+from training.effects import SettingsSection
 from training.transports.basics import is_finite
 
 
-class SlowMoSettings(BaseModel):
+class SlowMoSettings(SettingsSection):
     """Slow momentum around the algorithm (Algorithm 4 of the thesis)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     tau: int = Field(default=12, ge=1)
     """Number of steps of the algorithm between two outer steps of SlowMo, at least 1."""
