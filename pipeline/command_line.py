@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 
 from pipeline.config import LoadedConfig, load, load_config
-from pipeline.configuration.credentials import shown_command
+from pipeline.configuration.credentials import shown
 from pipeline.errors import ConfigError
 from pipeline.machine.outer_ranks import refuse_outer_ranks
 from pipeline.terminal.exit_codes import Exit, err, guard, out
@@ -80,7 +80,7 @@ class Asked(NamedTuple):
 
     def typed(self, *words: str) -> str:
         """The command line, without secrets."""
-        changes = [word for each in shown_command(self.overrides) for word in ("--set", each)]
+        changes = [word for each in map(shown, self.overrides) for word in ("--set", each)]
         return shlex.join(["python", "-m", "pipeline", *words, "--config", self.config, *changes])
 
 

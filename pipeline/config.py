@@ -41,8 +41,8 @@ from pipeline.configuration.shell_sections import (
     ShellSection,
     SparkSettings,
 )
-from pipeline.configuration.yaml_text import not_text, read_mapping
-from pipeline.errors import ConfigError, LoadTestError, nearest, short
+from pipeline.configuration.yaml_text import read_mapping
+from pipeline.errors import ConfigError, LoadTestError, nearest
 from pipeline.runs.code_meaning import PACKAGES, ROOT
 from training.effects import refuse_without_effect
 from training.gridsearch.settings import GridSearchSettings
@@ -400,8 +400,6 @@ def load(name: str, overrides: Sequence[str] = ()) -> LoadedConfig:
     """
     path = find_config(name)
     content = read_mapping(path)
-    # Before the paths are used.
-    _refuse_half_characters(path, content)
     if is_shipped(path):
         _find_bundled_events(content)
     is_here = is_shipped(path) or path.parent.resolve() == Path.cwd()
@@ -411,21 +409,14 @@ def load(name: str, overrides: Sequence[str] = ()) -> LoadedConfig:
     for override in given:
         put(whole, override, Config)
     locate_paths(whole, "", "--set")
-    _refuse_half_characters(path, whole)
     try:
         config = Config.model_validate(whole)
     except ValidationError as cause:
-        words = explain(cause, Config, place=str(path), of_file=_mistakes(content), overrides=given)
-        raise ConfigError(words) from None
+        raise ConfigError(explain(cause, Config, place=str(path), overrides=given)) from None
     trainings = {name: config.training_of(name).model_dump() for name in config.train_by_network}
     for key in _truths_as_numbers(whole, {**config.model_dump(), "train_by_network": trainings}, ""):
         raise ConfigError(f"{path}: '{key}' is a number, not true or false.")
     keep_secret(config.model_dump())
-    if config.storage and redact(config.storage) != config.storage:
-        raise ConfigError(
-            f"storage: {redact(config.storage)} contains a value that the config or the environment has as a secret, "
-            f"and secrets are hidden in manifests. Choose another bucket or prefix."
-        )
     return LoadedConfig(config, path, content, given)
 
 
@@ -443,11 +434,6 @@ def _find_bundled_events(content: dict[str, Any]) -> None:
         sample["files"] = [re.sub(r"^samples(?=/)", str(bundled_events()), file) for file in sample["files"]]
 
 
-def _refuse_half_characters(path: Path, content: dict[str, Any]) -> None:
-    for where in not_text(content, ""):
-        raise ConfigError(f"{path}: {short(where)} holds half a character (a surrogate), which no file can hold.")
-
-
 def _truths_as_numbers(given: Any, meant: Any, place: str) -> Iterator[str]:
     """Dotted keys of the values true and false that would count as 1 and 0."""
     if isinstance(given, bool):
@@ -457,14 +443,6 @@ def _truths_as_numbers(given: Any, meant: Any, place: str) -> Iterator[str]:
         for key, value in given.items() if isinstance(given, dict) else enumerate(given):
             inner: Any = meant.get(key) if isinstance(meant, dict) else meant[key]
             yield from _truths_as_numbers(value, inner, f"{place}.{key}")
-
-
-def _mistakes(content: dict[str, Any]) -> ValidationError | None:
-    try:
-        Config.model_validate(content)
-    except ValidationError as mistakes:
-        return mistakes
-    return None
 
 
 def find_config(name: str) -> Path:

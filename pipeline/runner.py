@@ -16,7 +16,7 @@ from ingestion.errors import IngestionError, remote_error
 from ingestion.secrets import redact_all
 from ingestion.storage import is_remote
 from pipeline.config import Config
-from pipeline.configuration.credentials import shown_command
+from pipeline.configuration.credentials import shown
 from pipeline.errors import NOT_THERE_YET, CheckFailedError, ConfigError, RunFolderError, cannot_write
 from pipeline.run_folder import RunFolder
 from pipeline.runs.code_meaning import code_digests
@@ -132,7 +132,7 @@ class Runner:
                 stage.config_items(self.config)
             running: Stage | None = None
             ran: list[str] = []
-            self.log.event("run started", command=shown_command(sys.argv), stages=list(names))
+            self.log.event("run started", command=[*map(shown, sys.argv)], stages=list(names))
             try:
                 for stage in chosen:
                     running = stage
@@ -339,7 +339,7 @@ class Runner:
             "stage": stage.name,
             "created": now(),
             "seconds": round(seconds, 3),
-            "command": shown_command(sys.argv),
+            "command": [*map(shown, sys.argv)],
             "fingerprint": fingerprint.to_json(),
             "upstream": {name: version.name for name, version in upstream.items()},
             "config": self.config.model_dump(mode="json"),

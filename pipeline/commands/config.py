@@ -1,4 +1,4 @@
-"""`config`: every value with its source; credentials are shown as ***."""
+"""`config`: every value with its source; credentials are hidden."""
 
 from __future__ import annotations
 

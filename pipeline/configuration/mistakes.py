@@ -11,57 +11,40 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from ingestion.secrets import HIDDEN, redact_all
+from ingestion.secrets import redact_all
 from pipeline.configuration.credentials import shown
 from pipeline.configuration.overrides import Keys, Override
 from pipeline.configuration.sections import advice, kinds_of, section_of
 from pipeline.errors import nearest, short
 
-_MISTAKES_SHOWN: Final = 20
+_LINES_SHOWN: Final = 20
 
 
-def explain(
-    error: ValidationError,
-    model: type[BaseModel],
-    *,
-    place: str,
-    of_file: ValidationError | None = None,
-    overrides: Sequence[Override] = (),
-) -> str:
-    """All mistakes of a config, one per line; those of the file come first.
+def explain(error: ValidationError, model: type[BaseModel], *, place: str, overrides: Sequence[Override] = ()) -> str:
+    """All mistakes of a config, one per line; those of a single option follow with its name.
 
     Args:
         error: The mistakes of the config with its overrides.
         model: The model of the config.
         place: Name of the file.
-        of_file: The mistakes of the file alone; None if it has none.
         overrides: The overrides of the command line.
     """
-    known = set() if of_file is None else {(each["loc"], each["msg"]) for each in of_file.errors()}
     in_file, in_options = [], []
     for mistake in error.errors():
         where = _place_of(mistake["loc"], model)
-        options = _options(where.keys, overrides, is_in_file=(mistake["loc"], mistake["msg"]) in known)
-        if options:
-            in_options.append(f"{options}: {_about(mistake, where)}")
+        about = short(_about(mistake, where))
+        giving = [each for each in overrides if where.keys and (each.concerns(where.keys) or each.is_below(where.keys))]
+        if giving:
+            in_options.append(f"{giving[-1].shown}: {about}")
         else:
-            in_file.append(f"  {_about(mistake, where)}")
+            in_file.append(f"  {about}")
+            if overrides and not where.keys:
+                # Values that contradict each other: of the file, of options, or of both.
+                place = " ".join([place, "with", *(each.shown for each in overrides)])
     number = f"{len(in_file)} mistake{'s' if len(in_file) > 1 else ''}"
-    return "\n".join([*([f"{place} has {number}:", *_some(in_file)] if in_file else []), *_some(in_options)])
-
-
-def _options(keys: Keys, overrides: Sequence[Override], *, is_in_file: bool) -> str:
-    """The options that cause a mistake; empty if the file does."""
-    giving = [each for each in overrides if each.concerns(keys)]
-    if giving or is_in_file:
-        return giving[-1].shown if giving else ""
-    # Values that contradict each other, or a part of a value that is wrong as a whole.
-    return " ".join(each.shown for each in [each for each in overrides if each.is_below(keys)] or overrides)
-
-
-def _some(lines: Sequence[str]) -> list[str]:
-    more = [f"  ... and {len(lines) - _MISTAKES_SHOWN} more"] if len(lines) > _MISTAKES_SHOWN else []
-    return [*map(short, lines[:_MISTAKES_SHOWN]), *more]
+    lines = [*([f"{place} has {number}:", *in_file] if in_file else []), *in_options]
+    more = [f"  ... and {len(lines) - _LINES_SHOWN} more"] if len(lines) > _LINES_SHOWN else []
+    return "\n".join([*lines[:_LINES_SHOWN], *more])
 
 
 class _Place(NamedTuple):
@@ -115,8 +98,7 @@ def _about(mistake: ErrorDetails, place: _Place) -> str:
         words = f"{key + ': ' if key else ''}{context['error']}"
         return words if words.endswith((".", "?")) else f"{words}."
     given = redact_all(mistake["input"])
-    # Whether an argument holds a credential may depend on the one before it.
-    seen = HIDDEN if "launcher_args" in keys else shown(f"{key}={given!r}").removeprefix(f"{key}=")
+    seen = shown(f"{key}={given!r}").removeprefix(f"{key}=")
     names = re.findall(r"'([^']+)'", context.get("expected_tags", context.get("expected", "")))
     if mistake["type"] == "union_tag_invalid":
         return f"'{key}': there is no '{context['tag']}', only {', '.join(names)}.{nearest(context['tag'], names)}"

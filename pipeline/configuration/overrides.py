@@ -6,10 +6,10 @@ import copy
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 from ruamel.yaml.error import YAMLError
 
-from pipeline.configuration.credentials import Property, shown
+from pipeline.configuration.credentials import shown
 from pipeline.configuration.sections import section_of, without_none
 from pipeline.configuration.yaml_text import about_yaml, read_yaml
 from pipeline.errors import ConfigError, short
@@ -62,9 +62,7 @@ def read_override(text: str, model: type[BaseModel]) -> Override:
     try:
         value = read_yaml(given)
     except YAMLError as cause:
-        # YAML quotes the line.
-        why = about_yaml(cause, hides=shown(text) != text)
-        raise ConfigError(f"{said}: the value is no valid YAML ({why}).") from None
+        raise ConfigError(f"{said}: the value is no valid YAML: {about_yaml(cause)}.") from None
     # Text stays unchanged: YAML would cut it at ' #'.
     return Override(keys, given if isinstance(value, str) and not is_quoted else value, said)
 
@@ -127,7 +125,7 @@ def _find(path: str, model: type[BaseModel]) -> tuple[Keys, Any]:
     rest = path.split(".")
     while rest:
         arguments = get_args(kind)
-        if get_origin(kind) is dict and arguments[1] in (str, Property):
+        if get_origin(kind) is dict and arguments[1] in (str, str | SecretStr):
             keys.append(".".join(rest))
             return tuple(keys), str
         name = rest.pop(0)

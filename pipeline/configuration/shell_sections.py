@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, SecretStr, field_validator
 
-from pipeline.configuration.credentials import Property, holds_credential
+from pipeline.configuration.credentials import holds_credential
 
 
 class ShellSection(BaseModel):
@@ -25,25 +25,25 @@ class SparkSettings(ShellSection):
     selected event; the event data stay on the executors."""
     executor_python: str | None = None
     """Path of Python on the executors of a cluster; null for the path of the driver's Python."""
-    conf: dict[str, Property] = {}
+    conf: dict[str, str | SecretStr] = {}
     """Further Spark properties. Values that Spark or Hadoop treat as secret are hidden in all outputs."""
 
     @field_validator("conf", mode="before")
     @classmethod
     def _credentials_are_secret(cls, value: Any) -> Any:
-        def guarded(name: Any, text: Any) -> Any:
-            return SecretStr(text) if isinstance(text, str) and holds_credential(f"{name} {text}") else text
-
         if not isinstance(value, dict):
             return value
-        found = {name: guarded(name, text) for name, text in value.items()}
-        for name, text in found.items():
-            if isinstance(text, SecretStr) and str(name).endswith("JavaOptions"):
-                raise ValueError(
-                    f"the list of processes shows {name}, so it must not hold a credential; use a property of its own, "
-                    f"such as spark.hadoop.fs.s3a.secret.key"
-                )
-        return found
+        for name, text in value.items():
+            if not isinstance(text, str | SecretStr):
+                raise ValueError(f"the value of {name} is no text; write it in quotes")  # noqa: TRY004 - for pydantic
+            if isinstance(text, str) and holds_credential(f"{name} {text}"):
+                value = {**value, name: SecretStr(text)}
+                if str(name).endswith("JavaOptions"):
+                    raise ValueError(
+                        f"the list of processes shows {name}, so it must not hold a credential; use a property of its "
+                        f"own, such as spark.hadoop.fs.s3a.secret.key"
+                    )
+        return value
 
 
 class SystematicsSettings(ShellSection):

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from ruamel.yaml import YAML
-from ruamel.yaml.composer import MaxDepthExceededError
 from ruamel.yaml.constructor import ConstructorError, SafeConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.resolver import VersionedResolver
 from ruamel.yaml.tag import Tag
 
-from ingestion.secrets import redact
-from pipeline.configuration.credentials import holds_credential
 from pipeline.errors import ConfigError, short
 
-#: Highest number of values in a config, with repetitions by aliases: ten lines of nested aliases give a billion values.
-_MOST_VALUES: Final = 1_000_000
-_MOST_LEVELS: Final = 100
 #: Tags that the library gives to plain words, although YAML 1.2 lacks their types.
 _WORDS_ALL_THE_SAME: Final = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value")
 
@@ -37,15 +29,7 @@ class _Resolver(VersionedResolver):
 
 
 class _Constructor(SafeConstructor):
-    """Makes text, numbers, true, false, null, lists and mappings; refuses repeated keys, and too many values."""
-
-    def construct_document(self, node: Any) -> Any:
-        """The content of a file; see the base class."""
-        if _num_values(node, {}) > _MOST_VALUES:
-            raise ConstructorError(
-                None, None, f"its aliases stand for more than {_MOST_VALUES:,} values", node.start_mark
-            )
-        return super().construct_document(node)
+    """Makes text, numbers, true, false, null, lists and mappings; refuses repeated keys."""
 
     def construct_undefined(self, node: Any) -> Any:
         """Refuse a value of another type; a set, for one, has no order, and the order of most lists matters."""
@@ -71,30 +55,9 @@ for _tag in (None, *(f"tag:yaml.org,2002:{kind}" for kind in ("set", "omap", "pa
     _Constructor.add_constructor(_tag, _Constructor.construct_undefined)
 
 
-def _num_values(node: Node, counted: dict[int, int]) -> int:
-    """Number of values of a node; `counted` holds the known numbers, 0 for nodes around this one."""
-    if id(node) not in counted:
-        counted[id(node)] = 0
-        parts: list[Node] = []
-        if isinstance(node, SequenceNode):
-            parts = node.value
-        elif isinstance(node, MappingNode):
-            parts = [part for pair in node.value for part in pair]
-            for key, _ in node.value:
-                if not isinstance(key, ScalarNode):
-                    raise ConstructorError(
-                        None, None, "a key is a word or a number, no list or mapping", key.start_mark
-                    )
-        counted[id(node)] = 1 + sum([_num_values(part, counted) for part in parts])
-    elif not counted[id(node)]:
-        raise ConstructorError(None, None, "an alias contains itself", node.start_mark)
-    return counted[id(node)]
-
-
 def _yaml() -> YAML:
     yaml = YAML(typ="safe", pure=True)
     yaml.Resolver, yaml.Constructor = _Resolver, _Constructor
-    yaml.max_depth = _MOST_LEVELS
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
     return yaml
@@ -111,12 +74,12 @@ def read_yaml(text: str) -> Any:
         {'epochs': 10, 'title': 'no', 'when': '1:30', 'day': '2026-11-20'}
     """
     try:
-        return _yaml().load(text)
-    except MaxDepthExceededError:
-        raise YAMLError("it is nested too deeply") from None
-    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as cause:
-        # A value is declared to be a date or a number, and is none.
-        raise YAMLError(f"a value in it cannot be read ({cause})") from cause
+        content = _yaml().load(text)
+        # Neither circles of aliases, lists as keys, nor halves of characters.
+        json.dumps(content, ensure_ascii=False).encode()
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as cause:
+        raise YAMLError(f"a value in it cannot be read ({short(str(cause))})") from None
+    return content
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
@@ -149,40 +112,9 @@ def write_yaml(content: Any) -> str:
     return file.getvalue()
 
 
-def about_yaml(cause: YAMLError, *, hides: bool = False) -> str:
-    """The mistake in YAML text; only its position if the line may hold a secret.
-
-    Args:
-        cause: The error of the library.
-        hides: Whether the text holds a secret.
-    """
-    if not (hides or _holds_secret(cause)):
+def about_yaml(cause: YAMLError) -> str:
+    """The mistake in YAML text with its position. The text itself may hold a secret."""
+    if not isinstance(cause, MarkedYAMLError) or cause.problem_mark is None:
         return short(str(cause))
-    mark = cause.problem_mark if isinstance(cause, MarkedYAMLError) else None
-    place = "" if mark is None else f" in line {mark.line + 1}, column {mark.column + 1}"
-    return f"a mistake{place}; the line is hidden, since it may hold a secret"
-
-
-def _holds_secret(cause: YAMLError) -> bool:
-    """Whether the error quotes a line with a credential. Its other text may match too ("cannot start any token")."""
-    if not isinstance(cause, MarkedYAMLError):
-        return holds_credential(str(cause))
-    marks = [mark for mark in (cause.context_mark, cause.problem_mark) if mark is not None]
-    snippets = [mark.get_snippet() or "" for mark in marks]
-    return any(holds_credential(each) or redact(each) != each for each in snippets)
-
-
-def not_text(content: Any, place: str) -> Iterator[str]:
-    """Dotted keys of text that UTF-8 cannot encode: YAML allows such escapes, and arguments may be any bytes."""
-    if isinstance(content, str) and not content.isascii():
-        try:
-            content.encode("utf-8")
-        except UnicodeEncodeError:
-            yield ascii(place.removeprefix("."))
-    elif isinstance(content, dict):
-        for key, value in content.items():
-            yield from not_text(key, f"{place}.{key}")
-            yield from not_text(value, f"{place}.{key}")
-    elif isinstance(content, list):
-        for number, value in enumerate(content):
-            yield from not_text(value, f"{place}.{number}")
+    words = " ".join(each for each in (cause.context, cause.problem) if each)
+    return f"{words} (line {cause.problem_mark.line + 1}, column {cause.problem_mark.column + 1})"

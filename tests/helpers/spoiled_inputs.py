@@ -162,14 +162,6 @@ _ODD_VALUES: Final = (
     "{" + ", ".join(f"k{n}: {n}" for n in range(3000)) + "}", "|\n  text", "%", "@x", "`x`", "\t", "\x00", "\ufeff",
     "1" * 400 + ".5", "-0", "[1, 2", "'open", "12e03", "local[0]", "&a &b 1", "🙂", "a: b: c",
 )  # fmt: skip
-_BILLION_LAUGHS: Final = "\n".join(
-    ["l0: &l0 [" + ", ".join(["ha"] * 9) + "]"]
-    + [f"l{n}: &l{n} [" + ", ".join([f"*l{n - 1}"] * 9) + "]" for n in range(1, 12)]
-)
-
-_MERGED_LAUGHS: Final = "\n".join(
-    ["l0: &l0 {a: ha}"] + [f"l{n}: &l{n} {{<<: [" + ", ".join([f"*l{n - 1}"] * 9) + "]}" for n in range(1, 12)]
-)
 
 
 def mutated_config(seed: int) -> tuple[str, list[str]]:
@@ -266,15 +258,7 @@ def _spoiled_text(text: str, rng: Generator) -> str:
     return text[:at] + "".join(signs[n] for n in rng.integers(len(signs), size=rng.integers(4))) + text[at + size % 9 :]
 
 
-def _laughs(text: str, rng: Generator) -> str:
-    """Ten lines that stand for a billion words."""
-    name = ("samples", "train", "classes", "run_dir", "laughs", "l11")[rng.integers(6)]
-    lines = [line for line in text.splitlines() if not line.startswith(f"{name}:")]
-    laughs = _BILLION_LAUGHS if rng.integers(2) else _MERGED_LAUGHS
-    return "\n".join([laughs, *lines, f"{name}: *l11"])
-
-
 _CONFIG_MUTATIONS: Final[tuple[Callable[[str, Generator], str], ...]] = (
     _on_tree(_drop), _on_tree(_retitle), _on_tree(_move), _odd_value, _odd_value, _odd_value, _same_line_twice,
-    _spoiled_text, _laughs,
+    _spoiled_text,
 )  # fmt: skip

@@ -173,7 +173,7 @@ def test_config_shows_every_value_with_its_source_and_no_secret(tmp_path: Path) 
     assert read_yaml(done.output) == config.model_dump(mode="json")
     found = json.loads(invoke("config", "--json", *options).output)
     assert found["train.epochs"] == {"value": 7, "source": "--set train.epochs=7"}
-    assert found["spark.conf.my.token"] == {"value": "***", "source": "--set spark.conf.my.token=***"}
+    assert found["spark.conf.my.token"] == {"value": "**********", "source": "--set spark.conf.my.token=***"}
     assert found["samples.0.name"] == {"value": "qcd", "source": str(path)}
     assert found["evaluate.train_events"] == {"value": 20000, "source": "default"}
 

@@ -184,11 +184,11 @@ def test_further_trainings_have_the_next_seeds_and_folders_of_their_own(tmp_path
     [
         (
             "spark.conf={fs.s3a.secret.key: [hush]}",
-            "'spark.conf.fs.s3a.secret.key': Input should be a valid string (given: ***)",
+            "the value of fs.s3a.secret.key is no text; write it in quotes",
         ),
         (
             "spark.conf={cores: '4', 'my.password': 12345}",
-            "--set spark.conf=***: 'spark.conf.my.password': Input should be a valid string (given: ***)",
+            "--set spark.conf=***: spark.conf: the value of my.password is no text",
         ),
         (
             "spark.conf=my.password hush",
@@ -198,20 +198,18 @@ def test_further_trainings_have_the_next_seeds_and_folders_of_their_own(tmp_path
             "spark.conf={spark.driver.extraJavaOptions: -Dmy.password=hush}",
             "the list of processes shows spark.driver.extraJavaOptions",
         ),
-        ("spark={conf: {my.password: [hush]}}", "--set spark=***: 'spark.conf.my.password': Input should be"),
+        ("spark={conf: {my.password: [hush]}}", "--set spark=***: spark.conf: the value of my.password is no text"),
         ("spark=password hush", "--set spark=***: 'spark': Input should be"),
         ("sprak.conf.my.password=hush", "--set sprak.conf.my.password=***: unknown key 'sprak'"),
         ("train.epochs={my.password: hush a}", "'train.epochs': Input should be a valid integer (given: ***)"),
         ("train.launcher_args=MY_TOKEN=hush, hush", "'train.launcher_args': Input should be a valid list (given: ***)"),
-        ("train.launcher_args=[--password, 12345]", "'train.launcher_args.1': Input should be a valid string"),
         ("train.launcher_args=[-x, MY_TOKEN=hush]", "and give its name alone (-x MY_TOKEN)"),
         ("train_by_network.hlf.launcher_args=['--export=ALL,MY_TOKEN=hush']", "(-x MY_TOKEN)"),
         ("train.epochs=https://me:hush@host", "(given: 'https://***@host')"),
         (
             "train_by_network.password={hush: [hush1",
-            "--set train_by_network.password=***: the value is no valid YAML (a mistake",
+            "--set train_by_network.password=***: the value is no valid YAML: ",
         ),
-        ("spark.conf.my.password: hush, hush", "write it as key.subkey=value"),
         ("spark.master.password=hush, hush", "'spark.master': Input should be a valid string (given: ***)"),
         ("run_dir.x=https://me:hush@host", "--set run_dir.x=https://***@host: 'run_dir' holds a value"),
     ],
@@ -228,12 +226,14 @@ def test_mistakes_show_no_secrets_and_stay_readable(tmp_path: Path, override: st
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("spark:\n  conf:\n    my.password: hush1 hush2: x\n", "a mistake in line 3, column 29; the line is hidden"),
-        ("spark: {conf: {my.password: *hush}}\n", "a mistake in line 1, column 29; the line is hidden"),
+        (
+            "spark:\n  conf:\n    my.password: hush1 hush2: x\n",
+            "mapping values are not allowed here (line 3, column 29)",
+        ),
         ("samples: @files\n", "cannot start any token"),
     ],
 )
-def test_lines_that_may_hold_a_secret_are_not_quoted(tmp_path: Path, text: str, words: str) -> None:
+def test_lines_are_not_quoted_since_they_may_hold_a_secret(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:

@@ -49,7 +49,6 @@ def test_words_in_an_override_are_taken_whole(tmp_path: Path) -> None:
             "train.epochs=0",
             "--set train.epochs=0: 'train.epochs': Input should be greater than or equal to 1 (given: 0).",
         ),
-        ("features.min_lepton_pt=10", "--set features.min_lepton_pt=10: features.min_lepton_pt (10) is below"),
         ("samples.7.label=1", "--set samples.7.label=1: 'samples' has the items 0 to 2, no item '7'."),
         ("samples.first.label=1", "no item 'first'"),
         ("samples.0.lable=1", "--set samples.0.lable=1: unknown key 'samples.0.lable'. Did you mean 'label'?"),
@@ -66,6 +65,14 @@ def test_a_mistake_in_an_option_names_the_option_and_not_the_file(tmp_path: Path
     assert str(caught.value).startswith("--set ")
     assert words in str(caught.value)
     assert path not in str(caught.value)
+
+
+def test_values_that_contradict_each_other_are_of_the_file_and_of_the_options(tmp_path: Path) -> None:
+    words = mistakes(tmp_path, "features.min_lepton_pt=10")
+    assert (
+        "config.yaml with --set features.min_lepton_pt=10 has 1 mistake:\n  features.min_lepton_pt (10) is below"
+        in words
+    )
 
 
 def test_mistakes_of_the_file_stay_the_files(tmp_path: Path) -> None:

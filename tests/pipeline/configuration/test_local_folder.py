@@ -34,9 +34,9 @@ def test_other_names_are_taken_as_they_are(name: str) -> None:
     assert local_folder(name) == Path(name)
 
 
-@pytest.mark.parametrize(("name", "words"), [("x" * 300, "300 bytes"), ("ü" * 150, "300 bytes"), ("x/" * 2000, "40")])
-def test_what_no_file_system_takes_is_refused(name: str, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+@pytest.mark.parametrize("name", ["x" * 300, "ü" * 150])
+def test_what_no_file_system_takes_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="a name in it is 300 bytes long"):
         local_folder(f"runs/{name}")
 
 
