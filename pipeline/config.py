@@ -55,8 +55,6 @@ _SIGNALS: Final = ("signal", "sig", "s", "ttbar")
 _PUBLISHED: Final = {"qcd", "ttbar", "wjets"}
 #: What the evaluation calls all classes but the signal; no class has this name.
 _TOGETHER: Final = "all backgrounds"
-#: Keys of `train` whose values a network takes from the grid search.
-_OF_SEARCH: Final = ("batch_size", "learning_rate", "epochs", "scale_learning_rate")
 #: Configs that come with the code, by name.
 SHIPPED: Final = Path(__file__).parent / "configs"
 
@@ -267,13 +265,6 @@ class Config(BaseModel):
     @model_validator(mode="after")
     def _every_network_can_be_trained(self) -> Self:
         searched = {name: min(self.gridsearch.epochs) for name in self.model.names if self.model.of(name).is_searched}
-        for name, own in self.train_by_network.items():
-            taken = [key for key in _OF_SEARCH if key in own and name in searched]
-            if taken:
-                raise ValueError(
-                    f"train_by_network.{name}: {' and '.join(taken)} has no effect: the grid search gives the value "
-                    f"(model.{name}.from_gridsearch). Leave it out, or set that to false"
-                )
         for name in self.train_by_network.keys() | searched.keys():
             try:
                 training = self.training_of(name).model_dump(exclude_unset=True)

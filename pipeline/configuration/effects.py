@@ -43,7 +43,6 @@ OF_CONFIG: Final = (
         )
         for key in ("jet_scale", "met_scale")
     ),
-    Needs("model.hlf.hidden", "model.hlf.from_gridsearch: false", lambda config: not config.model.hlf.from_gridsearch),
     Needs("export.hls4ml", "hlf among model.names", lambda config: "hlf" in config.model.names),
     Needs("export.hls4ml_bits", "export.hls4ml: true", lambda config: config.export.hls4ml),
     *(
