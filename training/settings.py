@@ -297,7 +297,7 @@ class TrainSettings(SettingsSection):
             )
         if self.skew is not None:
             found.append(between_workers("skew has no effect"))
-        if self.launcher != "mpirun" or self.launcher_args:
+        if self.launcher != "mpirun":
             found.append(
                 between_workers("launcher has no effect, since one worker trains in the process of the command")
             )

@@ -98,7 +98,7 @@ def test_keys_of_a_method_without_effect_are_refused(
         ({"algorithm": "downpour", "staleness_bound": 2, "workers": 1}, "staleness_bound has no effect: it needs"),
         ({"skew": {}, "workers": 1}, "skew has no effect: it needs at least 2 workers"),
         ({"launcher": "srun", "workers": 1}, "launcher has no effect, .*: it needs at least 2 workers"),
-        ({"launcher_args": ["-x", "A"], "workers": 1}, "launcher has no effect, .*: it needs at least 2 workers"),
+        ({"launcher": "spark", "workers": 1}, "launcher has no effect, .*: it needs at least 2 workers"),
     ],
     ids=str,
 )
