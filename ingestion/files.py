@@ -32,7 +32,7 @@ from ingestion.schema import ORIGIN_BRANCHES, PARTICLE_COLLECTIONS, SCALARS, WEI
 from ingestion.settings import NO_WEIGHT, Carried, IngestSettings, OnBadFile, SampleSettings, field_branches
 from ingestion.storage import is_remote, matching, size_and_time
 from ingestion.waiting import Waiting, arrived_late, is_recent, refuse_waiting
-from ingestion.weights import generated_sum, like_weights, sign_of_a_skim
+from ingestion.weights import generated_sum, like_weights, refuse_other_scale, sign_of_a_skim
 
 _INSPECTORS: Final = 8
 _DEFAULT_WEIGHT: Final = SCALARS["weight"].branch
@@ -343,6 +343,7 @@ def inspect(
         missing = _refuse_missing(source, settings, names, needs_particles)
         has_weight = "weight" not in missing
         weight = source.weight or (_DEFAULT_WEIGHT if has_weight else "")
+        refuse_other_scale(source.sum_of_weights or "", weight, source.path)
         fields = {name: each for name, each in field_branches(settings.branch_map).items() if name not in missing}
         if has_weight:
             fields["weight"] = Carried.of_weight(weight).branch

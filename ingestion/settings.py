@@ -81,10 +81,12 @@ class SampleSettings(StrictSettings):
             "(CountWeighted[1])"
         )
 
-    @field_validator("weight")
+    @field_validator("weight", mode="before")
     @classmethod
-    def _none_in_any_case(cls, value: str | None) -> str | None:
-        return NO_WEIGHT if value is not None and value.lower() == NO_WEIGHT else value
+    def _is_a_branch(cls, value: object) -> object:
+        if value is None or isinstance(value, str):
+            return NO_WEIGHT if value and value.lower() == NO_WEIGHT else value
+        raise ValueError("it is a branch, a number of a list (LHEWeight[3]), or `none`: every event has weight 1")
 
 
 class OnBadFile(StrEnum):

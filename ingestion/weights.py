@@ -19,11 +19,13 @@ from ingestion.errors import (
     some,
 )
 from ingestion.root_format import TREES
+from ingestion.settings import NO_WEIGHT
 
 Floats = NDArray[np.float64]
 
 _LIKE_A_WEIGHT: Final = re.compile(r"(?i)(?!(?-i:n[A-Z])).*(weight|wgt|xsec|cross_?section)(?!.*(_size|\.f\w+)$)")
 _A_WEIGHT: Final = re.compile(r"(?i)(gen|mc|evt|event)?[._]?weight")
+_OF_WEIGHTS: Final = re.compile(r"(?i)weight|sum_?w")
 _LIKE_A_COUNTER: Final = re.compile(r"(?i)(^|.*/)[^/]*(count|cut_?flow|sum_?w|gen_?weight|n_?events|sum_?of_?weights)")
 _NUMBERS_OF_EVENTS: Final = ("Event.Number", "event", "eventNumber", "EventNumber", "Event_Number", "event_number")
 #: Highest number of entries whose event numbers are read.
@@ -72,6 +74,20 @@ def generated_sum(file: Any, words: str, path: str) -> float:
     if not np.isfinite(numbers).all():
         raise WrongBranchTypeError(f"{path}: '{words}', the sum_of_weights of the sample, is not finite.")
     return float(numbers.sum())
+
+
+def refuse_other_scale(words: str, weight: str, path: str) -> None:
+    """Refuse a `sum_of_weights` that adds up other weights than the 1 of each event of a file without `weight`.
+
+    Raises:
+        WrongBranchTypeError: Its name says that it is a sum of weights.
+    """
+    if weight in {"", NO_WEIGHT} and _OF_WEIGHTS.search(words):
+        raise WrongBranchTypeError(
+            f"{path}: '{words}', the sum_of_weights of the sample, adds up weights of the generator, but every event "
+            f"has weight 1. State their branch as `weight` of the sample, or a number of events as sum_of_weights "
+            f"(Runs.genEventCount)."
+        )
 
 
 def sign_of_a_skim(file: Any, tree: Any, entries: int, path: str) -> str | None:

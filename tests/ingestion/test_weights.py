@@ -160,7 +160,7 @@ def counted(
     path: Path, histogram: list[float] | None, runs: dict[str, Any], numbers: Any = None, *, is_ntuple: bool = False
 ) -> Path:
     """A file of four events with what may count the generated ones."""
-    written(path, {} if numbers is None else {"Event.Number": numbers})
+    written(path, {"genWeight": np.ones(4)} | ({} if numbers is None else {"Event.Number": numbers}))
     with uproot.update(path) as file:
         if histogram is not None:
             file["counts/h_genWeight"] = (np.array(histogram), np.arange(len(histogram) + 1.0))
@@ -190,7 +190,8 @@ def counted(
 def test_a_sum_of_weights_is_read_from_a_tree_or_a_histogram(tmp_path: Path, words: str, expected: float | str) -> None:
     runs = {**RUNS, "bad": np.array([1.0, np.nan])} if words == "Runs.bad" else RUNS
     path = counted(tmp_path / "a.root", [12.0, 5.0], runs)
-    sample = SampleSettings(name="a", label=0, files=[str(path)], cross_section_pb=1.0, sum_of_weights=words)
+    stated: dict[str, Any] = {"name": "a", "label": 0, "files": [str(path)], "cross_section_pb": 1.0}
+    sample = SampleSettings(**stated, weight="genWeight", sum_of_weights=words)
     if isinstance(expected, float):
         (info,) = inventory(expand([sample]), IngestSettings()).infos
         assert info.generated == {words: expected}
@@ -228,6 +229,28 @@ def test_what_counts_the_generated_events_shows_a_skim(
         assert "`sum_of_weights" in note
     assert notes([info._asdict()], [{**known, "cross_section_pb": None}]) == []
     assert notes([info._asdict()], [{**known, "sum_of_weights": 5.0}]) == []
+
+
+@pytest.mark.parametrize("weight", [None, "none"])
+@pytest.mark.parametrize(
+    ("words", "is_right"),
+    [("Runs.genEventSumw", False), ("counts/h_genWeight[1]", False), ("Runs.genEventCount", True)],
+)
+def test_a_sum_of_other_weights_than_those_of_the_events_was_taken(
+    tmp_path: Path, weight: str | None, words: str, is_right: bool
+) -> None:
+    path = counted(tmp_path / "a.root", [12.0, 5.0], RUNS)
+    (source,) = expand([SampleSettings(name="a", label=0, files=[str(path)], weight=weight, sum_of_weights=words)])
+    if is_right:
+        assert inventory([source], IngestSettings()).infos[0].generated == {words: 50.0}
+        return
+    with pytest.raises(WrongBranchTypeError, match=r"every event has weight 1\. State their branch as `weight`"):
+        inventory([source], IngestSettings())
+
+
+def test_a_weight_that_is_a_number_names_what_may_stand_there() -> None:
+    with pytest.raises(ValidationError, match=r"it is a branch, .* or `none`: every event has weight 1"):
+        SampleSettings(name="a", label=0, files=["a"], weight=1)  # type: ignore[arg-type]
 
 
 def test_a_tree_runs_written_as_ntuple_did_not_show_a_skim(tmp_path: Path) -> None:
