@@ -19,8 +19,8 @@ _UNUSUAL: Final[dict[str, Callable[[Mapping[str, int]], bool]]] = {
     "discriminant, or do not train on num_bjets.": lambda counts: _are_many(counts) and not counts[TAGGED_JETS],
     "Each jet of {} has a b-tag. Map another branch as `jets.btag` in ingest.branch_map, or set ingest.min_btag of a "
     "discriminant.": lambda counts: _are_many(counts) and not counts[UNTAGGED_JETS],
-    "Leptons of {} have charges other than -1 and 1. Map a branch with the charge in units of e, and its sign, as "
-    "`electrons.charge` or `muons.charge` in ingest.branch_map.": lambda counts: counts[OTHER_CHARGES] > 0,
+    "Leptons or tracks of {} have charges other than -1 and 1. Map the signed charge in units of e as "
+    "`electrons.charge` (muons, tracks) in ingest.branch_map.": lambda counts: counts[OTHER_CHARGES] > 0,
     "Most momenta of leptons or jets, or MET, of {} are above 1000 GeV: are they in MeV? GeV is "
     "needed.": lambda counts: 2 * counts[LARGE_MOMENTA] > counts["events"],
 }

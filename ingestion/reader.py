@@ -233,9 +233,12 @@ def select_events(
     for events in not_finite.values():
         bad |= events
     has_lepton, has_other_charge = np.zeros((2, raw.num_events), dtype=np.bool_)
-    for offsets, fields in (raw.collections[name] for name in ("electrons", "muons")):
-        has_lepton |= any_per_event(offsets, fields["pt"] > settings.min_lepton_pt)
-        has_other_charge |= any_per_event(offsets, np.abs(fields["charge"]) != 1)
+    for name in ("electrons", "muons", "tracks"):
+        offsets, fields = raw.collections[name]
+        if (others := (np.abs(fields["charge"]) != 1) & above[name]).any():
+            has_other_charge |= any_per_event(offsets, others)
+        if name != "tracks":
+            has_lepton |= any_per_event(offsets, fields["pt"] > settings.min_lepton_pt)
     copied = np.isin(raw.entries, without)
     keep = ~copied & ~bad & has_lepton
     jets = raw.collections["jets"]

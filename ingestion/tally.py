@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 #: Counter of the events of which ingest wraps an azimuth to [-pi, pi].
 WRAPPED_AZIMUTHS: Final = "events_with_wrapped_azimuths"
-#: Counters of kept events: with a jet that has a b-tag, with one that has none, with a charge of a lepton other than -1
-#: and 1, and with momenta as large as if they were in MeV.
+#: Counters of kept events: with a jet that has a b-tag, with one that has none, with a charge of a lepton or
+#: track other than -1 and 1, and with momenta as large as if they were in MeV.
 TAGGED_JETS: Final = "events_with_tagged_jets"
 UNTAGGED_JETS: Final = "events_with_untagged_jets"
 OTHER_CHARGES: Final = "events_with_other_charges"

@@ -193,6 +193,7 @@ def test_a_rejected_event_names_the_branch(tmp_path: Path) -> None:
         ({"btags": [0, 0]}, ["No jet of made has a b-tag"]),
         ({"btags": [1, 3]}, ["Each jet of made has a b-tag"]),
         *(({"charge": charge}, ["charges other than -1 and 1"]) for charge in (255, 0, 3)),
+        ({"track_charge": 255}, ["charges other than -1 and 1"]),
     ],
 )
 def test_units_charges_and_tags_that_look_wrong_are_named(
@@ -202,7 +203,11 @@ def test_units_charges_and_tags_that_look_wrong_are_named(
 
     def row(number: int) -> Row:
         jets = [jet(25.0 * scale, 0.1, place, btag=btag) for place, btag in enumerate(btags)]
-        row = made_event(electrons=[{**lepton((30.0 + number) * scale, 0, 0), "charge": charge}], jets=jets)
+        row = made_event(
+            electrons=[{**lepton((30.0 + number) * scale, 0, 0), "charge": charge}],
+            jets=jets,
+            tracks=[{**track(9.0, 0, 0), "charge": change.get("track_charge", 1)}],
+        )
         return {**row, "met": change.get("met", row["met"])}
 
     counts = select(write_delphes(tmp_path / "a.root", [row(number) for number in range(50)])).counts
