@@ -106,10 +106,6 @@ class BranchNames(Mapping[str, Branch]):
             raise KeyError(name)
         return found[0]
 
-    def __contains__(self, name: object) -> bool:
-        """Whether a name belongs to a source."""
-        return self.get(str(name)) is not None
-
     def __iter__(self) -> Iterator[str]:
         """The shortest name of each branch that belongs to no other; the path of a leaf."""
         for path, (source, *_) in self._by_path.items():

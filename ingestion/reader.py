@@ -41,7 +41,6 @@ from ingestion.thresholds import (
     Jagged,
     Mask,
     any_per_event,
-    events_to_candidates,
     filled,
     is_padding,
     is_turned,
@@ -357,7 +356,7 @@ def _events_table(raw: RawEvents, above: Mapping[str, Mask | bool], info: FileIn
     columns |= {name: pa.array(values[keep]) for name, values in (raw.scalars | raw.carried).items()}
     schema = events_schema(info.carried)
     for name, jagged in raw.collections.items():
-        kept = events_to_candidates(jagged.offsets, keep) & above[name]
+        kept = np.repeat(keep, np.diff(jagged.offsets)) & above[name]
         # A boolean mask would be searched again for every field, which takes half of the time longer.
         chosen = np.flatnonzero(kept)
         offsets = kept_offsets(jagged.offsets, kept)[np.concatenate([[True], keep])]

@@ -70,10 +70,8 @@ class SampleSettings(StrictSettings):
     @field_validator("sum_of_weights", mode="before")
     @classmethod
     def _is_a_sum(cls, value: object) -> object:
-        if isinstance(value, str) and re.fullmatch(r"[^.]+\..+|.+\[[1-9][0-9]*\]", value):
+        if value is None or (isinstance(value, str) and re.fullmatch(r"[^.]+\..+|.+\[[1-9][0-9]*\]", value)):
             return value
-        if value is None:
-            return None
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf:
             return float(value)
         raise ValueError(

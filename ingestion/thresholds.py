@@ -48,16 +48,6 @@ def any_per_event(offsets: Offsets, flags: Mask) -> Mask:
     return np.diff(kept_offsets(offsets, flags)) > 0
 
 
-def events_to_candidates(offsets: Offsets, events: Mask) -> Mask:
-    """Turn a mask of events into a mask of their candidates; (num_candidates,).
-
-    Examples:
-        >>> events_to_candidates(np.array([0, 2, 2, 3]), np.array([False, True, True])).tolist()
-        [False, False, True]
-    """
-    return np.repeat(events, np.diff(offsets))
-
-
 def wrapped_azimuths(phi: NDArray[np.float32]) -> NDArray[np.float32]:
     """Azimuths within [-pi, pi], to float32; those that are there already keep every bit, and NaN stays NaN.
 

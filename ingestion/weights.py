@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
@@ -96,12 +97,10 @@ def sign_of_a_skim(file: Any, tree: Any, entries: int, path: str) -> str | None:
     Returns:
         Words; empty if what the file has speaks for all generated events; None if it has nothing that tells.
     """
-    try:
-        with reading(path, "its counters of events"):
-            return _sign_of_a_skim(file, tree, entries)
-    except DamagedFileError:
-        # What is not needed may be damaged.
-        return None
+    # What is not needed may be damaged.
+    with suppress(DamagedFileError), reading(path, "its counters of events"):
+        return _sign_of_a_skim(file, tree, entries)
+    return None
 
 
 def _sign_of_a_skim(file: Any, tree: Any, entries: int) -> str | None:

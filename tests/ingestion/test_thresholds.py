@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestion.thresholds import Jagged, any_per_event, events_to_candidates, filled, is_padding, kept_offsets
+from ingestion.thresholds import Jagged, any_per_event, filled, is_padding, kept_offsets
 
 flags_by_event = st.lists(st.lists(st.booleans(), max_size=6), min_size=1, max_size=12)
 
@@ -25,14 +25,6 @@ def test_kept_offsets_count_the_kept_candidates_of_each_event(events: list[list[
 @given(flags_by_event)
 def test_any_per_event_is_any_of_each_event(events: list[list[bool]]) -> None:
     assert any_per_event(*offsets_and_flags(events)).tolist() == [any(event) for event in events]
-
-
-@given(flags_by_event)
-def test_events_to_candidates_repeats_the_choice_for_each_candidate(events: list[list[bool]]) -> None:
-    offsets, _ = offsets_and_flags(events)
-    chosen = np.arange(len(events)) % 2 == 0
-    expected = [bool(chosen[index]) for index, event in enumerate(events) for _ in event]
-    assert events_to_candidates(offsets, chosen).tolist() == expected
 
 
 def test_padding_is_a_negative_pt_or_one_number_in_eta_and_phi() -> None:
