@@ -121,10 +121,10 @@ class Carried(NamedTuple):
         Examples:
             >>> Carried.of_weight("WeightLHEF.Weight[7]")
             Carried(branch='WeightLHEF.Weight', number=7, is_factor=False)
-            >>> Carried.of_weight("weight * LHEScaleWeight[0]")
+            >>> Carried.of_weight("weight*LHEScaleWeight[0]")
             Carried(branch='LHEScaleWeight', number=0, is_factor=True)
         """
-        name = words.removeprefix("weight * ")
+        name = re.sub(r"^weight *\* *", "", words)
         if listed := re.fullmatch(r"([^\[]*)\[(\d+)\]", name):
             return cls(listed[1], int(listed[2]), is_factor=name != words)
         return cls(name, is_factor=name != words)
