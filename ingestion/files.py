@@ -178,7 +178,7 @@ def expand(samples: Iterable[SampleSettings], *, on_unmatched: Callable[[str], N
             named = " or ".join(f"'{_resolved(pattern)}'" for pattern in missing)
             near = nearest_names(_resolved(missing[0]), _neighbours(missing[0]))
             raise (FilesToComeError if all(map(_awaits_files, missing)) else NoFilesError)(
-                f"sample '{sample.name}': no file matches {named}.{near} Correct the path under samples: in the config."
+                f"sample '{sample.name}': no file matches {named}.{near} Correct the path."
             )
         if on_unmatched:
             for name in map(_resolved, unmatched):
