@@ -15,7 +15,6 @@ from training.algorithms.method import Traits
 from training.algorithms.registry import METHODS, AnyMethod, SlowMoSettings
 from training.effects import Mechanism, Needs, SettingsSection, Unit, between_workers
 from training.errors import IdleSettingError
-from training.topology import TopologyName
 
 #: Number of seeds that there are.
 SEEDS: Final = 2**32
@@ -95,7 +94,7 @@ class TrainSettings(SettingsSection):
         Needs("momentum", "optimizer: sgd", lambda train: train.optimizer is OptimizerName.SGD),
         Needs("nesterov", "a momentum above 0", lambda train: train.momentum > 0),
         Needs("cache", "reader: arrow", lambda train: train.reader == "arrow"),
-        Needs("max_restarts", "on_rank_loss: restart or shrink", lambda train: train.on_rank_loss != "stop"),
+        Needs("max_restarts", "on_rank_loss: restart", lambda train: train.on_rank_loss != "stop"),
         Needs(
             "staleness_bound",
             "a method whose workers do not step together anyway, such as ad-psgd",
@@ -178,9 +177,8 @@ class TrainSettings(SettingsSection):
     """Device of the network; `auto`: a GPU if there is one. Ranks of a machine take its GPUs in turn."""
     checkpoint_steps: int | None = Field(default=None, ge=1)
     """Number of steps of a worker between checkpoints within an epoch; null: only at the end of every epoch."""
-    on_rank_loss: Literal["restart", "shrink", "stop"] = "restart"
-    """Reaction to a lost rank: `restart` all from the last checkpoint, `shrink` to the survivors (needs a
-    fault-tolerant mpirun, and a method whose workers wait for each other), or `stop`."""
+    on_rank_loss: Literal["restart", "stop"] = "restart"
+    """Reaction to a lost rank: `restart` all from the last checkpoint, or `stop`."""
     max_restarts: int = Field(default=3, ge=0)
     """Highest number of lost ranks in one run; after one more the run stops."""
     stall_seconds: float = Field(default=300.0, gt=0)
@@ -214,26 +212,6 @@ class TrainSettings(SettingsSection):
         ]
         if idle:
             raise ValueError("; ".join(idle))
-        return self
-
-    @model_validator(mode="after")
-    def _survivors_can_continue(self) -> Self:
-        if self.on_rank_loss != "shrink":
-            return self
-        if self.launcher == "srun":
-            raise ValueError("on_rank_loss: shrink needs a fault-tolerant mpirun, not srun; use restart")
-        if self.skew is not None:
-            raise ValueError("on_rank_loss: shrink would lose the events that the lost rank owns by skew; use restart")
-        if not self.traits.can_shrink:
-            raise ValueError(
-                f"on_rank_loss: shrink has no effect on {self.algorithm.name}, which restarts; use restart"
-            )
-        graph = self.algorithm.graph
-        if graph in (TopologyName.HYPERCUBE, TopologyName.TORUS):
-            raise ValueError(
-                f"on_rank_loss: shrink needs a topology for any number of workers; there is no {graph} for most. "
-                f"Use restart, or topology ring or exponential"
-            )
         return self
 
     @model_validator(mode="after")

@@ -30,8 +30,7 @@ from training.settings import TrainSettings
 METHODS: dict[str, dict[str, Any]] = {
     "AR-SGD": {"algorithm": "ar-sgd"},
     "LocalSGD": {"algorithm": "local-sgd"},
-    "AD-PSGD": {"algorithm": {"name": "ad-psgd", "overlap": "thread"}},
-    "AD-PSGD inline": {"algorithm": {"name": "ad-psgd", "overlap": "inline"}},
+    "AD-PSGD": {"algorithm": "ad-psgd"},
     "SwarmSGD": {"algorithm": "swarm-sgd"},
 }
 #: Delay one way [s] and rate [bits/s]; None: one host with shared memory.
@@ -68,7 +67,7 @@ def exchange_rank() -> None:
     from training.transports.basics import run_now
     from training.transports.mpi import MpiTransport
 
-    transport = MpiTransport(overlap="inline")
+    transport = MpiTransport()
     vector = run_now(transport.share(np.zeros(2013, np.float32)))
     partner = (transport.rank + 1) % transport.world_size
     microseconds(lambda: one_average(vector, partner), 20)

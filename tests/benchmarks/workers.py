@@ -209,7 +209,6 @@ def one_and_two_workers(rows: int, repeats: int) -> dict[str, Any]:
             # What two of these cores can do at most.
             "no averages": {"algorithm": {"name": "local-sgd", "local_steps": 10**9}},
             "ad-psgd": {"algorithm": "ad-psgd"},
-            "ad-psgd thread": {"algorithm": {"name": "ad-psgd", "overlap": "thread"}},
             "swarm-sgd H=3": {"algorithm": {"name": "swarm-sgd", "local_steps": 3}},
             "ar-sgd": {"algorithm": "ar-sgd"},
         }

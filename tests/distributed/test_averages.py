@@ -3,90 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from itertools import combinations, pairwise, product
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rank_programs import IMPLEMENTATIONS, Case, Cases, Mpi
+from rank_programs import IMPLEMENTATIONS, Case, Cases
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
 
-PROTOCOLS = ["locked", "additive", "sockets"]
-OVERLAPS = ["inline", "thread"]
-WAYS = list(product(PROTOCOLS, OVERLAPS))
+#: Whether ranks meet in memory, or through sockets as between hosts.
+WAYS = [True, False]
+IDS = ["memory", "sockets"]
 DTYPES = ["float64", "float32", "int32"]
 #: By the number of ranks.
 AVERAGES = {2: 2000, 4: 1000, 8: 300}
 #: How late a rank comes [s].
-NAP = 1.0
-FAILING = ["read", "add", "begin", "average", "drain", "close"]
+NAP = 0.5
 REFUSED = ["size", "type", "complex", "self", "outside"]
+in_each_way = pytest.mark.parametrize("in_memory", WAYS, ids=IDS)
 
 
-def num_averages(mpi: Mpi, ranks: int, protocol: str) -> int:
-    """How many averages fit into seconds."""
-    if protocol == "sockets" or (ranks > 2 and not mpi.reaches_sleepers):
-        # The answer of a partner, or its lock, comes when it gets a core: milliseconds.
-        return AVERAGES[ranks] // 10
-    return AVERAGES[ranks]
+def num_averages(ranks: int, *, in_memory: bool) -> int:
+    """How many averages fit into seconds: through sockets, the answer comes when the partner gets a core."""
+    return AVERAGES[ranks] // (1 if in_memory else 10)
 
 
-def cases_of(mpi: Mpi, folder: Path) -> dict[Hashable, Case]:
+def cases_of(folder: Path) -> dict[Hashable, Case]:
     """What the ranks run; those that leave something open come last."""
     found: dict[Hashable, Case] = {}
 
     def add(*name: Hashable, ranks: int, program: str = "", **arguments: Any) -> None:
         found[name] = Case(ranks, f"averages:{program or name[0]}", arguments)
 
-    for protocol, overlap in WAYS:
-        way = {"protocol": protocol, "overlap": overlap}
+    for way in WAYS:
         for ranks in AVERAGES:
-            averages = num_averages(mpi, ranks, protocol)
-            add("conserve", ranks, protocol, overlap, ranks=ranks, **way, averages=averages)
-        add("finish_early", protocol, overlap, ranks=4, **way, averages=200)
-        if is_served_asleep(mpi, protocol, overlap):
-            signs = folder / f"{protocol}-{overlap}"
-            signs.mkdir()
-            add("straggle", protocol, overlap, ranks=4, **way, folder=str(signs), nap=60, averages=100)
-    for protocol, dtype in product(PROTOCOLS, DTYPES):
-        given = {"protocol": protocol, "overlap": "inline", "averages": 300, "dtype": dtype}
-        add("types", protocol, dtype, ranks=3, program="conserve", **given)
-    long = {"protocol": "sockets", "overlap": "thread", "averages": 5, "size": 1_000_000}
-    add("long", ranks=2, program="conserve", **long)
-    for protocol in PROTOCOLS:
-        add("stamps", protocol, ranks=4, protocol=protocol, averages=1000, size=20_000)
-    add("read_others", ranks=3, protocol="sockets", duration=0.5, size=20_000)
-    for overlap in OVERLAPS:
-        add("poison", overlap, ranks=3, overlap=overlap)
-        given = {"overlap": overlap, "averages": 5, "nap": 0.3}
-        found["lost", overlap] = Case(3, "lost_partners:break_connections", given)
-    for protocol in ("locked", "sockets"):
-        add("skip", protocol, ranks=3, protocol=protocol)
-        add("come_late", protocol, ranks=2, protocol=protocol, nap=NAP)
-    add("exclude", ranks=4, nap=0.05, averages=5)
-    for where in FAILING:
-        add("fail_in_thread", where, ranks=2, where=where)
+            add("conserve", ranks, way, ranks=ranks, in_memory=way, averages=num_averages(ranks, in_memory=way))
+        add("finish_early", way, ranks=4, in_memory=way, averages=200)
+        signs = folder / f"{way}"
+        signs.mkdir()
+        add("straggle", way, ranks=4, in_memory=way, folder=str(signs), nap=60, averages=100)
+        for dtype in DTYPES:
+            add("types", way, dtype, ranks=3, program="conserve", in_memory=way, averages=300, dtype=dtype)
+        add("long", way, ranks=2, program="conserve", in_memory=way, averages=5, size=1_000_000)
+        add("stamps", way, ranks=4, in_memory=way, averages=1000, size=20_000)
+        add("read_others", way, ranks=3, in_memory=way, duration=0.5, size=20_000)
+        add("poison", way, ranks=3, in_memory=way)
+        add("come_late", way, ranks=2, in_memory=way, nap=NAP)
+    found["lost",] = Case(3, "lost_partners:break_connections", {"averages": 5, "nap": 0.3})
+    add("skip", ranks=3)
+    add("take_over", ranks=2, folder=str(folder))
     for what in REFUSED:
         add("refuse", what, ranks=2, what=what)
     return found
 
 
-def is_served_asleep(mpi: Mpi, protocol: str, overlap: str) -> bool:
-    """Whether the vector of a rank that sleeps is reached."""
-    return mpi.reaches_sleepers or (protocol, overlap) != ("locked", "inline")
-
-
 @pytest.fixture(scope="module", params=IMPLEMENTATIONS, ids=str)
-def mpi(request: pytest.FixtureRequest) -> Mpi:
-    chosen: Mpi = request.param
-    return chosen
-
-
-@pytest.fixture(scope="module")
-def cases(mpi: Mpi, tmp_path_factory: pytest.TempPathFactory) -> Cases:
-    folder = tmp_path_factory.mktemp(f"averages-{mpi}")
-    return Cases(mpi, folder, cases_of(mpi, folder), seconds=600)
+def cases(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Cases:
+    folder = tmp_path_factory.mktemp(f"averages-{request.param}")
+    return Cases(request.param, folder, cases_of(folder), seconds=600)
 
 
 def check_counts(results: list[dict[str, Any]]) -> None:
@@ -98,25 +72,21 @@ def check_counts(results: list[dict[str, Any]]) -> None:
         assert result["last_version"] == each["begun"] + each["received"]
 
 
-@pytest.mark.parametrize("overlap", OVERLAPS)
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@in_each_way
 @pytest.mark.parametrize("ranks", AVERAGES)
-def test_the_sum_over_all_ranks_is_conserved_and_no_change_is_lost(
-    mpi: Mpi, cases: Cases, ranks: int, protocol: str, overlap: str
-) -> None:
-    results = cases.results("conserve", ranks, protocol, overlap)
+def test_the_sum_over_all_ranks_is_conserved_and_no_change_is_lost(cases: Cases, ranks: int, in_memory: bool) -> None:
+    results = cases.results("conserve", ranks, in_memory)
     for result in results:
         assert set(result["difference"]) == {0}
-        assert result["counts"]["begun"] >= num_averages(mpi, ranks, protocol)
+        assert result["counts"]["begun"] >= num_averages(ranks, in_memory=in_memory)
         assert result["counts"]["exchange_seconds"] > 0
-        assert (result["counts"]["wait_seconds"] > 0) == (protocol == "locked")
     check_counts(results)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_other_types_are_averaged_too(cases: Cases, protocol: str, dtype: str) -> None:
-    results = cases.results("types", protocol, dtype)
+@in_each_way
+def test_other_types_are_averaged_too(cases: Cases, in_memory: bool, dtype: str) -> None:
+    results = cases.results("types", in_memory, dtype)
     allowed = {"float64": 1e-6, "float32": 1e3, "int32": 0}[dtype]
     for result in results:
         assert max(map(abs, result["difference"])) <= allowed
@@ -125,32 +95,32 @@ def test_other_types_are_averaged_too(cases: Cases, protocol: str, dtype: str) -
     check_counts(results)
 
 
-def test_vectors_larger_than_the_buffers_of_the_network_are_averaged_too(cases: Cases) -> None:
-    results = cases.results("long")
+@in_each_way
+def test_vectors_larger_than_the_buffers_of_the_network_are_averaged_too(cases: Cases, in_memory: bool) -> None:
+    results = cases.results("long", in_memory)
     assert all(result["difference"] == [0] for result in results)
     check_counts(results)
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_half_changed_vector_is_never_seen_or_at_least_counted(cases: Cases, protocol: str) -> None:
-    for result in cases.results("stamps", protocol)[:2]:
+@in_each_way
+def test_a_half_changed_vector_is_never_seen(cases: Cases, in_memory: bool) -> None:
+    for result in cases.results("stamps", in_memory)[:2]:
         assert result["reads"] > 20
-        assert result["unnoticed"] == 0
-        if protocol != "additive":
-            assert result["torn"] == result["mixed_reads"] == 0
+        assert result["torn"] == 0
 
 
-def test_the_vector_of_another_rank_is_read_whole_without_its_help(cases: Cases) -> None:
-    reader, *others = cases.results("read_others")
+@in_each_way
+def test_the_vector_of_another_rank_is_read_whole_without_its_help(cases: Cases, in_memory: bool) -> None:
+    reader, *others = cases.results("read_others", in_memory)
     assert reader["grows"]
     assert reader["torn"] == 0
     for rank, other in enumerate(others, start=1):
         assert rank + 10 < reader["last"][str(rank)] <= other["own"]
 
 
-@pytest.mark.parametrize("overlap", OVERLAPS)
-def test_a_vector_that_is_not_finite_reaches_nobody(cases: Cases, overlap: str) -> None:
-    poisoned, *others = cases.results("poison", overlap)
+@in_each_way
+def test_a_vector_that_is_not_finite_reaches_nobody(cases: Cases, in_memory: bool) -> None:
+    poisoned, *others = cases.results("poison", in_memory)
     assert not poisoned["finite"]
     assert poisoned["begun"] == poisoned["received"] == 0
     assert poisoned["refused"] == 50
@@ -160,9 +130,8 @@ def test_a_vector_that_is_not_finite_reaches_nobody(cases: Cases, overlap: str) 
         assert other["begun"] + other["refused"] == 50
 
 
-@pytest.mark.parametrize("overlap", OVERLAPS)
-def test_averages_with_a_lost_partner_are_left_out_and_counted(cases: Cases, overlap: str) -> None:
-    *others, lost = cases.results("lost", overlap)
+def test_averages_with_a_lost_partner_are_left_out_and_counted(cases: Cases) -> None:
+    *others, lost = cases.results("lost")
     # The one that was under way, and those that came after.
     assert [(other["first"], other["then"]) for other in others] == [(1, 5)] * 2
     assert (lost["first"], lost["then"], lost["counts"]["begun"]) == (0, 5, 0)
@@ -172,62 +141,36 @@ def test_averages_with_a_lost_partner_are_left_out_and_counted(cases: Cases, ove
         assert other["counts"]["lost"] == 6
 
 
-@pytest.mark.parametrize("protocol", ["locked", "sockets"])
-def test_a_rank_that_comes_late_is_waited_for(cases: Cases, protocol: str) -> None:
-    early, late = cases.results("come_late", protocol)
-    assert early["total"] == late["total"] == 1.0
-    assert late["spans"] or protocol == "sockets"
-    # What ends a job that is stuck does not run while the other one is awaited.
-    for here, there in zip(early["came"], late["came"], strict=True):
-        assert there - here >= NAP
-        assert not [span for span in early["spans"] if span[0] < there < span[1]]
+@in_each_way
+def test_a_rank_that_comes_late_is_waited_for(cases: Cases, in_memory: bool) -> None:
+    assert cases.results("come_late", in_memory) == [1.0, 1.0]
 
 
-def test_one_vector_is_in_one_average_at_a_time(mpi: Mpi, cases: Cases) -> None:
-    results = cases.results("exclude")
-    held = sorted(each for rank in results for each in rank)
-    assert len(held) == 20
-    for rank in range(4):
-        own = [(start, end) for start, end, ranks in held if rank in ranks]
-        assert all(end <= start for (_, end), (start, _) in pairwise(own))
-    if mpi.reaches_sleepers:
-        # Pairs that have nobody in common do not wait for each other.
-        assert any(
-            start < end and not {*ranks} & {*others} for (_, end, ranks), (start, _, others) in combinations(held, 2)
-        )
+def test_a_holder_that_does_not_come_back_is_left_alone_and_a_dead_one_is_replaced(cases: Cases) -> None:
+    first, second = cases.results("take_over")
+    assert second["skipped"] == 1
+    # (0 + 1 + 1) / 2
+    assert first["found"] == second["found"] == [1.0] * 3
 
 
-@pytest.mark.parametrize("overlap", OVERLAPS)
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_rank_that_sleeps_keeps_nobody_waiting(mpi: Mpi, cases: Cases, protocol: str, overlap: str) -> None:
-    if not is_served_asleep(mpi, protocol, overlap):
-        pytest.skip(f"{mpi} gives locks of a rank only while that rank is inside MPI; a thread sees to that")
-    *others, straggler = cases.results("straggle", protocol, overlap)
+@in_each_way
+def test_a_rank_that_sleeps_keeps_nobody_waiting(cases: Cases, in_memory: bool) -> None:
+    *others, straggler = cases.results("straggle", in_memory)
     assert all(other["done"] < straggler["done"] for other in others)
     assert straggler["begun"] == 0
     assert straggler["received"] > 10
 
 
-@pytest.mark.parametrize("overlap", OVERLAPS)
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_who_is_done_early_continues_to_serve_the_others(cases: Cases, protocol: str, overlap: str) -> None:
-    early, *others = cases.results("finish_early", protocol, overlap)
+@in_each_way
+def test_who_is_done_early_continues_to_serve_the_others(cases: Cases, in_memory: bool) -> None:
+    early, *others = cases.results("finish_early", in_memory)
     assert early["received"] == sum(other["begun"] for other in others) == 600
 
 
-@pytest.mark.parametrize("where", FAILING)
-def test_an_error_in_the_thread_is_raised_by_the_next_call(cases: Cases, where: str) -> None:
-    results = cases.results("fail_in_thread", where)
-    assert [result["words"] for result in results] == ["no average with 1", "no average with 0"]
-    assert all(result["begun"] == (where != "close") for result in results)
-
-
-@pytest.mark.parametrize("protocol", ["locked", "sockets"])
-def test_an_average_is_skipped_while_the_one_before_is_under_way(cases: Cases, protocol: str) -> None:
-    for counts in cases.results("skip", protocol):
-        assert counts["skipped"] == 2
-        assert counts["begun"] == counts["received"] == 2
-        assert counts["exchange_seconds"] > (0 if protocol == "sockets" else 0.6)
+def test_an_average_is_skipped_while_the_one_before_is_under_way(cases: Cases) -> None:
+    counts, *others = cases.results("skip")
+    assert (counts["begun"], counts["skipped"]) == (2, 2)
+    assert [other["received"] for other in others] == [1, 1]
 
 
 @pytest.mark.parametrize("what", REFUSED)

@@ -37,8 +37,7 @@ def test_an_average_between_hosts_takes_one_round_trip_and_hides_behind_the_comp
         )
     assert round_trip > 2 * DELAY
     for result in results:
-        assert result["protocol"] == "sockets"
-        waited, beside = result["inline"], result["thread"]
+        waited, beside = result["waited"], result["beside"]
         # The measured round trip may be longer than later ones, as on a busy machine.
         assert 2 * DELAY < waited["median"] < 1.9 * round_trip
         assert waited["hidden_seconds"] == 0
@@ -64,7 +63,6 @@ def test_a_commit_between_hosts_waits_for_two_round_trips(tmp_path: Path) -> Non
             commits=20,
         )
     for result in results:
-        assert result["protocol"] == "sockets"
         assert 1.8 * round_trip < result["median"] < 2.9 * round_trip
         assert result["final"] == [20.0]
         # 50 numbers there and back, and in the end back.

@@ -16,25 +16,25 @@ from training.transports.transport import Transport
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 
 
-CONSERVED = [(4, 1, "inline", "locked"), (3, 7, "thread", "sockets")]
+CONSERVED = [(4, 1, False, True), (3, 7, True, False)]
 ORDER = {"commits": 100, "size": 10, "shards": 3}
 CASES: dict[Hashable, Case] = {
     **{
         ("conserve", ranks): Case(
             ranks,
             "centres:conserve",
-            {"protocol": protocol, "overlap": overlap, "commits": 150, "size": 101, "shards": shards},
+            {"in_memory": in_memory, "background": background, "commits": 150, "size": 101, "shards": shards},
         )
-        for ranks, shards, overlap, protocol in CONSERVED
+        for ranks, shards, background, in_memory in CONSERVED
     },
     ("order",): Case(4, "centres:order", ORDER),
     **{
-        ("occupied", protocol): Case(2, "centres:occupied", {"protocol": protocol, "nap": 0.3})
-        for protocol in ("locked", "sockets")
+        ("occupied", in_memory): Case(2, "centres:occupied", {"in_memory": in_memory, "nap": 0.3})
+        for in_memory in (True, False)
     },
     **{
-        ("sums", overlap): Case(3, "centres:sums", {"overlap": overlap, "size": 50_001})
-        for overlap in ("thread", "inline")
+        ("sums", background): Case(3, "centres:sums", {"background": background, "size": 50_001})
+        for background in (True, False)
     },
 }
 
@@ -90,9 +90,9 @@ def test_rules_that_do_not_commute_have_one_order_which_the_clocks_give(cases: C
     assert [result["turns"] for result in results] == [simulated_turns(ranks)] * ranks
 
 
-@pytest.mark.parametrize("protocol", ["locked", "sockets"])
-def test_an_occupied_shard_is_not_waited_for_and_what_is_not_finite_is_refused(cases: Cases, protocol: str) -> None:
-    results = cases.results("occupied", protocol)
+@pytest.mark.parametrize("in_memory", [True, False], ids=["memory", "sockets"])
+def test_an_occupied_shard_is_not_waited_for_and_what_is_not_finite_is_refused(cases: Cases, in_memory: bool) -> None:
+    results = cases.results("occupied", in_memory)
     # The commit of rank 0 is in the thread while the rank sleeps.
     assert results[0]["counts"]["hidden_seconds"] > 0.1
     assert results[1]["tried"][:3] == [False, True, False]
@@ -104,10 +104,10 @@ def test_an_occupied_shard_is_not_waited_for_and_what_is_not_finite_is_refused(c
         assert result["counts"]["refused"] == 2
 
 
-@pytest.mark.parametrize("overlap", ["thread", "inline"])
-def test_sums_beside_the_computation_are_right_and_need_no_call_of_the_worker(cases: Cases, overlap: str) -> None:
-    for result in cases.results("sums", overlap):
+@pytest.mark.parametrize("background", [True, False])
+def test_sums_beside_the_computation_are_right_and_need_no_call_of_the_worker(cases: Cases, background: bool) -> None:
+    for result in cases.results("sums", background):
         assert result["first"] == [6.0]
         assert result["second"] == [30.0] * 3
         assert result["between"] == [3.0] * 2
-        assert result["ended_beside"] == (overlap == "thread")
+        assert result["ended_beside"] == background

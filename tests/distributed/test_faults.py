@@ -10,7 +10,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +18,6 @@ import numpy as np
 import psutil
 import pytest
 from feature_datasets import write_dataset
-from rank_programs import GIVEN_UP
 from ranks import processes_of, wait_until
 from training_runs import flat_weights, make_spec, records, summary
 
@@ -39,8 +38,6 @@ SUMS = {f"mpca {key}": {"algorithm": "mpca", key: value} for key, value in (("ov
 KILLED: dict[str, dict[str, Any]] = {
     name: {"algorithm": name} for name in ("ar-sgd", "d-psgd", "ad-psgd", "swarm-sgd", "agn", "mpca")
 } | {"easgd together": TOGETHER, **SUMS}
-SHRUNK: dict[str, dict[str, Any]] = {name: {"algorithm": name} for name in ("ar-sgd", "local-sgd", "d-psgd")}
-SHRUNK |= {"easgd together": TOGETHER}
 
 
 @pytest.fixture(scope="module")
@@ -166,33 +163,6 @@ def test_a_killed_rank_costs_only_the_run_it_was_in(killed: Killed) -> None:
     numbers = list(range(len(KILLED)))
     assert killed.left == [numbers, *(numbers[number:] for number in numbers)]
     assert len(killed.losses) == len(KILLED)
-
-
-@pytest.mark.parametrize("algorithm", SHRUNK)
-def test_survivors_continue_without_the_killed_rank(dataset: FeatureDataset, tmp_path: Path, algorithm: str) -> None:
-    for attempt in range(3):
-        run = make_spec(
-            dataset,
-            tmp_path / f"{attempt}",
-            workers=4,
-            on_rank_loss="shrink",
-            stall_seconds=60,
-            **SLOW,
-            **SHRUNK[algorithm],
-        )
-        again: list[str] = []
-        with signal_to_a_rank(run, signal.SIGKILL), suppress(StalledError):
-            launch(run, on_progress=lambda _: None, on_loss=again.append)
-        if GIVEN_UP not in "".join([(run.out_dir / "ranks.log").read_text(), *again]):
-            break
-    assert not again, f"all started again: {again}"
-    told = summary(run.out_dir)
-    assert told["workers"] == 3
-    history = records(run.out_dir)
-    assert len(history) == 3
-    assert {record["workers"] for record in history[0]} == {3, 4}
-    assert [record["epoch"] for record in history[0]] == list(range(EPOCHS))
-    assert told["best_val_loss"] < 0.7 * history[0][0]["val_loss"]
 
 
 def test_a_rank_that_is_lost_again_and_again_ends_the_run(dataset: FeatureDataset, tmp_path: Path) -> None:

@@ -35,8 +35,8 @@ def specs(dataset: FeatureDataset, folder: Path, *chosen: dict[str, Any]) -> lis
 def test_runs_do_what_they_do_alone_whatever_ran_before(dataset: FeatureDataset, tmp_path: Path) -> None:
     chosen = {"algorithm": "ar-sgd", "seed": 3}
     others: list[dict[str, Any]] = [
-        {"algorithm": "ad-psgd", "overlap": "thread"},
-        {"algorithm": "swarm-sgd", "exchange": "additive", "slowmo": {"tau": 4, "exact_average": True}},
+        {"algorithm": "ad-psgd"},
+        {"algorithm": "swarm-sgd", "slowmo": {"tau": 4, "exact_average": True}},
         {"algorithm": "d-psgd", "seed": 2},
     ]
     runs = specs(dataset, tmp_path / "many", *others, chosen)

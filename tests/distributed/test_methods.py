@@ -46,15 +46,12 @@ SERVERS: list[dict[str, Any]] = [
     {"algorithm": "sharded", "overlap": "thread", "bound": 4, "drop_rate": 0.5},
 ]
 GOSSIP: list[dict[str, Any]] = [
-    {"algorithm": "ad-psgd", "overlap": "inline"},
-    {"algorithm": "ad-psgd", "overlap": "thread"},
-    {"algorithm": "ad-psgd", "exchange": "sockets"},
-    {"algorithm": "ad-psgd", "exchange": "additive", "slowmo": GOSSIP_SLOWMO},
-    {"algorithm": "ad-psgd", "overlap": "thread", "slowmo": {**GOSSIP_SLOWMO, "exact_average": True}},
+    {"algorithm": "ad-psgd"},
+    {"algorithm": "ad-psgd", "slowmo": GOSSIP_SLOWMO},
+    {"algorithm": "ad-psgd", "slowmo": {**GOSSIP_SLOWMO, "exact_average": True}},
     {"algorithm": "swarm-sgd"},
-    {"algorithm": "swarm-sgd", "exchange": "sockets"},
     {"algorithm": "swarm-sgd", "local_steps_law": "geometric", "topology": "ring", "slowmo": GOSSIP_SLOWMO},
-    {"algorithm": "swarm-sgd", "exchange": "additive", "slowmo": {**GOSSIP_SLOWMO, "exact_average": True}},
+    {"algorithm": "swarm-sgd", "slowmo": {**GOSSIP_SLOWMO, "exact_average": True}},
 ]
 #: Done twice. That a run by itself does the same: `test_many_runs.py`.
 TWICE: dict[str, Any] = {"workers": 3, "algorithm": "d-psgd", "slowmo": SLOWMO}

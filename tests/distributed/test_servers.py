@@ -35,8 +35,7 @@ LOOSE: dict[str, dict[str, Any]] = {
     # All wait for each outer step, which changes nothing without momentum.
     "slowmo": SERVERS["downpour"] | {"slowmo": {"tau": 4, "beta": 0.0, "exact_average": True}},
 }
-PROTOCOLS = ("locked", "sockets")
-ON_SOCKETS = ("agn", "sharded sparse", *PAIRS)
+ON_SOCKETS = ("agn", "sharded sparse", "swarm-sgd")
 
 
 def way(name: str) -> dict[str, Any]:
@@ -59,18 +58,18 @@ def simulated(section: dict[str, Any], **how: Any) -> list[dict[str, Any]]:
     return [found[rank] for rank in range(RANKS)]
 
 
-def names_of(protocol: str) -> list[str]:
-    """The methods with a fixed order that ranks take with a protocol."""
-    return [name for name in FIXED if protocol == "locked" or name in ON_SOCKETS]
+def names_of(*, in_memory: bool) -> list[str]:
+    """The methods with a fixed order that ranks take in memory or through sockets."""
+    return [name for name in FIXED if in_memory or name in ON_SOCKETS]
 
 
-def case_of(protocol: str) -> Case:
+def case_of(*, in_memory: bool) -> Case:
     """All methods on ranks."""
-    names, loose = names_of(protocol), {"in_turn": False, "curvature": 0.0, "steps": 200}
+    names, loose = names_of(in_memory=in_memory), {"in_turn": False, "curvature": 0.0, "steps": 200}
     arguments = {
         "sections": [nested(each) for each in [*(FIXED[name] for name in names), *LOOSE.values()]],
         "ways": [way(name) for name in names] + [loose] * len(LOOSE),
-        "protocol": protocol,
+        "in_memory": in_memory,
     }
     return Case(RANKS, "servers:train_all", arguments)
 
@@ -78,14 +77,14 @@ def case_of(protocol: str) -> Case:
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> Cases:
     return Cases(
-        open_mpi(), tmp_path_factory.mktemp("ranks"), {(each,): case_of(each) for each in ("locked", "sockets")}
+        open_mpi(), tmp_path_factory.mktemp("ranks"), {(each,): case_of(in_memory=each) for each in (True, False)}
     )
 
 
-@pytest.fixture(params=PROTOCOLS)
+@pytest.fixture(params=[True, False], ids=["memory", "sockets"])
 def ranks(request: pytest.FixtureRequest, cases: Cases) -> dict[str, list[dict[str, Any]]]:
     """What the ranks found of each method; those without a fixed order are called loose."""
-    names = [*names_of(request.param), *(f"loose {name}" for name in LOOSE)]
+    names = [*names_of(in_memory=request.param), *(f"loose {name}" for name in LOOSE)]
     found = cases.results(request.param)
     return {name: list(each) for name, each in zip(names, zip(*found, strict=True), strict=True)}
 

@@ -59,15 +59,13 @@ def test_a_synchronous_method_does_on_ranks_what_it_does_in_the_simulator(tmp_pa
 
 def test_workers_that_do_not_wait_publish_their_buffers(tmp_path: Path) -> None:
     chosen: dict[str, Any] = {"workers": 2, "epochs": 10, "batch_size": 10, "learning_rate": 0.02}
-    exchanges = ("locked", "sockets")
-    states = on_ranks(tmp_path, *(chosen | {"algorithm": {"name": "ad-psgd", "exchange": each}} for each in exchanges))
-    for number, (exchange, state) in enumerate(zip(exchanges, states, strict=True)):
-        history = records(tmp_path / str(number))[0]
-        # The last one may be of an epoch in which the other worker was far behind.
-        assert max(record["val_accuracy"] for record in history) > 0.6, exchange
-        # The mean of two workers, which take about half of the steps each.
-        assert 0 < state["3.num_batches_tracked"] <= 10 * sum(ROWS["train"]) / 10, exchange
-        assert state["3.running_var"].min() > 0, exchange
+    (state,) = on_ranks(tmp_path, chosen | {"algorithm": "ad-psgd"})
+    history = records(tmp_path / "0")[0]
+    # The last one may be of an epoch in which the other worker was far behind.
+    assert max(record["val_accuracy"] for record in history) > 0.6
+    # The mean of two workers, which take about half of the steps each.
+    assert 0 < state["3.num_batches_tracked"] <= 10 * sum(ROWS["train"]) / 10
+    assert state["3.running_var"].min() > 0
 
 
 # AD-PSGD depends on which rank is ahead: 12 runs give 0.958 to 0.986, and one on a loaded machine gave 0.9499.

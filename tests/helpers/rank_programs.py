@@ -18,9 +18,6 @@ PROGRAMS = Path(__file__).resolve().parents[1] / "distributed" / "programs"
 #: The Python of an environment with `pip install mpich mpi4py numpy`; Open MPI and MPICH cannot live in one.
 MPICH_VARIABLE = "HEP_MPICH_PYTHON"
 
-#: What Open MPI says when, after the loss of one rank, it ends another for a message that was given up; the rest may
-#: then wait forever. See `training.transports.ulfm`. It cannot be fixed here; that all else is well can be seen.
-GIVEN_UP = "Send error after request freed"
 #: What mpirun says when a host did not start its daemon in time, which a busy machine does now and then: no rank has
 #: begun, and the program is started once more.
 _NOT_BEGUN = "A daemon failed to report back after being spawned"

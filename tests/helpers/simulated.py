@@ -47,12 +47,11 @@ METHODS: dict[str, dict[str, Any]] = {
     "qg-dsgdm": {"algorithm": "qg-dsgdm"},
     "choco-sgd": {"algorithm": "choco-sgd", "fraction": 0.3},
     "choco-sgd sign in turn": {"algorithm": "choco-sgd", "compression": "sign", "topology": "base-3"},
-    "ad-psgd": {"algorithm": "ad-psgd", "overlap": "inline"},
-    "ad-psgd beside": {"algorithm": "ad-psgd", "overlap": "thread"},
+    "ad-psgd": {"algorithm": "ad-psgd"},
     "swarm-sgd": {"algorithm": "swarm-sgd"},
     "swarm-sgd geometric": {"algorithm": "swarm-sgd", "local_steps_law": "geometric"},
-    "ad-psgd additive": {"algorithm": "ad-psgd", "overlap": "thread", "exchange": "additive"},
-    "swarm-sgd additive": {"algorithm": "swarm-sgd", "exchange": "additive"},
+    "ad-psgd on a host": {"algorithm": "ad-psgd", "exchange": "memory"},
+    "swarm-sgd on a host": {"algorithm": "swarm-sgd", "exchange": "memory"},
     "mpca": {"algorithm": "mpca", "alpha": 0.4, "alpha_free": 1, "alpha_ramp": 2, "beta_ramp": 2, "gamma_ramp": 2},
 }
 #: Those of them that gossip.
@@ -104,7 +103,8 @@ def toy_network(dtype: torch.dtype = torch.float64) -> nn.Module:
 
 
 def settings(**chosen: Any) -> TrainSettings:
-    """Short runs in double precision; keys of the method may stand beside it."""
+    """Short runs in double precision; keys of the method may stand beside it, as may `exchange`, which is none."""
+    chosen.pop("exchange", None)
     defaults = {"workers": 4, "epochs": 2, "batch_size": 10, "learning_rate": 0.05, "precision": "float64"}
     if chosen.get("algorithm") in ("qg-dsgdm", "eamsgd"):
         # They have a momentum of their own.
@@ -123,6 +123,8 @@ def run(
 ) -> Simulated:
     """A simulated run over the toy data; what `simulate` takes beside the settings goes there."""
     passed_on: dict[str, Any] = {name: chosen.pop(name) for name in ("files", "resume") if name in chosen}
+    if chosen.pop("exchange", "") == "memory":
+        cluster = cluster.model_copy(update={"workers_per_host": 100})
     train, how = toy_rows(320) if train is None else train, settings(**chosen)
     if how.skew is not None:
         passed_on["owners"] = Owners(
@@ -324,16 +326,11 @@ class LinearGradients:
             initial: (workers, parameters), where workers start from different points.
             before_step: Called with rank, step and algorithm.
             results: (workers, parameters) gets the models that the method returns.
-            chosen: Settings of the training.
+            chosen: Settings of the training; `exchange`: whether pairs average in `memory` or through `sockets`.
         """
-        clock = VirtualClock()
+        clock, protocol = VirtualClock(), chosen.pop("exchange", "memory")
         train = settings(**({"workers": self.workers, "learning_rate": 0.1} | chosen))
-        network = SimNetwork(
-            clock,
-            cluster,
-            self.workers,
-            protocol="additive" if train.algorithm.sharing.protocol == "additive" else "locked",
-        )
+        network = SimNetwork(clock, cluster, self.workers, protocol=protocol)
         found = np.empty((self.steps, self.workers, len(self.initial)))
 
         async def work(rank: int) -> None:

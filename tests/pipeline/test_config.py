@@ -320,17 +320,17 @@ def test_a_wrong_choice_names_the_nearest(tmp_path: Path, override: str, near: s
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["train.exchange=additive"], "unknown key 'train.exchange'. 'train.algorithm.exchange' is a key of ad-psgd, "),
+        (["train.topology=ring"], "unknown key 'train.topology'. 'train.algorithm.topology' is a key of ad-psgd, "),
         (["train.algorithm.local_steps=4"], "'train.algorithm.local_steps'. ar-sgd has no such key, only agn, "),
         (
-            ["train.algorithm={name: ad-psgd, overlap: inline}", "train.algorithm.name=swarm-sgd"],
-            "unknown key 'train.algorithm.overlap'. swarm-sgd has no such key, only ad-psgd, ",
+            ["train.algorithm={name: mpca, overlap: inline}", "train.algorithm.name=swarm-sgd"],
+            "unknown key 'train.algorithm.overlap'. swarm-sgd has no such key, only mpca",
         ),
         (["train.algorithm={name: local-sgd, local_step: 4}"], "Did you mean 'local_steps'?"),
-        (["train.algorithm={exchange: additive}"], "'train.algorithm.name' is missing."),
+        (["train.algorithm={topology: ring}"], "'train.algorithm.name' is missing."),
         (
             ["train_by_network={particles: {overlap: inline}}"],
-            "no key 'overlap'. 'algorithm.overlap' is a key of ad-ps",
+            "no key 'overlap'. 'algorithm.overlap' is a key of mpca",
         ),
     ],
 )

@@ -48,7 +48,6 @@ def test_keys_without_effect_are_refused(chosen: dict[str, Any], key: str, besid
 @pytest.mark.parametrize(
     ("name", "chosen", "key", "beside"),
     [
-        ("ad-psgd", {"exchange": "locked", "network": "ib0"}, "network", {"exchange": "sockets"}),
         ("swarm-sgd", {"local_steps": 1, "local_steps_law": "geometric"}, "local_steps_law", {"local_steps": 2}),
         ("choco-sgd", {"compression": "sign", "fraction": 0.3}, "fraction", {"compression": "top-k"}),
         ("downpour", {"zealous": True}, "zealous", {"local_steps": 2}),

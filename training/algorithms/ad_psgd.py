@@ -6,30 +6,21 @@ from typing import Literal
 
 from typing_extensions import override
 
-from training.algorithms.base import ComputeGradient, Worker
+from training.algorithms.base import ComputeGradient
 from training.algorithms.gossip import GossipAlgorithm, GossipSettings
-from training.algorithms.method import Sharing, Traits, algorithm
+from training.algorithms.method import Traits, algorithm
 
 
 class AdPsgdSettings(GossipSettings):
     """Average parameters with a random neighbour at every step, without waiting for it."""
 
     name: Literal["ad-psgd"]
-    overlap: Literal["auto", "thread", "inline"] = "auto"
-    """When workers average: in a thread during the gradient, or `inline`, just before it. The gradient is that of an
-    earlier snapshot in both cases. `auto`: in a thread, unless all workers are on one machine whose cores they need for
-    their gradients."""
-
-    @property
-    @override
-    def sharing(self) -> Sharing:
-        return super().sharing._replace(overlap=self.overlap)
 
 
 @algorithm(
     "ad-psgd",
     AdPsgdSettings,
-    Traits(title="AD-PSGD", synchronous=False, equal_steps=False, pairs=True, can_shrink=False),
+    Traits(title="AD-PSGD", synchronous=False, equal_steps=False, pairs=True),
 )
 class AdPsgd(GossipAlgorithm):
     """x_i <- average - gamma * g_i(snapshot): wait-free, with one average begun at every step.
@@ -38,13 +29,9 @@ class AdPsgd(GossipAlgorithm):
     change at the snapshot is added to the shared vector as a difference, so that concurrent averages are kept. Their
     number is the staleness of the step.
 
-    An average runs beside the gradient, or before it (`overlap`). Both are mathematically the same, since
-    the gradient is taken at an earlier snapshot.
+    An average with a worker of another host runs during the gradient, one on the same host before it. Both are
+    mathematically the same, since the gradient is taken at an earlier snapshot.
     """
-
-    def __init__(self, settings: AdPsgdSettings, worker: Worker) -> None:
-        super().__init__(settings, worker)
-        self._overlap = settings.overlap != "inline"
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
@@ -52,10 +39,7 @@ class AdPsgd(GossipAlgorithm):
         self.model.write(self._snapshot)
         partner = self.partners.next()
         if partner is not None:
-            if self._overlap:
-                self.shared.begin_average_with(partner)
-            else:
-                await self.shared.average_with(partner)
+            await self.shared.begin_average_with(partner)
         if not await self.has_gradient(compute_gradient, num_samples):
             return
         self.optimizer.step()

@@ -41,7 +41,7 @@ class EasgdSettings(ElasticSettings):
     def traits(self) -> Traits:
         if not self.synchronous:
             return super().traits
-        return replace(super().traits, synchronous=True, equal_steps=True, can_shrink=True)
+        return replace(super().traits, synchronous=True, equal_steps=True)
 
 
 @algorithm("easgd", EasgdSettings, server_traits("EASGD"))

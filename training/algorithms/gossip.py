@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from typing_extensions import override
@@ -12,7 +12,7 @@ from typing_extensions import override
 from training.algorithms.base import Algorithm, Counters, Worker
 from training.algorithms.method import MethodSettings, Sharing
 from training.algorithms.partners import RandomPartners
-from training.effects import Mechanism, Needs, between_workers
+from training.effects import Mechanism, between_workers
 from training.topology import TopologyName, shared_topology
 from training.transports.basics import Vector, is_finite
 from training.transports.transport import SharedVector
@@ -22,23 +22,16 @@ class GossipSettings(MethodSettings):
     """Settings of a method of random pairs."""
 
     SPEED_ONLY: ClassVar[frozenset[str]] = frozenset({"network"})
-    NEEDS: ClassVar[tuple[Needs, ...]] = (
-        Needs("network", "exchange: sockets, or auto", lambda chosen: chosen.exchange in ("sockets", "auto")),
-    )
 
     topology: TopologyName = TopologyName.COMPLETE
     """Communication graph."""
-    exchange: Literal["auto", "locked", "additive", "sockets"] = "auto"
-    """How pairs average: in shared memory under locks, or by adding differences without locks (reads may then mix old
-    and new), or through TCP `sockets`; `auto`: `locked` if all workers share memory, else `sockets`."""
     network: str | None = None
-    """Network of `exchange: sockets`, as `10.0.0.0/24` or an interface such as `ib0`; null: the first that connects
-    all workers."""
+    """Network between hosts, as `10.0.0.0/24` or an interface such as `ib0`; null: the first that connects all."""
 
     @property
     @override
     def sharing(self) -> Sharing:
-        return Sharing(self.exchange, network=self.network)
+        return Sharing(network=self.network)
 
     @property
     @override
@@ -117,7 +110,6 @@ class GossipAlgorithm(Algorithm):
             "averages_skipped": counts.skipped,
             "averages_refused": counts.refused,
             "averages_lost": counts.lost,
-            "mixed_reads": counts.mixed_reads,
             "exchange_seconds": counts.exchange_seconds,
             "hidden_seconds": counts.hidden_seconds,
             "staleness": self.staleness.copy(),

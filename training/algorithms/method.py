@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar, get_args
 
 from training.effects import Mechanism, SettingsSection
 from training.topology import TopologyName
@@ -42,8 +42,6 @@ class Traits:
     """Whether it is for steps of SGD only."""
     joint_model: bool = False
     """Whether a driver can keep the joint model; the settings are then `JointModelSettings`."""
-    can_shrink: bool = True
-    """Whether the survivors can continue after the loss of a rank."""
 
     @property
     def needed(self) -> dict[str, str | int]:
@@ -64,8 +62,8 @@ class Traits:
 class Sharing(NamedTuple):
     """How the transport connects the vectors that workers share."""
 
-    protocol: Literal["auto", "locked", "additive", "sockets"] = "auto"
-    overlap: Literal["auto", "thread", "inline"] = "inline"
+    background: bool = False
+    """Whether a thread talks to other workers during the computation."""
     network: str | None = None
 
 

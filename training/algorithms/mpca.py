@@ -30,7 +30,7 @@ class MpcaSettings(JointModelSettings):
     @property
     @override
     def sharing(self) -> Sharing:
-        return Sharing(overlap=self.overlap)
+        return Sharing(background=self.overlap == "thread")
 
     @property
     def is_fixed(self) -> bool:
@@ -60,7 +60,7 @@ class MpcaSettings(JointModelSettings):
 @algorithm(
     "mpca",
     MpcaSettings,
-    Traits(title="MPCA SGD", synchronous=False, equal_steps=False, can_shrink=False, joint_model=True),
+    Traits(title="MPCA SGD", synchronous=False, equal_steps=False, joint_model=True),
 )
 class Mpca(Algorithm):
     """x_i <- x_i - alpha (x_i - x~*), then the optimiser's step; meanwhile x~ <- (1 - beta) x~ + beta mean_tau(x_i).

@@ -25,7 +25,7 @@ from training.transports.shards import Shard
 
 def server_traits(title: str) -> Traits:
     """The traits of a method with a server: a worker waits for nobody but at the lock of a shard."""
-    return Traits(title=title, synchronous=False, equal_steps=False, server=True, can_shrink=False)
+    return Traits(title=title, synchronous=False, equal_steps=False, server=True)
 
 
 class ServerSettings(MethodSettings):

@@ -47,7 +47,7 @@ class ShardedSettings(ServerSettings):
     @property
     @override
     def sharing(self) -> Sharing:
-        return Sharing(overlap=self.overlap, network=self.network)
+        return Sharing(background=self.overlap == "thread", network=self.network)
 
     @property
     @override

@@ -56,7 +56,7 @@ def draw_local_steps(mean: int, rng: np.random.Generator | None) -> int:
 @algorithm(
     "swarm-sgd",
     SwarmSgdSettings,
-    Traits(title="SwarmSGD", synchronous=False, equal_steps=False, pairs=True, can_shrink=False),
+    Traits(title="SwarmSGD", synchronous=False, equal_steps=False, pairs=True),
 )
 class SwarmSgd(GossipAlgorithm):
     """x_i <- x_i - gamma * g_i, H times, then x_i, x_j <- (x_i + x_j) / 2 with a random neighbour j.

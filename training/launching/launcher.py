@@ -107,8 +107,8 @@ def launch_all(
     """
     settings = specs[0].train
     ways = {(spec.train.workers, spec.train.launcher, *spec.train.launcher_args) for spec in specs}
-    if len(ways) > 1 or settings.on_rank_loss == "shrink":
-        raise AssertionError(f"these runs cannot share their ranks: {ways}, on_rank_loss {settings.on_rank_loss}")
+    if len(ways) > 1:
+        raise AssertionError(f"these runs cannot share their ranks: {ways}")
     for spec in specs:
         refuse_impossible(spec)
         spec.save(spec.out_dir / "run.json")
@@ -199,10 +199,8 @@ def _attempt(job: Job, files: LaunchFiles, on_progress: Tell) -> bool:
     status, late = job.run(job, files, log_path, on_progress)
     if status and not files.has_started and _FILES_OF_ANOTHER in log_path.read_text(errors="replace"):
         status, late = job.run(job, files, log_path, on_progress)
-    # If survivors have finished without the lost rank, mpirun's exit status only reports the loss. After the loss of a
-    # host, this status is 0.
-    is_done = all(summary.exists() for summary in job.summaries)
-    if is_done and (status == 0 or job.settings.on_rank_loss == "shrink"):
+    # After the loss of a host, mpirun's exit status is 0.
+    if status == 0 and all(summary.exists() for summary in job.summaries):
         return True
     _raise_what_failed(job.settings, files, log_path, status, late)
     ended = f"{job.settings.launcher} itself {_how_it_ended(status)}, and the ranks with it"
@@ -276,7 +274,6 @@ def rank_command(settings: TrainSettings, spec_path: Path, where: Sequence[str] 
         "--bind-to",
         "none",
         *as_root,
-        *(["--with-ft", "ulfm"] if settings.on_rank_loss == "shrink" else []),
         *(word for name in VARIABLES for word in ("-x", name)),
         "-x",
         "PYTHONPATH",

@@ -35,12 +35,12 @@ def probe_mpi(settings: TrainSettings, hosts: Hosts = no_hosts) -> str:
         A sentence about them.
 
     Raises:
-        LaunchError: The ranks do not start, or a part of MPI does not work.
+        LaunchError: The ranks do not start or fail.
     """
     measured = measure_messages(settings, (_NBYTES,), hosts)
     names = {ALL_REDUCE: "all-reduce", COMMIT: "commit to a centre"}
     times = ", ".join(
-        f"{names.get(each.operation, f'pairwise average ({each.operation})')} {each.seconds * 1e6:,.0f} us"
+        f"{names.get(each.operation, f'pairwise average ({each.operation})')} {each.seconds * 1e6:,.1f} us"
         for each in measured
     )
     return f"{settings.workers} ranks start; messages of {_NBYTES:,} bytes take: {times}"
@@ -57,8 +57,7 @@ def measure_messages(settings: TrainSettings, sizes: Sequence[int], hosts: Hosts
     Raises:
         LaunchError: The ranks do not start or fail.
     """
-    sharing = settings.algorithm.sharing
-    module = ("training.simulation.probe", sharing.protocol, sharing.network or "", *map(str, sizes))
+    module = ("training.simulation.probe", settings.algorithm.sharing.network or "", *map(str, sizes))
     try:
         with hosts(settings.workers) as where:
             command = rank_command(settings, Path(), where)

@@ -25,7 +25,6 @@ from training.loop.watchdog import Watchdog
 from training.transports.basics import run_now
 from training.transports.loading import load_mpi
 from training.transports.mpi import MpiTransport
-from training.transports.ulfm import is_rank_loss, leave, survivors
 
 _SECONDS_BETWEEN_LOOKS: Final = 2.0
 
@@ -51,14 +50,14 @@ def main(argv: list[str]) -> int:
             files.clear_stalls()
             files.say_started()
         run_now(transport.barrier())
-        _train_with_survivors(first, transport, files, watchdog)
+        _train(first, transport, watchdog)
         for run in others:
             transport.close()
             transport = MpiTransport(**run.spec.train.algorithm.sharing._asdict())
-            _train_with_survivors(run, transport, files, watchdog)
+            _train(run, transport, watchdog)
         transport.close()
     except BaseException as error:  # noqa: BLE001 - after any error, the other ranks must not wait forever
-        if not is_rank_loss(error):
+        if not _is_rank_loss(error):
             # The launcher knows of a lost rank anyway, and the loss is no error of this rank.
             try:
                 files.report_error(world.rank, error)
@@ -96,35 +95,20 @@ def _specs(path: Path) -> list[_Run]:
     return [_Run(RunSpec.load(Path(run["spec"])), run["number"]) for run in content["runs"]]
 
 
-def _train_with_survivors(run: _Run, transport: MpiTransport, files: LaunchFiles, watchdog: Watchdog) -> None:
-    """Train; if a rank is lost and the run may shrink, continue with the survivors from the last checkpoint."""
-    spec = run.spec
-    may_shrink = spec.train.on_rank_loss == "shrink"
-    has_lost = False
+def _train(run: _Run, transport: MpiTransport, watchdog: Watchdog) -> None:
+    """Train; rank 0 prints the progress."""
 
     def tell(progress: Progress) -> None:
         sys.stdout.write(json.dumps({"run": run.number, **progress._asdict()}) + "\n")
         sys.stdout.flush()
 
-    while True:
-        try:
-            train(spec, transport, on_progress=None if transport.rank else tell, watchdog=watchdog)
-        except Exception as error:
-            if not (may_shrink and is_rank_loss(error)):
-                raise
-            transport = survivors(transport)
-            has_lost, watchdog.rank = True, transport.rank
-            lost = spec.train.workers - transport.world_size
-            spec = spec._replace(train=spec.train.model_copy(update={"workers": transport.world_size}))
-            if transport.rank == 0:
-                files.note_loss(
-                    f"{lost} rank(s) lost; {transport.world_size} continued"
-                    " from the last checkpoint, or from the beginning if there was none"
-                )
-        else:
-            if has_lost:
-                leave(transport)
-            return
+    train(run.spec, transport, on_progress=None if transport.rank else tell, watchdog=watchdog)
+
+
+def _is_rank_loss(error: BaseException) -> bool:
+    """Whether the error means that another rank was lost."""
+    mpi = load_mpi()
+    return isinstance(error, mpi.Exception) and error.Get_error_class() == mpi.ERR_PROC_FAILED
 
 
 def check_world_size(started: int, configured: int) -> None:

@@ -266,10 +266,9 @@ class _MeteredVector(SharedVector):
         self._meter.bytes += 2 * self._nbytes
         return self._meter.timed(f"averaging with rank {partner}", self._shared.average_with(partner), self._shared)
 
-    def begin_average_with(self, partner: int) -> bool:
-        is_begun = self._meter.begun(
-            f"averaging with rank {partner}", lambda: self._shared.begin_average_with(partner), self._shared
-        )
+    async def begin_average_with(self, partner: int) -> bool:
+        begun = self._shared.begin_average_with(partner)
+        is_begun = await self._meter.timed(f"averaging with rank {partner}", begun, self._shared)
         self._meter.bytes += 2 * self._nbytes * is_begun
         return is_begun
 

@@ -78,9 +78,9 @@ class ClusterSettings(BaseModel):
             self.ring_above_bytes,
         )
 
-    def protocol(self, chosen: str, world_size: int) -> str:
-        """The protocol of pairwise averages; `auto` is `locked` on one host, else `sockets`, as under MPI."""
-        return chosen if chosen != "auto" else "locked" if world_size <= self.workers_per_host else "sockets"
+    def protocol(self, world_size: int) -> str:
+        """The protocol of pairwise averages: `memory` on one host, else `sockets`."""
+        return "memory" if world_size <= self.workers_per_host else "sockets"
 
 
 class ComputeTimes:

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from training.simulation.losses import Losses
 
-#: Round trips that one pairwise average waits for; each half of them carries the vector once. `locked`: lock and read;
-#: write and unlock. `additive`: header, vector and header again, to read and to write. `sockets`: request and answer.
-ROUND_TRIPS: Final = {"locked": 2, "additive": 6, "sockets": 1}
+#: Round trips that one pairwise average waits for; each half of them carries the vector once. `memory`: lock and read;
+#: write and unlock. `sockets`: request and answer.
+ROUND_TRIPS: Final = {"memory": 2, "sockets": 1}
 
 
 class Link(NamedTuple):
@@ -107,7 +107,7 @@ def average_seconds(network: Network, protocol: str, nbytes: int) -> float:
     Examples:
         >>> link = Link(1e-3, 1e6)
         >>> {name: round(1e3 * average_seconds(Network(link, link), name, 1000)) for name in ROUND_TRIPS}
-        {'locked': 6, 'additive': 14, 'sockets': 4}
+        {'memory': 6, 'sockets': 4}
     """
     link = network.between
     return 2 * (ROUND_TRIPS[protocol] * link.latency + nbytes / link.bandwidth)

@@ -1,4 +1,4 @@
-"""Measures the network between ranks: every rank runs `python -m training.simulation.probe PROTOCOL NETWORK SIZE ...`.
+"""Measures the network between ranks: every rank runs `python -m training.simulation.probe NETWORK SIZE ...`.
 
 Rank 0 prints one line of JSON: {"measured": [...]}, a list of `Measurement`. A rank that fails prints {"error": ...}
 and ends all ranks.
@@ -10,12 +10,12 @@ import json
 import sys
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from training.transports.basics import run_now
-from training.transports.mpi import MpiTransport, Protocol
+from training.transports.mpi import MpiTransport
 from training.transports.shards import Shard
 
 ALL_REDUCE: Final = "all-reduce"
@@ -30,7 +30,7 @@ class Measurement(NamedTuple):
     """The time of an operation between ranks."""
 
     operation: str
-    """`ALL_REDUCE`, `COMMIT` to a shard of another rank, or the protocol of a pairwise average."""
+    """`ALL_REDUCE`, `COMMIT` to a shard of another rank, or a pairwise average through `memory` or `sockets`."""
     workers: int
     nbytes: int
     """Size of the vector."""
@@ -40,11 +40,11 @@ class Measurement(NamedTuple):
 
 def main(argv: list[str]) -> None:
     """Measure all-reduces, averages and commits of vectors of these sizes."""
-    transport = MpiTransport(protocol=cast("Protocol", argv[1]), network=argv[2] or None, overlap="inline")
+    transport = MpiTransport(network=argv[1] or None)
     try:
         found = [
             measurement
-            for nbytes in map(int, argv[3:])
+            for nbytes in map(int, argv[2:])
             for measurement in (_all_reduce(transport, nbytes), _average(transport, nbytes), _commit(transport, nbytes))
         ]
         if transport.rank == 0:
@@ -68,7 +68,7 @@ def _average(transport: MpiTransport, nbytes: int) -> Measurement:
     is_first = transport.rank == 0
     seconds = _repeated(transport, lambda: run_now(shared.average_with(1)) if is_first else None)
     run_now(shared.close())
-    return Measurement(transport.protocol, transport.world_size, nbytes, seconds)
+    return Measurement("memory" if transport.process.is_one_host else "sockets", transport.world_size, nbytes, seconds)
 
 
 def _commit(transport: MpiTransport, nbytes: int) -> Measurement:

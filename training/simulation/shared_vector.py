@@ -20,7 +20,7 @@ class AveragingNetwork(Protocol):
     """What a shared vector needs of the network."""
 
     clock: VirtualClock
-    additive: bool
+    has_locks: bool
     vectors: dict[int, list[SimVector]]
 
     def travel(self, sender: int, receiver: int, nbytes: int) -> tuple[float, bool]:
@@ -37,8 +37,8 @@ class AveragingNetwork(Protocol):
 class SimVector(SharedVector):
     """A simulated worker's shared vector.
 
-    An average is locked (as under MPI: take both locks in the order of the ranks, read, change both sides, unlock) or
-    additive (read both sides, and add the differences after their time on the network, without locks).
+    An average in memory takes both locks in the order of the ranks, reads, changes both sides and unlocks. One through
+    sockets reads both sides, and adds the differences after their time on the network, without locks.
 
     Args:
         network: The network of all workers.
@@ -55,8 +55,6 @@ class SimVector(SharedVector):
         self.lock = VirtualLock(network.clock)
         #: Fields of `AverageCounts`.
         self._counted: defaultdict[str, Any] = defaultdict(int)
-        self.changes = 0
-        """Number of changes of any kind so far."""
         self._beside = VirtualBeside(network.clock, f"average of rank {rank}")
         #: Time that the owner waited while an average beside its computation was under way [s].
         self._blocked = 0.0
@@ -68,7 +66,7 @@ class SimVector(SharedVector):
 
     @override
     async def read(self, out: Vector) -> int:
-        if not self._network.additive:
+        if self._network.has_locks:
             await self._locked()
             self.lock.release()
         np.copyto(out, self.values)
@@ -76,11 +74,10 @@ class SimVector(SharedVector):
 
     @override
     async def add(self, change: Vector) -> int:
-        if not self._network.additive:
+        if self._network.has_locks:
             await self._locked()
         self.values += change
-        self.changes += 1
-        if not self._network.additive:
+        if self._network.has_locks:
             self.lock.release()
         return self._num_averages
 
@@ -100,12 +97,12 @@ class SimVector(SharedVector):
     async def read_of(self, rank: int, out: Vector) -> None:
         network = self._network
         theirs = network.vectors[rank][self._which]
-        if not network.additive:
+        if network.has_locks:
             await self._locked(theirs)
         if rank != self._rank:
             await network.answer(rank, self._rank, out.nbytes)
         np.copyto(out, theirs.values)
-        if not network.additive:
+        if network.has_locks:
             theirs.lock.release()
 
     @override
@@ -120,18 +117,16 @@ class SimVector(SharedVector):
         started = clock.now
         theirs = network.vectors[partner][self._which]
         first, second = (self, theirs) if self._rank < theirs._rank else (theirs, self)
-        if not network.additive:
+        if network.has_locks:
             await first.lock.acquire()
             await second.lock.acquire()
             self._counted["wait_seconds"] += clock.now - started
         is_made = None
         if await self._travel(theirs, self):
             difference = half_difference(theirs.values, self.values)
-            before = self.changes + theirs.changes
             if await self._travel(self, theirs):
-                self._counted["mixed_reads"] += self.changes + theirs.changes != before
                 is_made = self._apply(theirs, difference)
-        if not network.additive:
+        if network.has_locks:
             second.lock.release()
             first.lock.release()
         if is_made is None:
@@ -157,12 +152,13 @@ class SimVector(SharedVector):
             return False
         self.values += difference
         theirs.values -= difference
-        self.changes += 1
-        theirs.changes += 1
         return True
 
     @override
-    def begin_average_with(self, partner: int) -> bool:
+    async def begin_average_with(self, partner: int) -> bool:
+        if self._network.has_locks:
+            await self.average_with(partner)
+            return True
         if self._beside.is_under_way:
             self._counted["skipped"] += 1
             return False

@@ -83,7 +83,7 @@ def simulate(
     if resume is not None:
         # With another starting time, rounding could separate simultaneous events.
         clock.now = resume.load(0)["work"]["now"]
-    protocol = cluster.protocol(settings.algorithm.sharing.protocol, world_size)
+    protocol = cluster.protocol(world_size)
     network = SimNetwork(clock, cluster, world_size, protocol=protocol, seed=settings.seed)
     stacked = StackedModels(module, world_size, seed=settings.seed, augmentation=augmentation)
     evaluator = MeanModelEvaluator(clock, stacked, train, val)

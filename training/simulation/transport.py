@@ -36,12 +36,12 @@ class SimNetwork:
         clock: The virtual clock.
         cluster: Times of communication.
         world_size: Number of workers.
-        protocol: Protocol of the averages, see `ClusterSettings.protocol`; without locks but for `locked`.
+        protocol: Protocol of the averages, see `ClusterSettings.protocol`; only `memory` has locks.
         seed: Seed of the lost messages.
     """
 
     def __init__(
-        self, clock: VirtualClock, cluster: ClusterSettings, world_size: int, *, protocol: str = "locked", seed: int = 1
+        self, clock: VirtualClock, cluster: ClusterSettings, world_size: int, *, protocol: str = "memory", seed: int = 1
     ) -> None:
         self.clock = clock
         self.cluster = cluster
@@ -49,7 +49,7 @@ class SimNetwork:
         self.losses = Losses(cluster.loss_probability, cluster.resend_seconds, seed=seed)
         self.cards = Cards(self.hosts, world_size, self.losses)
         self.world_size = world_size
-        self.additive = protocol != "locked"
+        self.has_locks = protocol == "memory"
         self.round_trips = ROUND_TRIPS[protocol]
         self.counters: Counter[str] = Counter()
         self.vectors: dict[int, list[SimVector]] = {}

@@ -80,20 +80,8 @@ def plan_calibration(
     bare = {json.dumps(each.model_dump(mode="json")["algorithm"]): name for name, each in reversed(like.items())}
     of_one = {name for name, each in like.items() if METHODS[each.algorithm.name].traits.single_worker}
     names = [name for name in like if name in bare.values() and name not in of_one]
-    checks = [
-        run(name, like[name], workers=count, batch_size=batch, **_ways(like[name], count, cores))
-        for count in counts
-        for name in names
-    ]
+    checks = [run(name, like[name], workers=count, batch_size=batch) for count in counts for name in names]
     return CalibrationPlan(alone, apart, checks)
-
-
-def _ways(settings: TrainSettings, workers: int, cores: int) -> dict[str, Any]:
-    """`overlap: auto` as the transport takes it on this machine; the simulator has a core for every thread."""
-    algorithm = settings.algorithm.model_dump()
-    if algorithm.get("overlap") != "auto":
-        return {}
-    return {"algorithm": {**algorithm, "overlap": "thread" if cores >= 2 * workers else "inline"}}
 
 
 def read_or_measure(folder: Path, like: TrainSettings, *, code: str) -> list[Measurement]:

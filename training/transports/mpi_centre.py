@@ -1,144 +1,371 @@
-"""A centre in the windows of MPI ranks.
+"""A centre whose shards lie in the memory of their owners.
 
-A rank's window has a record for each shard that it owns: a header, and the shard's segments. Two words of a header are
-the shard's lock: the number of drawn tickets, and the ticket that is served. MPI's own locks are those of a whole
-window, keep no order, and do not say whether they are held. Pairwise averages keep MPI's locks, since tickets take more
-messages: for 2,013 parameters, an average takes 9 microseconds, a commit 17.
+Ranks of the owner's host lock a shard, read, apply the rule and write, without the owner's help. For ranks of other
+hosts, threads of the owner do this. A connection carries the requests of one rank in their order: lock (answered when
+it has the lock), get (answered by the clock and the elements), put and unlock, which need no answer: the next holder's
+get comes after them. So a commit waits for two round trips. A put is taken when all of it is there; if its rank is lost
+before, the shard stays as it is, and its lock passes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, Final
+import queue
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, Final, NoReturn
 
 import numpy as np
 from typing_extensions import override
 
-from training.transports.basics import Vector
+from training.transports import kernels
+from training.transports.basics import Vector, run_now
+from training.transports.centre import EVERYWHERE, Commit, Rule, ShardedCentre, Where, copy_in, copy_out
+from training.transports.host_memory import HostMemory, aligned, refuse_different
 from training.transports.loading import load_mpi
 from training.transports.mpi_process import MpiProcess
-from training.transports.pauses import Pauses
+from training.transports.peers import Peers, connect
 from training.transports.shards import Layout
-from training.transports.threaded_centre import ThreadedCentre
-from training.transports.window_memory import ALIGNMENT, HEADER_BYTES, allocate
 
-#: Words of a record's header, int64 each: tickets drawn so far, the ticket that is served, and the clock.
-_DRAWN: Final = 0
-_SERVED: Final = 8
-_CLOCK: Final = 16
-#: Longest nap of a worker that waits for its ticket [s].
-_LONGEST_NAP: Final = 2e-5
+#: A request: its kind, the shard, a bit for each segment, and a number: of indices that follow (-1: all elements), or
+#: the new clock.
+_REQUEST: Final = struct.Struct("=qqqq")
+_LOCK, _GET, _PUT, _UNLOCK, _ASK = range(5)
+#: An answer: the clock, or whether a shard is occupied.
+_ANSWER: Final = struct.Struct("=q")
 
 
-class MpiCentre(ThreadedCentre):
+class MpiCentre(ShardedCentre):
     """One rank's view of the centre.
 
     Args:
         process: This rank.
         layout: The shards.
         vector: Initial content.
-        with_thread: Whether a thread makes commits beside the computation.
-        poke: Whether others need this rank to enter MPI regularly.
+        network: See `peers.connect`.
+        with_thread: Whether a thread makes the commits that `begin_commit` begins; else they are made at once.
     """
 
-    def __init__(self, process: MpiProcess, layout: Layout, vector: Vector, *, with_thread: bool, poke: bool) -> None:
-        super().__init__(process, layout, with_thread=with_thread, poke=poke)
-        mpi = load_mpi()
-        self._sum, self._no_op = mpi.SUM, mpi.NO_OP
-        self._element = mpi.Datatype.fromcode(layout.dtype.char)
-        self._records = _Records(layout)
-        self._window = allocate(process.comm, self._records.window_bytes, self._own_content(vector))
-        self._one, self._word = np.ones(1, np.int64), np.zeros(1, np.int64)
-        self._window.Lock_all()
+    def __init__(
+        self, process: MpiProcess, layout: Layout, vector: Vector, *, network: str | None, with_thread: bool
+    ) -> None:
+        super().__init__(layout, rank=process.comm.rank, now=time.perf_counter)
+        refuse_different(process.comm, vector)
+        self._process = process
+        self._memory = _Memory(process, layout, vector)
+        self._peers = Peers([{}], [])
+        if not process.is_one_host:
+            owners = sorted({layout.owner(shard) for shard in range(layout.shards)})
+            self._peers = connect(process, servers=owners, lanes=1, network=network)
+        for each in self._peers.all():
+            each.setblocking(True)
+        # Daemons, since nothing stops the threads after a failed training.
+        self._threads = [
+            threading.Thread(target=_serve, args=(each, self._memory, layout), name="shards", daemon=True)
+            for each in self._peers.serving
+        ]
+        for thread in self._threads:
+            thread.start()
+        self._background = _Background() if with_thread else None
 
-    def _own_content(self, vector: Vector) -> dict[int, Vector]:
-        """The shards of this rank by their place in its window."""
-        return {
-            self._records.segments[shard][name]: array
-            for shard in range(self.layout.shards)
-            if self.layout.owner(shard) == self.rank
-            for name, array in self.layout.content(shard, vector).items()
-        }
+    @property
+    @override
+    def is_under_way(self) -> bool:
+        return self._background is not None and self._background.is_under_way
 
     @override
-    def _free(self) -> None:
+    def begin_commit(self, rule: Rule, where: Where = EVERYWHERE) -> bool:
+        if self._background is None:
+            self._ended = run_now(self.commit(rule, where))
+            return True
+        is_begun = self._background.begin(lambda: run_now(self._commit_beside(rule, where)))
+        self._skipped += not is_begun
+        return is_begun
+
+    @override
+    async def drain(self) -> Commit | None:
+        if self._background is not None:
+            self._blocked(self._background.drain())
+            self._background.raise_error()
+        return self._take_ended()
+
+    @override
+    async def close(self) -> None:
+        """Close the centre; ranks that come early serve the others until all are here."""
+        if self._background is not None:
+            self._background.close()
+        started = time.perf_counter()
+        self._process.wait_for_all()
+        self.waited += time.perf_counter() - started
+        for connections in self._peers.asking:
+            for each in connections.values():
+                each.shutdown(socket.SHUT_WR)
+        for thread in self._threads:
+            thread.join()
+        self._peers.close()
         with self._process.turn:
-            self._window.Unlock_all()
-            self._window.Free()
+            self._memory.free()
+        if self._background is not None:
+            self._background.raise_error()
+
+    @override
+    @contextmanager
+    def _own_turn(self) -> Iterator[None]:
+        if self._background is None:
+            yield
+            return
+        with self._background.own_turn() as blocked:
+            self._blocked(blocked)
+            yield
+
+    def _blocked(self, seconds: float) -> None:
+        self.waited += seconds
+        self._blocked_seconds += seconds
 
     @override
     async def _lock(self, shard: int) -> None:
-        """Draw a ticket, and wait until it is served."""
-        ticket, pauses = self._add(shard, _DRAWN, 1), Pauses(longest=_LONGEST_NAP)
-        while self._add(shard, _SERVED, 0) != ticket:
-            pauses.pause()
+        if shard in self._memory.heads:
+            kernels.lock(self._memory.heads[shard])
+        else:
+            self._send(_LOCK, shard)
+            self._answer(shard)
 
     @override
     async def _unlock(self, shard: int) -> None:
-        self._add(shard, _SERVED, 1)
+        if shard in self._memory.heads:
+            kernels.unlock(self._memory.heads[shard])
+        else:
+            self._send(_UNLOCK, shard)
 
     @override
     async def _is_occupied(self, shard: int) -> bool:
-        # In this order: a lock that is given back in between is not free before the second read.
-        served = self._add(shard, _SERVED, 0)
-        return self._add(shard, _DRAWN, 0) != served
-
-    def _add(self, shard: int, word: int, number: int) -> int:
-        """Add to a word of a header; returns its value before."""
-        owner = self.layout.owner(shard)
-        self._one[0] = number
-        operation = self._sum if number else self._no_op
-        self._window.Fetch_and_op(self._one, self._word, owner, self._records.headers[shard] + word, operation)
-        self._window.Flush(owner)
-        return self._word.item()
+        if shard in self._memory.heads:
+            return kernels.is_locked(self._memory.heads[shard])
+        self._send(_ASK, shard)
+        return bool(self._answer(shard))
 
     @override
     async def _get(self, shard: int, arrays: Mapping[str, Vector], within: Vector | None) -> int:
-        owner = self.layout.owner(shard)
-        self._window.Get(self._word, owner, self._records.headers[shard] + _CLOCK)
-        with self._target(arrays, within) as shape:
-            for name, array in arrays.items():
-                self._window.Get(array, owner, (self._records.segments[shard][name], *shape))
-            self._window.Flush(owner)
-        return self._word.item()
+        if shard in self._memory.heads:
+            copy_out(self._memory.content[shard], arrays, within)
+            return self._memory.clock(shard)
+        bits = sum(1 << number for number, name in enumerate(self.layout.names) if name in arrays)
+        if within is None:
+            self._send(_GET, shard, bits, -1)
+        else:
+            self._send(_GET, shard, bits, within.size, within.astype(np.int64))
+        clock = self._answer(shard)
+        try:
+            for name in self.layout.names:
+                if name in arrays:
+                    _receive(self._connection(shard), arrays[name])
+        except OSError as error:
+            _raise_lost(error)
+        return clock
 
     @override
     async def _put(self, shard: int, arrays: Mapping[str, Vector], within: Vector | None, clock: int) -> None:
-        owner = self.layout.owner(shard)
-        self._word[0] = clock
-        self._window.Put(self._word, owner, self._records.headers[shard] + _CLOCK)
-        with self._target(arrays, within) as shape:
-            for name, array in arrays.items():
-                self._window.Put(array, owner, (self._records.segments[shard][name], *shape))
-            self._window.Flush(owner)
+        """Put the segments and elements of the last `_get`."""
+        if shard in self._memory.heads:
+            self._memory.put(shard, arrays, within, clock)
+        else:
+            self._send(_PUT, shard, 0, clock, *(arrays[name] for name in self.layout.names if name in arrays))
+
+    def _connection(self, shard: int) -> socket.socket:
+        return self._peers.asking[0][self.layout.owner(shard)]
+
+    def _send(self, kind: int, shard: int, bits: int = 0, number: int = 0, *content: Vector) -> None:
+        try:
+            self._connection(shard).sendall(_REQUEST.pack(kind, shard, bits, number))
+            for each in content:
+                self._connection(shard).sendall(_bytes(np.ascontiguousarray(each)))
+        except OSError as error:
+            _raise_lost(error)
+
+    def _answer(self, shard: int) -> int:
+        answer = np.empty(_ANSWER.size, np.uint8)
+        try:
+            _receive(self._connection(shard), answer)
+        except OSError as error:
+            _raise_lost(error)
+        number: int = _ANSWER.unpack(_bytes(answer))[0]
+        return number
+
+
+class _Memory:
+    """The shards whose owners are on this host: of each the head, with a mutex and the clock, and the segments."""
+
+    def __init__(self, process: MpiProcess, layout: Layout, vector: Vector) -> None:
+        lengths = [aligned(layout.size(shard) * layout.dtype.itemsize) for shard in range(layout.shards)]
+        of_rank: dict[int, list[int]] = {rank: [] for rank in process.on_host}
+        for shard in range(layout.shards):
+            of_rank.get(layout.owner(shard), []).append(shard)
+
+        def size(shard: int) -> int:
+            return kernels.HEAD_BYTES + len(layout.names) * lengths[shard]
+
+        own = of_rank[process.comm.rank]
+        self._memory = HostMemory(process.host, max(1, sum(map(size, own))))
+        self.heads: dict[int, Vector] = {}
+        self.content: dict[int, dict[str, Vector]] = {}
+        for number, shards in enumerate(of_rank.values()):
+            rest: Vector = self._memory.region(number)
+            for shard in shards:
+                record, rest = rest[: size(shard)], rest[size(shard) :]
+                self.heads[shard], segments = record[: kernels.HEAD_BYTES], record[kernels.HEAD_BYTES :]
+                rows = segments.view(layout.dtype).reshape(len(layout.names), -1)
+                self.content[shard] = {
+                    name: row[: layout.size(shard)] for name, row in zip(layout.names, rows, strict=True)
+                }
+        for shard in own:
+            kernels.init_head(self.heads[shard])
+            copy_in(self.content[shard], layout.content(shard, vector), None)
+        process.host.Barrier()
+
+    def clock(self, shard: int) -> int:
+        """The clock of a locked shard."""
+        return int(kernels.counters_of(self.heads[shard])[0])
+
+    def put(self, shard: int, arrays: Mapping[str, Vector], within: Vector | None, clock: int) -> None:
+        """Copy arrays into a locked shard, and set its clock."""
+        copy_in(self.content[shard], arrays, within)
+        kernels.counters_of(self.heads[shard])[0] = clock
+
+    def free(self) -> None:
+        """Free the memory, all ranks together."""
+        self.heads, self.content = {}, {}
+        self._memory.free()
+
+
+class _Background:
+    """A thread that commits while the worker computes, one commit at a time."""
+
+    def __init__(self) -> None:
+        #: Held by the one of both threads that talks to shards.
+        self._turn = threading.Lock()
+        #: Held while the thread has a job.
+        self._under_way = threading.Lock()
+        self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._error: BaseException | None = None
+        # A daemon, since nothing stops the thread after a failed training.
+        self._thread = threading.Thread(target=self._serve, name="commits", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether the thread has a job."""
+        return self._under_way.locked()
+
+    def begin(self, job: Callable[[], object]) -> bool:
+        """Run a job in the thread; False: the job before is still under way."""
+        self.raise_error()
+        if not self._under_way.acquire(blocking=False):
+            return False
+        self._jobs.put(job)
+        return True
+
+    def drain(self) -> float:
+        """Wait for the end of the job; returns the time spent waiting [s]."""
+        started = time.perf_counter()
+        with self._under_way:
+            return time.perf_counter() - started
+
+    def close(self) -> None:
+        """End the thread."""
+        self._jobs.put(None)
+        self._thread.join()
 
     @contextmanager
-    def _target(self, arrays: Mapping[str, Vector], within: Vector | None) -> Iterator[tuple[int, Any]]:
-        """Number and type of what lies in the window for each array: elements, or the elements at some indices."""
-        if within is None or not within.size:
-            yield next(iter(arrays.values())).size, self._element
-            return
-        elements = self._element.Create_indexed_block(1, within.astype(np.int32)).Commit()
-        try:
-            yield 1, elements
-        finally:
-            elements.Free()
+    def own_turn(self) -> Iterator[float]:
+        """The turn of the computing thread; gives the time spent waiting for it [s]."""
+        self.raise_error()
+        started = time.perf_counter()
+        with self._turn:
+            yield time.perf_counter() - started
+
+    def raise_error(self) -> None:
+        """Raise the error of the last job, if there was one."""
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _serve(self) -> None:
+        """Run the jobs until a job is None."""
+        while (job := self._jobs.get()) is not None:
+            try:
+                with self._turn:
+                    job()
+            except BaseException as error:  # noqa: BLE001 - it is raised where the result would have been used
+                self._error = error
+            finally:
+                self._under_way.release()
 
 
-class _Records:
-    """Where the records of the shards are in the windows of their owners [bytes]."""
+def _serve(connection: socket.socket, memory: _Memory, layout: Layout) -> None:
+    """Main loop of a thread: answer the requests of one connection until its end."""
+    held: Vector | None = None
+    request = np.empty(_REQUEST.size, np.uint8)
+    arrays: dict[str, Vector] = {}
+    within: Vector | None = None
+    # The other side ends the connection, or is lost.
+    with suppress(OSError):
+        while True:
+            _receive(connection, request)
+            kind, shard, bits, more = _REQUEST.unpack(_bytes(request))
+            head = memory.heads[shard]
+            if kind == _LOCK:
+                kernels.lock(head)
+                held = head
+                connection.sendall(_ANSWER.pack(memory.clock(shard)))
+            elif kind == _UNLOCK:
+                kernels.unlock(head)
+                held = None
+            elif kind == _ASK:
+                connection.sendall(_ANSWER.pack(kernels.is_locked(head)))
+            elif kind == _GET:
+                within = None if more < 0 else np.empty(more, np.int64)
+                if within is not None:
+                    _receive(connection, within)
+                names = [name for place, name in enumerate(layout.names) if bits >> place & 1]
+                size = layout.size(shard) if within is None else within.size
+                arrays = {name: np.empty(size, layout.dtype) for name in names}
+                copy_out(memory.content[shard], arrays, within)
+                connection.sendall(_ANSWER.pack(memory.clock(shard)))
+                for each in arrays.values():
+                    connection.sendall(_bytes(each))
+            else:
+                for each in arrays.values():
+                    _receive(connection, each)
+                memory.put(shard, arrays, within, more)
+    if held is not None:
+        kernels.unlock(held)
+    connection.close()
 
-    def __init__(self, layout: Layout) -> None:
-        ends: dict[int, int] = {}
-        self.headers: list[int] = []
-        self.segments: list[dict[str, int]] = []
-        for shard in range(layout.shards):
-            length = -(-layout.size(shard) * layout.dtype.itemsize // ALIGNMENT) * ALIGNMENT
-            start = ends.get(layout.owner(shard), 0)
-            first = start + HEADER_BYTES
-            self.headers.append(start)
-            self.segments.append({name: first + number * length for number, name in enumerate(layout.names)})
-            ends[layout.owner(shard)] = first + len(layout.names) * length
-        self.window_bytes = max(ends.values())
-        """Size of the largest window."""
+
+def _raise_lost(error: OSError) -> NoReturn:
+    mpi = load_mpi()
+    raise mpi.Exception(mpi.ERR_PROC_FAILED) from error
+
+
+def _bytes(array: Vector) -> memoryview:
+    """The bytes of an array."""
+    # Arrays are buffers, but the type stubs do not say so for all types of elements.
+    content: Any = array.view(np.uint8)
+    return memoryview(content)
+
+
+def _receive(connection: socket.socket, out: Vector) -> None:
+    """Fill an array.
+
+    Raises:
+        ConnectionError: The other side has closed the connection.
+    """
+    view, done = _bytes(out), 0
+    while done < len(view):
+        received = connection.recv_into(view[done:])
+        if not received:
+            raise ConnectionResetError("closed by the other side")
+        done += received

@@ -99,4 +99,4 @@ class _MpiSum(PendingSum):
             pauses.pause()
         self._worker.waited += time.perf_counter() - started
         if self._error is not None:
-            self._process.raise_named(self._error)
+            raise self._error

@@ -19,6 +19,7 @@ import psutil
 from training.door import Door
 from training.errors import LaunchError
 from training.transports.loading import load_mpi
+from training.transports.mpi_process import MpiProcess
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -49,11 +50,11 @@ class Peers(NamedTuple):
             each.close()
 
 
-def connect(comm: MPI.Intracomm, *, servers: Sequence[int], lanes: int, network: str | None) -> Peers:
-    """Connect all ranks to the servers, all ranks together.
+def connect(process: MpiProcess, *, servers: Sequence[int], lanes: int, network: str | None) -> Peers:
+    """Connect all ranks to the servers with which they share no memory, all ranks together.
 
     Args:
-        comm: The ranks.
+        process: This rank.
         servers: Ranks that take requests.
         lanes: Number of connections from a rank to a server.
         network: Interface of rank 0, or network as address/length, to use; None: the first that reaches all.
@@ -61,10 +62,11 @@ def connect(comm: MPI.Intracomm, *, servers: Sequence[int], lanes: int, network:
     Raises:
         LaunchError: No network connects all ranks.
     """
+    comm = process.comm
     token = comm.bcast(secrets.token_bytes(_TOKEN_BYTES))
     tried: list[str] = []
     for own in _own_addresses(comm, network):
-        found, problem = _try(comm, own, token, servers=servers, lanes=lanes)
+        found, problem = _try(process, own, token, servers=servers, lanes=lanes)
         problems = sorted(set(filter(None, comm.allgather(problem))))
         if not problems:
             return found
@@ -147,12 +149,12 @@ def _address_towards(address: str) -> str:
         return own
 
 
-def _try(comm: MPI.Intracomm, own: str, token: bytes, *, servers: Sequence[int], lanes: int) -> tuple[Peers, str]:
+def _try(process: MpiProcess, own: str, token: bytes, *, servers: Sequence[int], lanes: int) -> tuple[Peers, str]:
     """Connect over these addresses; returns the connections, or what went wrong."""
-    deadline = time.monotonic() + _PATIENCE
-    others = [rank for rank in servers if rank != comm.rank]
+    comm, deadline = process.comm, time.monotonic() + _PATIENCE
+    others = [rank for rank in servers if rank not in process.on_host]
     found = Peers([{} for _ in range(lanes)], [])
-    expected = lanes * (comm.size - 1) if comm.rank in servers else 0
+    expected = lanes * (comm.size - process.host.size) if comm.rank in servers else 0
     try:
         door = Door(socket.create_server((own, 0), backlog=max(expected, 1)), token, most=expected)
     except OSError as error:

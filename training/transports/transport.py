@@ -31,9 +31,7 @@ class AverageCounts(NamedTuple):
     received: int = 0
     """Number of averages that partners made with this vector."""
     skipped: int = 0
-    """Number of averages not made because the previous one was still running."""
-    mixed_reads: int = 0
-    """Number of reads of a vector that changed meanwhile (protocol `additive` only)."""
+    """Number of averages not made because the one before was under way, or a vector was not free."""
     wait_seconds: float = 0.0
     """Time spent waiting for locks [s]."""
     exchange_seconds: float = 0.0
@@ -43,7 +41,7 @@ class AverageCounts(NamedTuple):
     refused: int = 0
     """Number of averages not made because a vector was not finite."""
     lost: int = 0
-    """Number of averages not made because the partner was lost (protocol `sockets`) or a message was (simulator)."""
+    """Number of averages not made because the partner was lost or a message was (simulator)."""
 
 
 class SharedVector(Protocol):
@@ -72,8 +70,12 @@ class SharedVector(Protocol):
     async def average_with(self, partner: int) -> None:
         """Replace this vector and the partner's by their average, and wait for the end."""
 
-    def begin_average_with(self, partner: int) -> bool:
-        """Begin an average and do not wait for its end; False: the one before is under way, so it is skipped."""
+    async def begin_average_with(self, partner: int) -> bool:
+        """Begin an average; one in memory is done at once, one between hosts goes on beside the computation.
+
+        Returns:
+            False: it is skipped, since the one before is under way, or a vector is not free.
+        """
 
     async def drain(self) -> None:
         """Wait for the end of all averages that this worker began."""
@@ -227,7 +229,7 @@ class _OwnVector(SharedVector):
     async def average_with(self, partner: int) -> None:
         raise AssertionError(f"a single worker has no partner {partner}")
 
-    def begin_average_with(self, partner: int) -> bool:
+    async def begin_average_with(self, partner: int) -> bool:
         raise AssertionError(f"a single worker has no partner {partner}")
 
     async def drain(self) -> None:

@@ -22,9 +22,9 @@ def pulled(centre: Centre, size: int) -> list[float]:
     return values
 
 
-def conserve(protocol: Any, overlap: Any, commits: int, size: int, shards: int) -> dict[str, Any]:
+def conserve(in_memory: bool, background: bool, commits: int, size: int, shards: int) -> dict[str, Any]:
     """All ranks add at once, to all or single shards or some elements; is anything of the sum lost?"""
-    transport = MpiTransport(protocol=protocol, overlap=overlap)
+    transport = MpiTransport(shares_memory=in_memory, background=background)
     rng = np.random.default_rng([transport.rank, 5])
     centre = run_now(transport.centre(np.arange(float(size)), shards=shards, segments={"count": 0.0}))
     added, wanted = np.zeros(size), np.zeros(shards, np.int64)
@@ -91,7 +91,7 @@ async def turns(transport: Transport) -> list[float]:
 
 def order(commits: int, size: int, shards: int) -> dict[str, Any]:
     """Rules that do not commute: x <- (3 x + c) mod 1009; returns what was added at each clock of each shard."""
-    transport = MpiTransport(overlap="inline")
+    transport = MpiTransport()
     centre = run_now(transport.centre(np.zeros(size), shards=shards))
     made: list[tuple[int, int, int]] = []
     for number in range(commits):
@@ -110,9 +110,9 @@ def order(commits: int, size: int, shards: int) -> dict[str, Any]:
     return result
 
 
-def occupied(protocol: Any, nap: float) -> dict[str, Any]:
+def occupied(in_memory: bool, nap: float) -> dict[str, Any]:
     """Rank 0 holds shard 1 until the other has tried: it is occupied, shard 0 is not; then a result is not finite."""
-    transport = MpiTransport(protocol=protocol, overlap="thread")
+    transport = MpiTransport(shares_memory=in_memory, background=True)
     centre = run_now(transport.centre(np.zeros(5), shards=2))
 
     def hold(shard: Shard) -> None:
@@ -165,7 +165,6 @@ def between_hosts(commits: int) -> dict[str, Any]:
         times.append(time.perf_counter() - started)
     run_now(transport.barrier())
     result = {
-        "protocol": transport.protocol,
         "median": float(np.median(times)),
         "final": sorted(set(pulled(centre, 100))),
         "bytes": centre.counts.bytes,
@@ -175,9 +174,9 @@ def between_hosts(commits: int) -> dict[str, Any]:
     return result
 
 
-def sums(overlap: Any, size: int) -> dict[str, Any]:
+def sums(background: bool, size: int) -> dict[str, Any]:
     """Two sums are under way at once while ranks compute; another all-reduce and a centre work meanwhile."""
-    transport = MpiTransport(overlap=overlap)
+    transport = MpiTransport(background=background)
     centre = run_now(transport.centre(np.zeros(3)))
     first, second = np.full(size, 1.0 + transport.rank), np.full(3, 10.0 * transport.rank)
 
@@ -190,7 +189,7 @@ def sums(overlap: Any, size: int) -> dict[str, Any]:
     run_now(transport.all_reduce_sum(between))
     deadline = time.perf_counter() + 20
     # The thread alone brings them to their end: nothing here enters MPI for a sum.
-    while overlap == "thread" and not all(each._has_ended for each in pending) and time.perf_counter() < deadline:  # type: ignore[attr-defined]
+    while background and not all(each._has_ended for each in pending) and time.perf_counter() < deadline:  # type: ignore[attr-defined]
         time.sleep(1e-3)
     ended_beside = all(each._has_ended for each in pending)  # type: ignore[attr-defined]
 

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from training.loop.metering import Meter, MeteredTransport
+from training.transports import kernels
 from training.transports.basics import run_now
 from training.transports.centre import Centre
-from training.transports.locked_averaging import LockedAveraging
 from training.transports.mpi import MpiTransport
 from training.transports.shards import Shard
-from training.transports.transport import SharedVector
 
 Span = tuple[float, float]
 
@@ -26,7 +25,7 @@ def book(nap: float, times: int) -> dict[str, dict[str, Any]]:
     when this rank began to meet and was done, each time. For lock and commit: when one rank held the lock, and when the
     other wanted it.
     """
-    transport = MpiTransport(overlap="inline")
+    transport = MpiTransport()
     meter = Meter(transport.now)
     metered = MeteredTransport(transport, meter)
     vector = run_now(metered.share(np.zeros(2000)))
@@ -77,23 +76,17 @@ async def _exchanged(transport: MeteredTransport, message: Any, other: int) -> N
     await exchange
 
 
-def _wait_for_lock(transport: MpiTransport, vector: SharedVector, nap: float) -> Span:
-    """Rank 1 holds both locks for a nap; rank 0 wants its own a tenth later, and to read the one of rank 1."""
-    take_average = LockedAveraging._take_average
-    held: list[Span] = []
-
-    def slowly(averaging: LockedAveraging) -> None:
-        begun = time.monotonic()
-        time.sleep(nap)
-        held.append((begun, time.monotonic()))
-        take_average(averaging)
-
+def _wait_for_lock(transport: MpiTransport, vector: Any, nap: float) -> Span:
+    """Rank 1 holds both mutexes for a nap; rank 0 wants its own a tenth later, and to read the one of rank 1."""
     run_now(transport.barrier())
     if transport.rank:
-        LockedAveraging._take_average = slowly  # type: ignore[method-assign]
-        run_now(vector.average_with(0))
-        LockedAveraging._take_average = take_average  # type: ignore[method-assign]
-        return held[0]
+        heads, begun = vector._shared._heads.values(), time.monotonic()
+        for each in heads:
+            kernels.lock(each)
+        time.sleep(nap)
+        for each in heads:
+            kernels.unlock(each)
+        return begun, time.monotonic()
     time.sleep(nap / 10)
     begun = time.monotonic()
     run_now(vector.add(np.ones(2000)))

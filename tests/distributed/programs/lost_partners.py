@@ -2,50 +2,49 @@
 
 from __future__ import annotations
 
-import ctypes
 import socket
 import time
 from typing import Any
 
 import numpy as np
 
+from training.transports import kernels
 from training.transports.basics import run_now
 from training.transports.mpi import MpiTransport
 
 
-def break_connections(overlap: Any, averages: int, nap: float) -> dict[str, Any]:
+def break_connections(averages: int, nap: float) -> dict[str, Any]:
     """The last rank leaves a request of each other rank unanswered, and loses all its connections.
 
     They break while averages of the others are under way. Then all begin averages over broken connections, and the
     others average with each other.
     """
-    transport = MpiTransport(protocol="sockets", overlap=overlap)
+    transport = MpiTransport(shares_memory=False)
     last = transport.world_size - 1
     is_lost = transport.rank == last
     vector: Any = run_now(transport.share(np.full(3, float(transport.rank), np.float32)))
-    library, mutex = ctypes.CDLL(None), ctypes.c_void_p(vector._mutex.ctypes.data)
     if is_lost:
         # Its thread takes no request while it waits for this.
-        library.pthread_mutex_lock(mutex)
+        kernels.lock(vector._head)
     run_now(transport.barrier())
     if is_lost:
         time.sleep(nap)
         for each in vector._peers.all():
             each.shutdown(socket.SHUT_RDWR)
-        library.pthread_mutex_unlock(mutex)
+        kernels.unlock(vector._head)
     else:
-        vector.begin_average_with(last)
+        run_now(vector.begin_average_with(last))
         run_now(vector.drain())
     first = vector.counts.lost
     for _ in range(averages):
-        vector.begin_average_with(0 if is_lost else last)
+        run_now(vector.begin_average_with(0 if is_lost else last))
         run_now(vector.drain())
     run_now(transport.barrier())
     lost = vector.counts.lost
     # In turn: averages of a pair that cross each other leave a part of the difference.
     for turn in range(last):
         for _ in range(averages if transport.rank == turn else 0):
-            vector.begin_average_with(1 - transport.rank)
+            run_now(vector.begin_average_with(1 - transport.rank))
             run_now(vector.drain())
         run_now(transport.barrier())
     found = np.empty(3, np.float32)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 
 from training.errors import LaunchError
-from training.transports import mpi, self_test, window_memory
+from training.transports import host_memory
 from training.transports.basics import run_now
-from training.transports.loading import load_mpi
 from training.transports.mpi import MpiTransport
-
-MPI = load_mpi()
 
 
 def collect(dtype: str) -> dict[str, Any]:
@@ -73,9 +69,9 @@ def count(times: int) -> dict[str, Any]:
     return {"seen": seen, "total": total}
 
 
-def alone(protocol: Any, overlap: Any) -> dict[str, Any]:
+def alone(in_memory: bool) -> dict[str, Any]:
     """A world of one."""
-    transport = MpiTransport(protocol=protocol, overlap=overlap)
+    transport = MpiTransport(shares_memory=in_memory)
     vector = np.arange(3.0)
     run_now(transport.all_reduce_sum(vector))
     run_now(transport.broadcast(vector))
@@ -87,7 +83,7 @@ def alone(protocol: Any, overlap: Any) -> dict[str, Any]:
     run_now(shared.read(out))
     words = ""
     try:
-        shared.begin_average_with(0)
+        run_now(shared.begin_average_with(0))
     except AssertionError as error:
         words = str(error)
     samples = [run_now(transport.count("samples", 2)) for _ in range(2)]
@@ -102,30 +98,11 @@ def alone(protocol: Any, overlap: Any) -> dict[str, Any]:
     }
 
 
-def overlaps(
-    cores: list[list[int]], *, help_needed: bool = False, share_memory: bool = True, one_thread: bool = False
-) -> dict[str, str]:
-    """When averages are made if the transport chooses, by protocol; each rank may use some cores."""
-    level = MPI.THREAD_FUNNELED if one_thread else MPI.THREAD_MULTIPLE
-    found = {}
-    with (
-        patch.object(mpi, "usable_cores", lambda: frozenset(cores[MPI.COMM_WORLD.rank])),
-        patch.object(mpi, "self_test", lambda _: self_test.SelfTest([], "Some MPI", 0.0, help_needed)),
-        patch.object(mpi, "_share_memory", lambda _: share_memory),
-        patch.object(MPI, "Query_thread", lambda: level),
-    ):
-        for protocol in ("locked", "additive", "sockets"):
-            transport = MpiTransport(protocol=protocol, overlap="auto")
-            found[protocol] = transport.overlap
-            transport.close()
-    return found
-
-
 def several(vectors: int) -> list[float]:
     """More than one shared vector, and a second transport after the first."""
     found = []
     for _ in range(2):
-        transport = MpiTransport(overlap="inline")
+        transport = MpiTransport()
         shared = [run_now(transport.share(np.full(10, float(number)))) for number in range(vectors)]
         out = np.empty(10)
         for each in shared:
@@ -138,25 +115,11 @@ def several(vectors: int) -> list[float]:
     return found
 
 
-def fail_to_start(why: str) -> str:
-    """Reasons for which one-sided communication cannot be used; what the user gets to read."""
-    wrong = self_test.SelfTest(["rank 0: locks: 20 times 1 was added, 19 is there"], "Some MPI", 0.0, False)
-    if why == "self-test":
-        mpi.self_test = lambda _: wrong
-    if why == "room":
-        window_memory.shutil.disk_usage = lambda _: shutil_usage(100)
+def fail_to_start() -> str:
+    """There is no room for memory that the ranks share; what the user gets to read."""
+    host_memory.shutil.disk_usage = lambda _: host_memory.shutil._ntuple_diskusage(10**6, 10**6 - 100, 100)  # type: ignore[attr-defined]
     try:
         run_now(MpiTransport().share(np.zeros(1000)))
     except LaunchError as error:
         return str(error)
     return ""
-
-
-def shutil_usage(free: int) -> Any:
-    """A file system with little room."""
-    return window_memory.shutil._ntuple_diskusage(10**6, 10**6 - free, free)
-
-
-def start_up_test() -> dict[str, Any]:
-    """What it finds."""
-    return self_test.self_test(mpi.load_mpi().COMM_WORLD)._asdict()

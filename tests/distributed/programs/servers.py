@@ -68,12 +68,12 @@ def left(algorithm: Algorithm) -> dict[str, Any]:
     return {"residual": residual.tolist(), "counted": counted, "staleness": dict(counters["staleness"])}
 
 
-def train_all(sections: list[dict[str, Any]], ways: list[dict[str, Any]], protocol: Any) -> list[dict[str, Any]]:
+def train_all(sections: list[dict[str, Any]], ways: list[dict[str, Any]], in_memory: bool) -> list[dict[str, Any]]:
     """One training after the other, on MPI."""
     found = []
     for section, how in zip(sections, ways, strict=True):
-        overlap = settings(section, 1).algorithm.sharing.overlap
-        transport = MpiTransport(protocol=protocol, overlap=overlap)
+        sharing = settings(section, 1).algorithm.sharing
+        transport = MpiTransport(**sharing._asdict(), shares_memory=in_memory)
         found.append(run_now(train(transport, section, **how)))
         transport.close()
     return found

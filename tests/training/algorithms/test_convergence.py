@@ -14,7 +14,7 @@ SLOWMO: dict[str, dict[str, Any]] = {
     for method in ("ar-sgd", "local-sgd", "d-psgd", "ad-psgd", "swarm-sgd")
 }
 ALL = METHODS | SLOWMO
-SOME = [name for name in ALL if not name.endswith(("beside", "additive"))]
+SOME = [name for name in ALL if not name.endswith(("beside", "on a host"))]
 SGD = {"optimizer": "sgd", "scale_learning_rate": False}
 
 

@@ -66,7 +66,7 @@ RESUME = "training/simulation/test_resume.py::test_every_method_continues_from_a
 CLOCK = "training/simulation/test_resume.py::test_the_clock_of_the_learning_rate_continues"
 MPCA = "training/algorithms/test_mpca.py"
 RING = {"base": {"algorithm": "d-psgd", "topology": "ring"}, "beta": 0.6}
-BY_HAND = {"overlap": "inline", "exchange": "locked"}
+BY_HAND = {"exchange": "memory"}
 #: Batches that differ in size between workers.
 UNEVEN = {"chosen": {"optimizer": "sgd"}, "workers": 3}
 
@@ -86,7 +86,7 @@ def forgotten(name: str, method: str, slowmo: str = "plain") -> Mutation:
 MUTATIONS = {
     "the half in an average": Mutation(half_difference, "*= 0.5", "*= 0.4", AD_BY_HAND, BY_HAND),
     "the partner's side of an average": Mutation(
-        SimVector._apply, "theirs.values -= difference", "pass", SWARM_BY_HAND, {"exchange": "locked"}
+        SimVector._apply, "theirs.values -= difference", "pass", SWARM_BY_HAND, {"exchange": "memory"}
     ),
     "weights that add up": Mutation(
         make_topology, "1 - sum(given)", "0.9 - sum(given)", TOPOLOGY, {"name": "ring", "workers": 5}
@@ -102,7 +102,7 @@ MUTATIONS = {
         "        await self.shared.read(self._snapshot)\n", AD_BY_HAND, BY_HAND,
     ),
     "local steps before the average": Mutation(
-        SwarmSgd.step, "await self._publish()", "pass", SWARM_BY_HAND, {"exchange": "locked"}
+        SwarmSgd.step, "await self._publish()", "pass", SWARM_BY_HAND, {"exchange": "memory"}
     ),
     "the mean of local models": Mutation(mean_over_workers, "message[-1] = 1", "message[-1] = 2", LOCAL_BY_HAND),
     "gradients weighted by samples": Mutation(

@@ -135,7 +135,7 @@ def test_exact_slow_momentum_lost_the_share_of_a_worker_whose_model_is_not_finit
     assert [watcher.algorithms[rank].counters()["commits_refused"] for rank in range(4)] == [0, 0, 0, 0]
 
 
-@pytest.mark.parametrize("exchange", ["locked", "additive"])
+@pytest.mark.parametrize("exchange", ["memory", "sockets"])
 def test_exact_slow_momentum_left_a_worker_of_swarm_sgd_without_a_finite_model(exchange: str) -> None:
     problem = LinearGradients(workers=4, steps=9, seed=1)
     watcher = Watcher()

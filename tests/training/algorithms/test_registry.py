@@ -54,7 +54,7 @@ def test_traits_agree_with_each_other_and_the_file_names_its_source(name: str) -
     assert traits.title
     # Work units leave workers different numbers of steps, so only methods that meet never can use them.
     assert not traits.synchronous or traits.equal_steps
-    assert not (traits.pairs and (traits.exact_average or traits.can_shrink or traits.equal_steps))
+    assert not (traits.pairs and (traits.exact_average or traits.equal_steps))
     assert not traits.averages_models or traits.exact_average
     assert ("topology" in settings_of.model_fields) == (settings_of(name=name).graph is not None)
     # The file of the method, by which a stage knows its code, and what its docstrings say.
@@ -125,9 +125,7 @@ def test_only_what_can_change_the_result_counts() -> None:
         for keys in ({}, {"network": "ib0"})
     )
     assert plain == named
-    assert plain["algorithm"] == {
-        "name": "ad-psgd", "topology": "complete", "exchange": "auto", "overlap": "auto",
-    }  # fmt: skip
+    assert plain["algorithm"] == {"name": "ad-psgd", "topology": "complete"}
     assert "workers" not in TrainSettings().result_items(exclude={"workers"})
 
 

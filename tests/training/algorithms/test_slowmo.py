@@ -19,7 +19,7 @@ BASES: dict[str, dict[str, Any]] = {
     "local-sgd": {"algorithm": "local-sgd", "local_steps": 1},
     "d-psgd": {"algorithm": "d-psgd"},
     "ad-psgd": {"algorithm": "ad-psgd"},
-    "ad-psgd beside": {"algorithm": "ad-psgd", "overlap": "thread"},
+    "ad-psgd beside": {"algorithm": "ad-psgd", "exchange": "sockets"},
     "swarm-sgd": {"algorithm": "swarm-sgd", "local_steps": 1},
 }
 PAIRS = [[(0, 1), (2, 3)], [(0, 2), (1, 3)], [(0, 3), (1, 2)]]

@@ -13,7 +13,7 @@ RATE = 0.1
 SWARM = {"algorithm": "swarm-sgd", "optimizer": "sgd", "learning_rate": RATE}
 
 
-@pytest.mark.parametrize("exchange", ["locked", "additive"])
+@pytest.mark.parametrize("exchange", ["memory", "sockets"])
 def test_two_local_steps_then_the_average_of_updated_models(exchange: str) -> None:
     # Rank 1, whose steps take 1.6 times as long, begins an average with rank 0 after each two of its steps.
     problem = LinearGradients(workers=2, steps=4, seed=6)

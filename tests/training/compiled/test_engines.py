@@ -26,7 +26,7 @@ from training.compiled.engines import compiled_engine
 from training.flat_model import FlatModel
 from training.launching.rank import without_denormals
 from training.readers.batch import Batch
-from training.transports import socket_kernels
+from training.transports import kernels as vector_kernels
 from training.workloads.gradients import CompiledGradients, TorchGradients, gradients_of
 
 SCALERS = {
@@ -256,7 +256,7 @@ def test_other_networks_take_backpropagation() -> None:
 
 KERNELS = {
     f"{module.__name__}.{name}": found
-    for module in (dense, kernel, optimizer, perceptron, recurrent, socket_kernels)
+    for module in (dense, kernel, optimizer, perceptron, recurrent, vector_kernels)
     for name, found in vars(module).items()
     if isinstance(found, Dispatcher)
 }

@@ -103,10 +103,6 @@ def test_the_numbers_of_the_thesis_cloud() -> None:
     assert all_reduce_seconds(network, 8, 10_001) == ring_seconds(network, 8, 10_001)
 
 
-#: A round trip without a vector.
-EMPTY = [(0, 0.0), (1, 0.0)]
-
-
 def exchange(rank: int, steps: list[tuple[int, float]]) -> Program:
     """Messages of two workers, one after the other: who sends, and how much."""
     for sender, nbytes in steps:
@@ -117,12 +113,8 @@ def exchange(rank: int, steps: list[tuple[int, float]]) -> Program:
     ("protocol", "steps"),
     [
         # The request for the lock brings the vector; the change is answered when the lock is free.
-        ("locked", [(0, 0), (1, NBYTES), (0, NBYTES), (1, 0)]),
+        ("memory", [(0, 0), (1, NBYTES), (0, NBYTES), (1, 0)]),
         ("sockets", [(0, NBYTES), (1, NBYTES)]),
-        (
-            "additive",
-            [*EMPTY, (0, 0), (1, NBYTES), *EMPTY, *EMPTY, (0, NBYTES), (1, 0), *EMPTY],
-        ),
     ],
 )
 def test_an_average_takes_as_long_as_its_messages(protocol: str, steps: list[tuple[int, float]]) -> None:
@@ -143,10 +135,9 @@ def test_workers_of_a_host_share_its_card() -> None:
     assert cards.arrival(0.0, 0, 1, NBYTES) == pytest.approx(FAST.seconds(NBYTES))
 
 
-@pytest.mark.parametrize(("workers", "per_host", "expected"), [(8, 1, "sockets"), (8, 8, "locked"), (9, 8, "sockets")])
-def test_averages_are_locked_on_one_host_and_go_through_sockets_between_hosts(
+@pytest.mark.parametrize(("workers", "per_host", "expected"), [(8, 1, "sockets"), (8, 8, "memory"), (9, 8, "sockets")])
+def test_averages_are_in_memory_on_one_host_and_go_through_sockets_between_hosts(
     workers: int, per_host: int, expected: str
 ) -> None:
     cluster = ClusterSettings(workers_per_host=per_host)
-    assert cluster.protocol("auto", workers) == expected
-    assert cluster.protocol("additive", workers) == "additive"
+    assert cluster.protocol(workers) == expected

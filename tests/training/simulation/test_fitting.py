@@ -33,7 +33,7 @@ def test_the_cluster_of_simulated_runs_is_found_again() -> None:
     crowded = [records("local-sgd", 2, 16)]
     messages = [
         Measurement(operation, workers, nbytes, predicted(Measurement(operation, workers, nbytes, 0), LINK))
-        for operation, workers, nbytes in (("all-reduce", 2, 100), ("locked", 2, 10_000), ("all-reduce", 4, 10_000))
+        for operation, workers, nbytes in (("all-reduce", 2, 100), ("memory", 2, 10_000), ("all-reduce", 4, 10_000))
     ]
     commits = [
         each._replace(seconds=5e-4 + predicted(each, LINK))

@@ -35,16 +35,18 @@ def test_a_neighbour_waits_for_the_copy_that_arrives() -> None:
     assert lengths[late].min() > TIMEOUT - 2.1e-3
 
 
-@pytest.mark.parametrize("exchange", ["locked", "additive"])
-@pytest.mark.parametrize("method", ["ad-psgd beside", "swarm-sgd"])
+@pytest.mark.parametrize("exchange", ["memory", "sockets"])
+@pytest.mark.parametrize("method", ["ad-psgd", "swarm-sgd"])
 def test_a_lost_average_changes_neither_side_and_counts_on_both(method: str, exchange: str) -> None:
     problem = LinearGradients(workers=4, steps=60, seed=1, hessian=0, noise=0)
     start = np.random.default_rng(2).normal(size=(4, 5))
     watcher = Watcher()
     cluster = ROUGH.model_copy(update=LOSSY)
     chosen = METHODS[method] | {"exchange": exchange, "optimizer": "sgd"}
-    found = problem.drive(**chosen, initial=start, cluster=cluster, before_step=watcher)
-    np.testing.assert_allclose(found[-1].mean(axis=0), start.mean(axis=0), atol=1e-14)
+    problem.drive(**chosen, initial=start, cluster=cluster, before_step=watcher)
+    # What partners see: a worker takes its vector over only after its next local steps.
+    ends = [vars(each)["shared"].values for each in watcher.algorithms.values()]
+    np.testing.assert_allclose(np.mean(ends, axis=0), start.mean(axis=0), atol=1e-14)
     counts = [each.counters() for each in watcher.algorithms.values()]
     begun, received, lost = (sum(each[f"averages_{kind}"] for each in counts) for kind in ("begun", "received", "lost"))
     assert begun == received
@@ -70,7 +72,7 @@ def test_a_collective_operation_waits_for_the_last_message_of_each_round() -> No
     assert np.quantile(found, 0.9) == np.quantile(2 * drawn.max(axis=2).sum(axis=1), 0.9)
 
 
-@pytest.mark.parametrize("method", ["ad-psgd beside", "swarm-sgd"])
+@pytest.mark.parametrize("method", ["ad-psgd", "swarm-sgd"])
 def test_a_resumed_run_loses_the_same_messages(method: str) -> None:
     chosen: dict[str, Any] = {
         **METHODS[method],

@@ -86,7 +86,7 @@ TIES = {
 
 
 @pytest.mark.parametrize("cluster", TIES)
-@pytest.mark.parametrize("method", ["ad-psgd", "ad-psgd beside", "swarm-sgd geometric"])
+@pytest.mark.parametrize("method", ["ad-psgd", "ad-psgd on a host", "swarm-sgd geometric"])
 @pytest.mark.slow
 def test_what_happens_at_the_same_instant_happens_in_the_same_order(method: str, cluster: str) -> None:
     chosen = METHODS[method] | {"cluster": TIES[cluster]}

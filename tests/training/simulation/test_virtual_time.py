@@ -127,8 +127,8 @@ def test_a_locked_average_takes_two_round_trips_and_the_next_waits_for_it() -> N
     on_workers(4, average)
 
 
-@pytest.mark.parametrize(("protocol", "mixed"), [("additive", 1), ("sockets", 1), ("locked", 0)])
-def test_a_change_during_an_average_without_locks_is_a_mixed_read_and_is_not_lost(protocol: str, mixed: int) -> None:
+@pytest.mark.parametrize("protocol", ["memory", "sockets"])
+def test_a_change_during_an_average_is_not_lost(protocol: str) -> None:
     clock = VirtualClock()
     network = SimNetwork(clock, LINK, 2, protocol=protocol)
     seconds = average_seconds(LINK.network, protocol, 40)
@@ -138,7 +138,6 @@ def test_a_change_during_an_average_without_locks_is_a_mixed_read_and_is_not_los
         if transport.rank:
             await shared.average_with(0)
             await shared.average_with(0)
-            assert shared.counts.mixed_reads == mixed
         else:
             # Between the reading and the writing of the other.
             await clock.sleep(0.75 * seconds)
@@ -164,12 +163,12 @@ def test_steps_take_the_time_of_computing_and_of_what_must_be_waited_for() -> No
     assert step_seconds(algorithm="ar-sgd") == pytest.approx(STEP + 2 * round_seconds)
     assert step_seconds(algorithm="ar-sgd", workers=2) == pytest.approx(STEP + round_seconds)
     assert step_seconds(algorithm="local-sgd", local_steps=3) == pytest.approx(STEP + 2 * round_seconds / 3)
-    pairs = {"workers": 2, "partners": lambda rank: Pairs([1 if rank == 0 else None]), "overlap": "inline"}
-    assert step_seconds(algorithm="ad-psgd", exchange="locked", **pairs) == pytest.approx(STEP + LOCKED)
+    pairs = {"workers": 2, "partners": lambda rank: Pairs([1 if rank == 0 else None])}
+    assert step_seconds(algorithm="ad-psgd", exchange="memory", **pairs) == pytest.approx(STEP + LOCKED)
     # The models travel while the gradient is computed.
     assert step_seconds(algorithm="d-psgd") == pytest.approx(STEP)
     assert step_seconds(algorithm="d-psgd", local_steps=1) == pytest.approx(STEP)
-    assert step_seconds(algorithm="ad-psgd", overlap="thread", exchange="additive") == pytest.approx(STEP)
+    assert step_seconds(algorithm="ad-psgd", exchange="sockets") == pytest.approx(STEP)
 
 
 def test_models_that_travel_longer_than_the_gradient_takes_are_waited_for() -> None:
@@ -234,7 +233,8 @@ def test_kinds_of_work_add_up_to_the_time_of_every_worker(method: str) -> None:
             assert sum(record["seconds_by_kind"].values()) == pytest.approx(record["seconds"], rel=1e-3)
         # The end of the run, behind the last record: the choice of the best model and the farewell.
         total = sum(record["seconds"] for record in records)
-        assert total == pytest.approx(simulated.seconds - 0.8e-3, abs=5e-4)
+        farewell = 0 if "on a host" in method else 0.8e-3
+        assert total == pytest.approx(simulated.seconds - farewell, abs=5e-4)
 
 
 @pytest.mark.parametrize("algorithm", ["ar-sgd", "d-psgd"])

@@ -83,7 +83,7 @@ def test_the_first_unit_of_an_epoch_makes_a_worker_validate_what_is_there(monkey
 
 @pytest.mark.parametrize("workers", [3, 2, 5])
 @pytest.mark.parametrize("position", [(0, 24), (1, 0)])
-@pytest.mark.parametrize("method", ["ad-psgd", "swarm-sgd additive", "mpca", "agn", "sharded sparse beside"])
+@pytest.mark.parametrize("method", ["ad-psgd", "swarm-sgd on a host", "mpca", "agn", "sharded sparse beside"])
 def test_a_run_continues_from_its_checkpoint_with_any_number_of_workers(
     method: str, position: tuple[int, int], workers: int
 ) -> None:

@@ -154,10 +154,10 @@ def test_curves_are_means_over_the_workers_whatever_epochs_each_took_part_in() -
     assert curves_of(inline)["communicate"] == [0.5, 0.5]
 
 
-@pytest.mark.parametrize("overlap", ["inline", "thread"])
-def test_waiting_for_an_average_in_a_thread_counts_once(overlap: str) -> None:
+@pytest.mark.parametrize("exchange", ["memory", "sockets"])
+def test_waiting_for_an_average_counts_once(exchange: str) -> None:
     slow = CLUSTER.model_copy(update={"latency_seconds": 5e-3})
-    chosen = {"algorithm": "ad-psgd", "overlap": overlap, "exchange": "locked", "sharding": "static"}
+    chosen = {"algorithm": "ad-psgd", "exchange": exchange, "sharding": "static"}
     found = curves_of(run(cluster=slow, **chosen).records)
     assert all(0 < part <= whole for part, whole in zip(found["communicate"], found["seconds"], strict=True))
 
