@@ -31,7 +31,7 @@ PYTEST = $(BIN)/python -m pytest --numprocesses="$$HEP_PIPELINE_TEST_PROCESSES" 
 .DELETE_ON_ERROR:
 # Goals depend on each other: also with -j, make keeps the order of the command line.
 .NOTPARALLEL:
-.PHONY: help setup airflow-setup test-airflow test-cluster test-goals torture mutants java update run $(STAGES) compare $(COMMANDS) rollback doctor test test-fast bench bench-data bench-reading bench-exchange bench-network bench-workers bench-gridsearch bench-inference browser lint format
+.PHONY: help setup airflow-setup test-airflow test-cluster test-goals torture mutants java update run $(STAGES) compare $(COMMANDS) rollback doctor test test-fast bench bench-data bench-reading bench-exchange bench-network bench-workers bench-gridsearch bench-inference bench-stragglers browser lint format
 
 help: ## List the goals
 	@grep -hE '^[a-z_-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "  %-18s%s\n", $$1, $$2}'
@@ -135,8 +135,8 @@ torture: setup ## Kill every stage twenty times, spoil 4,000 inputs (an hour; TO
 mutants: setup ## Put 70 errors into a copy of the code, one at a time, and count those that tests find (an hour; MUTANTS='--count 10')
 	PYTHONPATH=tests/helpers $(BIN)/python tests/mutants.py $$HEP_PIPELINE_MUTANTS
 
-bench: setup ## Measure everything (an hour; bench-data, -reading, -exchange, -network, -workers, -gridsearch, -inference are its parts)
-	HEP_PIPELINE_BENCH= $(MAKE) BENCH= bench-workers bench-exchange bench-network bench-gridsearch bench-inference bench-reading bench-data
+bench: setup ## Measure everything (an hour; bench-data, -reading, -exchange, -network, -workers, -stragglers, -gridsearch, -inference are its parts)
+	HEP_PIPELINE_BENCH= $(MAKE) BENCH= bench-workers bench-stragglers bench-exchange bench-network bench-gridsearch bench-inference bench-reading bench-data
 
 bench-data: setup ## Measure: ROOT to features (half an hour; BENCH='--events 2000 12000 --repeats 3' is quicker)
 	$(BIN)/python tests/benchmarks/root_to_features.py $$HEP_PIPELINE_BENCH
@@ -146,6 +146,9 @@ bench-reading: setup ## Measure: petastorm and arrow readers
 
 bench-exchange: setup ## Measure: pairwise averages between two ranks
 	$(BIN)/python tests/benchmarks/exchange.py $$HEP_PIPELINE_BENCH
+
+bench-stragglers: setup ## Measure: training while one of four ranks is stopped for most of the time
+	$(BIN)/python tests/benchmarks/stragglers.py $$HEP_PIPELINE_BENCH
 
 bench-network: setup ## Measure: training between hosts, with and without a delay of the network (needs the rights of root)
 	PYTHONPATH=tests/helpers $(BIN)/python tests/benchmarks/network.py $$HEP_PIPELINE_BENCH

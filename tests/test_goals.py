@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SMALL = {
     "bench-workers": "BENCH=--rows 1000 --repeats 1 --workers 10",
     "bench-exchange": "BENCH=--repeats 1 --averages 20",
+    "bench-stragglers": "BENCH=--repeats 1 --epochs 3 --methods ad-psgd",
     "bench-gridsearch": "BENCH=--events 500 --repeats 1",
     "bench-inference": "BENCH=--repeats 1",
     "bench-reading": "BENCH=--hlf 1000 --particles 1000 --repeats 1",

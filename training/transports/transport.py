@@ -71,7 +71,7 @@ class SharedVector(Protocol):
         """Replace this vector and the partner's by their average, and wait for the end."""
 
     async def begin_average_with(self, partner: int) -> bool:
-        """Begin an average; one in memory is done at once, one between hosts goes on beside the computation.
+        """Begin an average; one in memory is done at once, one between hosts runs beside the computation.
 
         Returns:
             False: it is skipped, since the one before is under way, or a vector is not free.
