@@ -67,3 +67,30 @@ def test_a_commit_between_hosts_waits_for_two_round_trips(tmp_path: Path) -> Non
         assert result["final"] == [20.0]
         # 50 numbers there and back, and in the end back.
         assert result["bytes"] == 8 * 50 * (2 * 20 + 1)
+
+
+def test_partners_meet_in_memory_on_a_host_and_through_sockets_between_hosts(tmp_path: Path) -> None:
+    """Four ranks on two hosts, in one run: averages, and commits to shards of which each rank owns one or two."""
+    with network(2, tmp_path / "network", delay=0.0) as between:
+        options = tuple(word.replace(":1", ":2") for word in between.launcher_args)
+        averages = ["averages:conserve", {"in_memory": True, "averages": 200}]
+        commits = ["centres:conserve", {"in_memory": True, "background": True, "commits": 60, "size": 101, "shards": 7}]
+        results = results_of(
+            open_mpi(),
+            4,
+            "several",
+            tmp_path / "ranks",
+            options=options,
+            on_host=lambda *command: between.on_host(0, *command),
+            seconds=120,
+            programs=[averages, commits],
+        )
+    for averaged, committed in results:
+        assert averaged["on_host"] == 2
+        assert averaged["difference"] == [0]
+        assert committed["lost"] == 0
+        assert committed["clocks_are_right"]
+    counts = [averaged["counts"] for averaged, _ in results]
+    assert sum(each["begun"] for each in counts) == sum(each["received"] for each in counts)
+    # Each rank talks to shards of the other host.
+    assert all(committed["counts"]["bytes"] > 0 for _, committed in results)

@@ -56,6 +56,7 @@ def conserve(in_memory: bool, averages: int, size: int = 33, dtype: str = "int64
         "counts": counts._asdict(),
         "last_version": versions[-1],
         "versions_grow": versions == sorted(versions),
+        "on_host": len(transport.process.on_host),
         "distance": float(np.abs(found - summed(transport, found) / transport.world_size).max()),
     }
     run_now(vector.close())
