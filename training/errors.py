@@ -47,10 +47,6 @@ class LaunchError(TrainingError):
     """The MPI processes did not start, or one of them failed."""
 
 
-class TopologyError(TrainingError):
-    """The communication graph does not exist for this number of workers."""
-
-
 class CheckpointError(TrainingError):
     """A checkpoint is damaged, incomplete, or belongs to another run."""
 

@@ -347,7 +347,9 @@ def test_a_method_is_given_by_name_or_with_its_keys(tmp_path: Path) -> None:
     other = load(written, ["train.algorithm.local_steps=4", "train.algorithm=swarm-sgd"])
     assert other.config.train.algorithm.model_dump(exclude_unset=True) == {"name": "swarm-sgd"}
     assert other.source(("train", "algorithm", "name")) == "--set train.algorithm=swarm-sgd"
-    assert load(write(tmp_path), ["train.algorithm.name=d-psgd"]).config.train.algorithm.graph == "ring"
+    assert (
+        load(write(tmp_path), ["train.algorithm.name=d-psgd"]).config.train.algorithm.model_dump()["topology"] == "ring"
+    )
 
 
 def test_everybody_sees_rates_in_the_demo_with_the_cross_sections_of_the_samples_page() -> None:

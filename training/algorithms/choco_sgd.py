@@ -36,9 +36,9 @@ class ChocoSgd(NeighbourAlgorithm):
     """y_i = x_i - eta g_i; h_j <- h_j + Q(y_j - h_j) for all j; x_i+ = y_i + gamma sum_j w_ij (h_j - h_i).
 
     h_j is what all neighbours know of worker j, so that the error of the compression Q stays in the next difference. A
-    worker keeps its own h_i and the sum of w_ij h_j. On a sequence of graphs it keeps one such pair for each graph. All
-    h start as the first model of rank 0 instead of 0, since all workers start from it. Without compression, gamma 1
-    makes it D-PSGD in this order of the steps (adapt, then combine).
+    worker keeps its own h_i and the sum of w_ij h_j. All h start as the first model of
+    rank 0 instead of 0, since all workers start from it. Without compression, gamma 1 makes it D-PSGD in this order of
+    the steps (adapt, then combine).
 
     A worker whose model is not finite sends the difference 0, and takes over the mean of what it knows of the others.
     """
@@ -49,8 +49,7 @@ class ChocoSgd(NeighbourAlgorithm):
         super().__init__(settings, worker)
         self._gamma, self._vector = settings.gamma, self.model.empty()
         self._compression = make_compression(settings.compression, self._vector, fraction=settings.fraction)
-        shape = (len(self.topology.rounds), self._vector.size)
-        self._known, self._average = np.empty(shape, self._vector.dtype), np.empty(shape, self._vector.dtype)
+        self._known, self._average = self.model.empty(), self.model.empty()
 
     @override
     async def start(self) -> None:
@@ -60,14 +59,13 @@ class ChocoSgd(NeighbourAlgorithm):
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
-        place, neighbours, (own, *given) = self.next_round()
-        known, average = self._known[place], self._average[place]
+        known, average, (own, *given) = self._known, self._average, self.weights
         if await self.has_gradient(compute_gradient, num_samples):
             self.optimizer.step()
         self.model.read(self._vector)
         finite = is_finite(self._vector)
         message = self._compression.compress(self._vector - known if finite else np.zeros_like(known))
-        exchange = self.transport.begin_exchange(message, neighbours)
+        exchange = self.begin_exchange(message)
         change = self._compression.expand(message)
         known += change
         average += own * change
@@ -75,5 +73,5 @@ class ChocoSgd(NeighbourAlgorithm):
             average += weight * self._compression.expand(theirs)
         if finite:
             self.model.write(self._vector + self._gamma * (average - known))
-        elif neighbours:
+        elif self.neighbours:
             self.model.write((average - own * known) / sum(given))

@@ -31,11 +31,10 @@ class DPsgd(NeighbourAlgorithm):
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
-        _, neighbours, weights = self.next_round()
         self.model.read(self._sent)
-        exchange = self.transport.begin_exchange(self._sent, neighbours)
+        exchange = self.begin_exchange(self._sent)
         has_gradient = await self.has_gradient(compute_gradient, num_samples)
-        if mix(weights, (self._sent, *await exchange), out=self._mixed):
+        if mix(self.weights, (self._sent, *await exchange), out=self._mixed):
             self.model.write(self._mixed)
         if has_gradient:
             self.optimizer.step()

@@ -49,7 +49,7 @@ class GossipAlgorithm(Algorithm):
         super().__init__(settings, worker)
         rank = self.transport.rank
         topology = shared_topology(settings.topology, self.transport.world_size)
-        self.partners = RandomPartners(topology.reached(rank), seed=worker.seed, rank=rank)
+        self.partners = RandomPartners(topology.neighbours[rank], seed=worker.seed, rank=rank)
         self.staleness: Counter[int] = Counter()
         """Number of updates by the number of averages between the read and the change of the model."""
         self._snapshot, self._change = self.model.empty(), self.model.empty()

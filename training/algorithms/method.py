@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar, get_args
 
 from training.effects import Mechanism, SettingsSection
-from training.topology import TopologyName
 
 A = TypeVar("A", bound=type[Any])
 
@@ -80,11 +79,6 @@ class MethodSettings(SettingsSection):
     def traits(self) -> Traits:
         """The traits of the method."""
         return METHODS[self.name].traits
-
-    @property
-    def graph(self) -> TopologyName | None:
-        """The communication graph: the key `topology` of the methods that have one."""
-        return getattr(self, "topology", None)
 
     @property
     def steps_apart(self) -> int:

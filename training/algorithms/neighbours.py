@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Awaitable, Sequence
 
 from typing_extensions import override
 
@@ -18,7 +17,7 @@ class NeighbourSettings(MethodSettings):
     """Settings of a method of neighbours."""
 
     topology: TopologyName = TopologyName.RING
-    """Communication graph; on `base-2` to `base-5`, each step has another."""
+    """Communication graph."""
 
     @property
     @override
@@ -27,22 +26,17 @@ class NeighbourSettings(MethodSettings):
 
 
 class NeighbourAlgorithm(Algorithm):
-    """A worker that counts its steps, and thereby knows its neighbours in each."""
-
-    KEPT: ClassVar[Sequence[str]] = ("_taken",)
+    """A worker that exchanges vectors with its neighbours on the graph."""
 
     def __init__(self, settings: NeighbourSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
-        self.topology = shared_topology(settings.topology, self.transport.world_size)
-        self._taken = 0
+        rank, topology = self.transport.rank, shared_topology(settings.topology, self.transport.world_size)
+        self.neighbours, self.weights = topology.neighbours[rank], topology.weights[rank]
 
-    def next_round(self) -> tuple[int, list[int], list[float]]:
-        """Place of the next step in the sequence of graphs; the neighbours; weights of the own vector and theirs."""
-        place = self._taken % len(self.topology.rounds)
-        neighbours, weights = self.topology.rounds[place]
-        self._taken += 1
-        self.acted["exchanges"] += len(neighbours[self.transport.rank])
-        return place, neighbours[self.transport.rank], weights[self.transport.rank]
+    def begin_exchange(self, vector: Vector) -> Awaitable[list[Vector]]:
+        """Send the vector to all neighbours; the result gives theirs, for the weights behind the first."""
+        self.acted["exchanges"] += len(self.neighbours)
+        return self.transport.begin_exchange(vector, self.neighbours)
 
 
 def mix(weights: Sequence[float], vectors: Sequence[Vector], *, out: Vector) -> bool:

@@ -42,15 +42,14 @@ class QgDsgdm(NeighbourAlgorithm):
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
-        _, neighbours, weights = self.next_round()
         rate = self.optimizer.param_groups[0]["lr"]
         self.model.read(self._before)
         if await self.has_gradient(compute_gradient, num_samples):
             self.optimizer.step()
         self.model.read(self._sent)
         self._sent -= rate * self._beta * self._momentum
-        theirs = await self.transport.begin_exchange(self._sent, neighbours)
-        if not mix(weights, (self._sent, *theirs), out=self._mixed):
+        theirs = await self.begin_exchange(self._sent)
+        if not mix(self.weights, (self._sent, *theirs), out=self._mixed):
             return
         self.model.write(self._mixed)
         if is_finite(self._before):

@@ -24,7 +24,6 @@ from training.loop.watchdog import read_reports
 from training.readers.sharding import plan_epoch
 from training.settings import TrainSettings
 from training.threads import VARIABLES, thread_variables
-from training.topology import make_topology
 from training.transports.transport import SingleTransport
 
 _GRACE_SECONDS: Final = 10
@@ -66,7 +65,6 @@ def launch(
     Raises:
         ShardError: There are fewer events than workers.
         NoEventsError: A split has no events.
-        TopologyError: The communication graph does not exist for this number of workers.
         DivergedError: The loss is no longer finite.
         LaunchError: mpirun is missing, or a rank failed or was lost too often; the message comes from that rank.
         StalledError: No rank made progress; the message says what each rank was doing.
@@ -181,14 +179,11 @@ def refuse_impossible(spec: RunSpec) -> None:
     Raises:
         ShardError: There are fewer events than workers.
         NoEventsError: A split has no events.
-        TopologyError: The communication graph does not exist for this number of workers.
     """
     workload, settings = spec.workload.open(), spec.train
     if settings.has_static_shards:
         rows = workload.group_rows("train")
         plan_epoch(rows, world_size=settings.workers, batch_size=settings.batch_size, seed=settings.seed, epoch=0)
-    if settings.algorithm.graph is not None:
-        make_topology(settings.algorithm.graph, settings.workers)
 
 
 def _attempt(job: Job, files: LaunchFiles, on_progress: Tell) -> bool:

@@ -42,9 +42,6 @@ def make_algorithm(model: VectorModel, settings: TrainSettings, transport: Trans
         model: The worker's model.
         settings: Settings of the training.
         transport: The other workers.
-
-    Raises:
-        TopologyError: The graph does not exist for this number of workers.
     """
     worker = make_worker(model, settings, transport)
     base: Algorithm = METHODS[settings.algorithm.name].kind(settings.algorithm, worker)

@@ -71,7 +71,6 @@ def simulate(
         resume: A checkpoint to resume from.
 
     Raises:
-        TopologyError: The graph does not exist for this number of workers.
         DivergedError: The loss is no longer finite.
     """
     world_size = settings.workers

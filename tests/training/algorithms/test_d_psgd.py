@@ -33,11 +33,11 @@ def test_models_are_mixed_before_the_gradient_at_the_unmixed_model_is_subtracted
         assert abs(found - other).max() > 1e-3
 
 
-def test_weights_of_a_two_dimensional_graph_are_applied_to_the_right_neighbours() -> None:
-    problem = LinearGradients(workers=6, steps=4, seed=5)
-    weights, present = mixing_matrix(make_topology(TopologyName.TORUS, 6)), np.tile(problem.initial, (6, 1))
-    for step, found in enumerate(problem.drive(topology="torus", **PLAIN)):
-        gradients = np.array([problem.gradient(rank, step, present[rank]) for rank in range(6)])
+def test_weights_of_a_graph_with_several_neighbours_are_applied_to_the_right_ones() -> None:
+    problem = LinearGradients(workers=9, steps=4, seed=5)
+    weights, present = mixing_matrix(make_topology(TopologyName.EXPONENTIAL, 9)), np.tile(problem.initial, (9, 1))
+    for step, found in enumerate(problem.drive(topology="exponential", **PLAIN)):
+        gradients = np.array([problem.gradient(rank, step, present[rank]) for rank in range(9)])
         present = weights @ present - RATE * gradients
         np.testing.assert_allclose(found, present, atol=1e-14)
 

@@ -56,7 +56,6 @@ def test_traits_agree_with_each_other_and_the_file_names_its_source(name: str) -
     assert not traits.synchronous or traits.equal_steps
     assert not (traits.pairs and (traits.exact_average or traits.equal_steps))
     assert not traits.averages_models or traits.exact_average
-    assert ("topology" in settings_of.model_fields) == (settings_of(name=name).graph is not None)
     # The file of the method, by which a stage knows its code, and what its docstrings say.
     assert kind.__module__ == settings_of.__module__ == f"training.algorithms.{name.replace('-', '_')}"
     module = inspect.getmodule(kind)
