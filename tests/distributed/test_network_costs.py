@@ -58,7 +58,7 @@ def averages_and_commits(between: Network) -> list[Measurement]:
     settings = TrainSettings(algorithm="ad-psgd", workers=size, launcher_args=between.launcher_args)
     command = rank_command(settings, Path())
     launcher = command[: command.index(sys.executable) + 1]
-    words = ["-m", "training.simulation.probe", "auto", "", *map(str, SIZES)]
+    words = ["-m", "training.simulation.probe", "", *map(str, SIZES)]
     done = subprocess.run(
         between.on_host(0, *launcher, *words),
         env=rank_environment(),

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from training.transports.basics import run_now
+from training.transports.centre import Where
 from training.transports.mpi import MpiTransport
 from training.transports.shards import Shard
 
@@ -72,15 +73,15 @@ def _average(transport: MpiTransport, nbytes: int) -> Measurement:
 
 
 def _commit(transport: MpiTransport, nbytes: int) -> Measurement:
-    """Commits of a sum that rank 1 makes to the shard of rank 0."""
-    change = np.zeros(nbytes // 4, np.float32)
-    centre = run_now(transport.centre(change))
-    is_second = transport.rank == 1
+    """Commits of a sum that rank 0, who says how often, makes to a shard of another rank."""
+    change = np.zeros(2 * (nbytes // 4), np.float32)
+    centre = run_now(transport.centre(change, shards=2))
+    is_first = transport.rank == 0
 
     def add(shard: Shard) -> None:
         shard.vector += change[shard.part]
 
-    seconds = _repeated(transport, lambda: run_now(centre.commit(add)) if is_second else None)
+    seconds = _repeated(transport, lambda: run_now(centre.commit(add, Where(1))) if is_first else None)
     run_now(centre.close())
     return Measurement(COMMIT, transport.world_size, nbytes, seconds)
 
