@@ -45,8 +45,8 @@ def advice(key: str, section: type[BaseModel], *, prefix: str = "") -> str:
 
     Examples:
         >>> from training.settings import TrainSettings
-        >>> advice("exchange", TrainSettings, prefix="train.")
-        " 'train.algorithm.exchange' is a key of ad-psgd, swarm-sgd."
+        >>> advice("compression", TrainSettings, prefix="train.")
+        " 'train.algorithm.compression' is a key of choco-sgd."
         >>> advice("epoch", TrainSettings)
         " Did you mean 'epochs'?"
         >>> from pipeline.config import Config

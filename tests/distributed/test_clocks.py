@@ -48,4 +48,7 @@ def test_every_kind_of_waiting_is_found_and_nothing_is_booked_twice(tmp_path: Pa
         both = together(wanting["spans"], holding["spans"])
         assert both > 0.3 * NAP * TIMES, meeting
         longest = sum(end - begun for begun, end in wanting["spans"])
-        assert 0.9 * both <= wanting["kinds"]["wait"] <= longest, meeting
+        # A rank that gets what it waits for may then wait for a core, which is no waiting for others.
+        waited, rest = wanting["kinds"]["wait"], wanting["kinds"]["communicate"]
+        assert 0.9 * both - rest <= waited <= longest, meeting
+        assert waited > rest, meeting

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,9 @@ def test_what_it_says_and_whether_all_is_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, findings: list[Finding], probe: object, is_well: bool, last: str
 ) -> None:
     said: list[str] = []
+    for name in [name for name in os.environ if "SPARK_" in name]:
+        # PySpark sets some in a process that had a session.
+        monkeypatch.delenv(name)
     monkeypatch.setattr(RunFolder, "examine", lambda *_: findings)
     monkeypatch.setattr("training.launching.probing.probe_mpi", probe)
     run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
