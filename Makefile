@@ -130,7 +130,7 @@ test-fast: setup ## Run the tests without JVM, MPI and command line, and the exa
 	$(PYTEST) $(patsubst %,--ignore=tests/%,airflow benchmarks cluster distributed) -m "not slow and not spark and not distributed and not end_to_end and not airflow and not cluster and not goals"
 
 torture: setup ## Kill every stage twenty times, spoil 4,000 inputs (an hour; TORTURE='--kills 3 --fuzz 100' is quicker)
-	PYTHONPATH=tests/helpers $(BIN)/python tests/torture.py $$HEP_PIPELINE_TORTURE
+	PYTHONPATH=.:tests/helpers $(BIN)/python tests/torture.py $$HEP_PIPELINE_TORTURE
 
 mutants: setup ## Put 70 errors into a copy of the code, one at a time, and count those that tests find (an hour; MUTANTS='--count 10')
 	PYTHONPATH=tests/helpers $(BIN)/python tests/mutants.py $$HEP_PIPELINE_MUTANTS
@@ -159,7 +159,7 @@ bench-gridsearch: setup ## Measure: trainings side by side against one after the
 bench-inference: setup ## Measure: one event and batches through the exported networks
 	PYTHONPATH=tests/helpers $(BIN)/python tests/benchmarks/inference.py $$HEP_PIPELINE_BENCH
 
-bench-workers: setup ## Measure: training on one and two workers, stragglers, the simulator (BENCH='--only simulator' is a part)
+bench-workers: setup ## Measure: training on one and two workers, the simulator (BENCH='--only simulator' is a part)
 	PYTHONPATH=tests/helpers $(BIN)/python tests/benchmarks/workers.py $$HEP_PIPELINE_BENCH
 
 .PHONY: docs notebooks update-docs

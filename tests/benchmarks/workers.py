@@ -1,4 +1,4 @@
-"""Benchmark: training against a bare torch loop, two workers, stragglers, simulator, overhead (`make bench`).
+"""Benchmark: training against a bare torch loop, two workers, simulator, overhead (`make bench`).
 
 Rates are events per second of reading, computing and communicating; validation and checkpoints are left out on both
 sides. Runs of what is compared alternate, and medians of the ratios are shown.
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from feature_datasets import CLASSES, write_dataset
-from simulated import samples_per_second, sleeping
 from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
@@ -40,8 +39,7 @@ from models.networks.network_settings import NetworkSettings
 from models.networks.particles_settings import ParticlesSettings
 from models.saved_model import build, model_spec
 from training.compiled.optimizer import VectorOptimizer
-from training.launching import launcher, rank_process
-from training.launching.launcher import launch, rank_command
+from training.launching.launcher import launch
 from training.launching.rank import RunSpec, train, without_denormals
 from training.loop.records import read_records
 from training.readers.batch import Rows
@@ -55,10 +53,6 @@ from training.workloads.hep_settings import HepSettings
 from training.workloads.work import ReaderWork
 
 GROUPS = 16
-#: Seconds that a step takes longer on three fast workers and on a slow one.
-FAST, SLOW = 0.02, 0.2
-#: Environment variable with the number of the slow rank.
-SLOW_RANK = "HEP_SLOW_RANK"
 
 
 def hlf_dataset(folder: Path, num_rows: int) -> FeatureDataset:
@@ -235,99 +229,6 @@ def recurrent(repeats: int) -> dict[str, Any]:
     return {"particles, one worker": ours}
 
 
-STRAGGLER_METHODS: dict[str, dict[str, Any]] = {
-    "ad-psgd": {"algorithm": "ad-psgd"},
-    "swarm-sgd": {"algorithm": "swarm-sgd"},
-    "swarm-sgd + slowmo, no average": {"algorithm": "swarm-sgd", "slowmo": {}},
-    "mpca": {"algorithm": "mpca"},
-    "downpour": {"algorithm": "downpour"},
-    "agn": {"algorithm": "agn"},
-    "easgd": {"algorithm": "easgd"},
-    "sharded": {"algorithm": "sharded"},
-    "ar-sgd": {"algorithm": "ar-sgd"},
-    "d-psgd": {"algorithm": "d-psgd"},
-}
-
-
-def slow_rank(argv: list[str]) -> int:
-    """The program of a rank, but every step takes `FAST` longer or, on the slow rank, `SLOW`."""
-    rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
-    seconds = SLOW if str(rank) == os.environ[SLOW_RANK] else FAST
-    compute = ReaderWork.compute_gradient
-
-    async def compute_slowly(work: ReaderWork) -> None:
-        time.sleep(seconds)
-        await compute(work)
-
-    ReaderWork.compute_gradient = compute_slowly  # type: ignore[method-assign, assignment]
-    return rank_process.main(argv)
-
-
-def straggling(dataset: FeatureDataset, chosen: dict[str, Any], slow: int) -> list[list[dict[str, Any]]]:
-    """The records of a run on four ranks, through the launcher; a slow rank of -1 is none."""
-
-    def command(settings: TrainSettings, spec_path: Path, where: Sequence[str]) -> list[str]:
-        words = rank_command(settings, spec_path, where)
-        place = words.index("-m")
-        return [*words[:place], __file__, "--rank", *words[place + 2 :]]
-
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ[SLOW_RANK] = str(slow)
-        launcher.rank_command = command  # type: ignore[assignment]
-        workload = HepSettings(folder=dataset.folder, network=HlfSettings())
-        launch(RunSpec(workload, straggler_settings(chosen), Path(folder)), on_progress=lambda _: None)
-        launcher.rank_command = rank_command
-        return read_records(Path(folder))
-
-
-def kept_within(ranks: list[list[dict[str, Any]]]) -> float:
-    """The rate of a run over that of ranks which all worked at the pace of the fast ones of this run without waiting.
-
-    Unlike a comparison of two runs, it does not suffer from other work on the machine.
-    """
-    steps = [sum(record["steps"] for record in records[1:]) for records in ranks]
-    seconds = [sum(record["seconds"] for record in records[1:]) for records in ranks]
-    busy = [sum(record["seconds"] - record["wait_seconds"] for record in records[1:]) for records in ranks]
-    pace = statistics.median_high(each / time for each, time in zip(steps, busy, strict=True))
-    return float(sum(steps) / max(seconds) / (len(ranks) * pace))
-
-
-def straggler_settings(chosen: dict[str, Any]) -> TrainSettings:
-    """Short runs of 200 steps an epoch, of four workers together."""
-    defaults = {"workers": 4, "epochs": 6, "batch_size": 32, "reader": "arrow", "cache": "memory"}
-    return TrainSettings.model_validate({**defaults, **chosen})
-
-
-def stragglers() -> dict[str, Any]:
-    """Item 5: four workers, one ten times slower; the share of the clean rate that is left, through the product."""
-    found: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        dataset = hlf_dataset(Path(folder) / "hlf", 200 * 32)
-        train, val, network = in_memory(200 * 32, workers=4)
-        for name, chosen in STRAGGLER_METHODS.items():
-            clean, slowed = (straggling(dataset, chosen, slow) for slow in (-1, 1))
-            simulated = [
-                simulate(network, train, val, straggler_settings(chosen), sleeping(FAST, slow_ranks=slow))
-                for slow in ({}, {1: SLOW / FAST})
-            ]
-            runs = (clean, slowed, *(each.records for each in simulated))
-            rates = [samples_per_second([records[1:] for records in run]) for run in runs]
-            found[name] = {
-                "on MPI": round(rates[1] / rates[0], 3),
-                "on MPI, of the pace of its own fast ranks": round(kept_within(slowed), 3),
-                "simulated": round(rates[3] / rates[2], 3),
-                "steps of each rank": [sum(record["steps"] for record in records) for records in slowed],
-                "share of the time spent waiting": [
-                    round(sum(r["wait_seconds"] for r in records) / sum(r["seconds"] for r in records), 3)
-                    for records in slowed
-                ],
-                "validation loss, clean": round(clean[0][-1]["val_loss"], 4),
-                "validation loss, with straggler": round(slowed[0][-1]["val_loss"], 4),
-            }
-            show(f"  {name}: {json.dumps(found[name])}")
-    return found
-
-
 def in_memory(num_rows: int, *, workers: int) -> tuple[MemoryRows, MemoryRows, nn.Module]:
     """Separable events in memory, and the HLF network for them."""
     torch.manual_seed(1)
@@ -403,9 +304,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000, help="training rows of the HLF runs")
     parser.add_argument("--repeats", type=int, default=5, help="alternating runs")
     parser.add_argument("--workers", type=int, default=1_000, help="virtual workers of the simulator")
-    parser.add_argument(
-        "--only", choices=["hlf", "particles", "stragglers", "simulator", "overhead"], help="one part only"
-    )
+    parser.add_argument("--only", choices=["hlf", "particles", "simulator", "overhead"], help="one part only")
     parser.add_argument("--ddp", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -415,7 +314,6 @@ def main() -> None:
     parts: dict[str, Callable[[], dict[str, Any]]] = {
         "hlf": lambda: one_and_two_workers(arguments.rows, arguments.repeats),
         "particles": lambda: recurrent(arguments.repeats),
-        "stragglers": stragglers,
         "simulator": lambda: simulator(arguments.workers),
         "overhead": lambda: overhead(arguments.rows, arguments.repeats),
     }
@@ -428,6 +326,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if "--rank" in sys.argv:
-        sys.exit(slow_rank([word for word in sys.argv if word != "--rank"]))
     main()
