@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
-from mutating import Mutant, all_mutants, nearest_tests, pick
+from mutating import PARTS, Mutant, all_mutants, nearest_tests, pick
 
 NOTICED = ("caught", "hung", "not compiled")
 #: Exit codes of pytest that say that nothing failed: all passed, or there were no tests.
@@ -222,6 +222,7 @@ def say(text: str) -> None:
 def _parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=70, help="how many errors, evenly over the parts of the code")
+    parser.add_argument("--parts", nargs="+", default=[], help="e.g. training/readers: only errors of these parts")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=60, help="begin no further error after that")
     parser.add_argument("--timeout", type=float, default=100, help="seconds of a processor, twice")
@@ -234,7 +235,11 @@ def _parsed() -> argparse.Namespace:
 def main() -> int:
     """The exit code: 1 if an error that was noticed before is noticed no longer."""
     arguments = _parsed()
-    found = all_mutants(arguments.tree)
+    parts = {
+        package: [name.partition("/")[2] for name in names]
+        for package, names in itertools.groupby(sorted(arguments.parts), lambda name: name.partition("/")[0])
+    }
+    found = all_mutants(arguments.tree, parts or PARTS)
     before = json.loads(arguments.again.read_text()) if arguments.again else []
     by_key = {mutant.key: mutant for each in found.values() for mutant in each}
     gone = [each["key"] for each in before if each["key"] not in by_key]
