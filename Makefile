@@ -31,7 +31,7 @@ PYTEST = $(BIN)/python -m pytest --numprocesses="$$HEP_PIPELINE_TEST_PROCESSES" 
 .DELETE_ON_ERROR:
 # Goals depend on each other: also with -j, make keeps the order of the command line.
 .NOTPARALLEL:
-.PHONY: help setup airflow-setup test-airflow test-cluster test-goals torture mutants java update run $(STAGES) compare $(COMMANDS) rollback doctor test test-fast bench bench-data bench-reading bench-exchange bench-network bench-workers bench-gridsearch bench-inference bench-stragglers browser lint format
+.PHONY: help setup airflow-setup test-airflow test-cluster test-goals torture mutants java update run $(STAGES) compare $(COMMANDS) rollback doctor test test-fast test-slow bench bench-data bench-reading bench-exchange bench-network bench-workers bench-gridsearch bench-inference bench-stragglers browser lint format
 
 help: ## List the goals
 	@grep -hE '^[a-z_-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "  %-18s%s\n", $$1, $$2}'
@@ -113,8 +113,11 @@ $(VENV)/spark.jsa: $(VENV)/.installed
 browser:
 	@sh tests/ensure_browser.sh
 
-test: setup browser $(VENV)/spark.jsa ## Run all tests except those of Airflow and clusters
-	$(PYTEST) -m "not airflow and not cluster and not goals"
+test: setup $(VENV)/spark.jsa ## Run the tests, except those that the next goals run
+	$(PYTEST) -m "not minutes and not airflow and not cluster and not goals"
+
+test-slow: setup browser $(VENV)/spark.jsa ## Run the tests that need minutes of real processes: kills, full disks, clusters, a browser
+	$(PYTEST) -m "minutes and not cluster"
 
 test-goals: setup $(VENV)/.docs-installed ## Run benchmarks, torture, mutants and the site at their smallest size (five minutes)
 	$(BIN)/python -m pytest -m goals tests/test_goals.py
@@ -127,7 +130,7 @@ test-cluster: setup ## Run on hosts in network namespaces: ssh, SLURM, standalon
 
 # Folders without any of these are not even read.
 test-fast: setup ## Run the tests without JVM, MPI and command line, and the examples in docstrings
-	$(PYTEST) $(patsubst %,--ignore=tests/%,airflow benchmarks cluster distributed) -m "not slow and not spark and not distributed and not end_to_end and not airflow and not cluster and not goals"
+	$(PYTEST) $(patsubst %,--ignore=tests/%,airflow benchmarks cluster distributed) -m "not slow and not spark and not distributed and not end_to_end and not minutes and not airflow and not cluster and not goals"
 
 torture: setup ## Kill every stage twenty times, spoil 4,000 inputs (an hour; TORTURE='--kills 3 --fuzz 100' is quicker)
 	PYTHONPATH=.:tests/helpers $(BIN)/python tests/torture.py $$HEP_PIPELINE_TORTURE

@@ -26,7 +26,7 @@ SMALL = {
 }
 #: Goals with tests of their own, that CI calls itself, or that `make run` of the README runs.
 ELSEWHERE = {
-    *("help", "setup", "java", "browser", "lint", "test", "test-fast", "test-goals"),
+    *("help", "setup", "java", "browser", "lint", "test", "test-fast", "test-slow", "test-goals"),
     *("run", "simulate", "ingest", "features", "gridsearch", "train", "evaluate", "export", "report", "compare"),
     *("config", "validate", "plan", "status", "promote", "track", "clean", "rollback", "doctor"),
     # `tests/integration/test_notebooks.py` runs the notebooks.

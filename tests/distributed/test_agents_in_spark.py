@@ -60,6 +60,7 @@ def test_with_a_schedule_agents_on_spark_do_what_the_simulator_does(
     assert min(told.values()) > 0
 
 
+@pytest.mark.minutes
 def test_agents_train_beside_the_sums_learn_and_use_every_sample(
     spark: SparkContext, dataset: FeatureDataset, tmp_path: Path
 ) -> None:
@@ -95,6 +96,7 @@ def test_the_error_of_an_agent_is_that_of_the_run(spark: SparkContext, tmp_path:
     assert agents_of(run.out_dir) == []
 
 
+@pytest.mark.minutes
 def test_a_lost_agent_is_replaced_no_end_of_the_driver_leaves_one_and_the_run_continues(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -9,6 +9,7 @@ from network_hosts import network, why_not
 from rank_programs import open_mpi, results_of
 
 pytestmark = [
+    pytest.mark.minutes,
     pytest.mark.distributed,
     pytest.mark.timeout(300),
     pytest.mark.skipif(bool(why_not()), reason=why_not() or "all is here"),

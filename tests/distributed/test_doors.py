@@ -25,7 +25,7 @@ from features.dataset import FeatureDataset
 from training.errors import LaunchError
 from training.launching.launcher import launch
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.minutes, pytest.mark.distributed, pytest.mark.timeout(300)]
 
 #: What strangers send; their connections stay open.
 WORDS = (b"", b"GET / HTTP/1.1\r\n", b"[" * 100_000, bytes(range(256)) * 40, b"\x16\x03\x01\x02\x00\x01\x00", b"\0" * 9)

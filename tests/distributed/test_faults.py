@@ -27,7 +27,7 @@ from training.launching.launcher import launch, launch_all, rank_command, rank_e
 from training.launching.rank import RunSpec
 from training.settings import TrainSettings
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.minutes, pytest.mark.distributed, pytest.mark.timeout(900)]
 
 ROWS = {"train": [40] * 8, "val": [20, 20], "test": [10]}
 EPOCHS = 24

@@ -21,6 +21,7 @@ from training.simulation.fitting import fit_link, predicted
 from training.simulation.probe import ALL_REDUCE, COMMIT, Measurement
 
 pytestmark = [
+    pytest.mark.minutes,
     pytest.mark.distributed,
     pytest.mark.slow,
     pytest.mark.timeout(300),

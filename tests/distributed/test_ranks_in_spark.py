@@ -35,6 +35,7 @@ def rank_processes(out: Path) -> list[psutil.Process]:
     return [each for each in processes_of(out) if "training.launching.rank_process" in each.info["cmdline"][:5]]
 
 
+@pytest.mark.minutes
 def test_a_run_in_the_slots_of_spark_survives_the_loss_of_a_slot_and_equals_one_by_mpirun(
     spark: SparkContext, dataset: FeatureDataset, tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ def test_workers_that_do_not_wait_publish_their_buffers(tmp_path: Path) -> None:
 
 
 # AD-PSGD depends on which rank is ahead: 12 runs give 0.958 to 0.986, and one on a loaded machine gave 0.9499.
+@pytest.mark.minutes
 @pytest.mark.parametrize(("method", "least"), [("ar-sgd", 0.95), ("ad-psgd", 0.92)])
 def test_lenet_learns_the_digits_on_two_ranks(tmp_path: Path, method: str, least: float) -> None:
     settings = TrainSettings(algorithm=method, workers=2, epochs=4, batch_size=32, learning_rate=3e-3)

@@ -19,7 +19,7 @@ from features.columns import PARTICLE_COLUMNS
 from features.schema import SPLITS
 from pipeline.machine.spark_session import SparkProvider
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.minutes, pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
 #: Many small pieces, so that there is work left when an executor dies.
 PIECES = {"entries_per_task": 15}

@@ -13,7 +13,7 @@ from undisturbed_run import Undisturbed, version_of
 
 from ingestion.environment import EVERYWHERE, LOCAL_SPARK, ignored
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.minutes, pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Each of these alone changes a result, or ends a run, where it counts.

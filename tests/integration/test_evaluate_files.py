@@ -460,6 +460,7 @@ def started(trained: Trained, tmp_path: Path) -> Iterator[subprocess.Popen[str]]
     wait_until(lambda: not processes_of(tmp_path), what="all processes are gone")
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("child", ["java", "pyspark.daemon"])
 def test_ctrl_c_is_quiet_and_leaves_nothing(started: subprocess.Popen[str], tmp_path: Path, child: str) -> None:
     wait_until(lambda: has_started(started.pid, child), what=f"{child} has started")
@@ -471,6 +472,7 @@ def test_ctrl_c_is_quiet_and_leaves_nothing(started: subprocess.Popen[str], tmp_
     assert list((tmp_path / "run" / "evaluations").iterdir()) == []
 
 
+@pytest.mark.minutes
 def test_what_a_killed_evaluation_leaves_goes_with_the_next(
     trained: Trained, started: subprocess.Popen[str], tmp_path: Path
 ) -> None:

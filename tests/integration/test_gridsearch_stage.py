@@ -248,6 +248,7 @@ def test_impossible_grids_are_refused_with_the_key(searched: Searched, change: s
     assert words in result.stderr
 
 
+@pytest.mark.minutes
 def test_a_killed_search_continues_where_it_was(provider: SparkProvider, tmp_path: Path) -> None:
     undisturbed = Analysis(provider, tmp_path / "undisturbed", gridsearch=LONG)
     undisturbed.done("gridsearch")
@@ -290,6 +291,7 @@ def test_each_network_is_trained_as_it_is_to_be(networks: Analysis) -> None:
     assert "train: up to date" in networks.done("train")
 
 
+@pytest.mark.minutes
 def test_a_training_killed_in_the_second_network_ends_as_if_undisturbed(
     networks: Analysis, provider: SparkProvider, tmp_path: Path
 ) -> None:

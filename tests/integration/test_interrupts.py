@@ -13,7 +13,7 @@ from undisturbed_run import Undisturbed
 
 from pipeline.terminal.exit_codes import Exit
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.minutes, pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize("stage", ["ingest", "train"])

@@ -25,7 +25,7 @@ from pipeline.machine.spark_session import SparkProvider
 from pipeline.runs.store import StageStore, Version
 from pipeline.terminal.exit_codes import Exit
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.minutes, pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
 SEEDS = (1, 2)
 #: Kills of the parametrised test below, for the test after it.

@@ -20,7 +20,7 @@ from undisturbed_run import STAGES, Finished, Undisturbed, finish, tree
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.runs.store import StageStore
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.minutes, pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
 #: Half a gigabyte more than what `doctor` asks for.
 DISK_MIB = 1500

@@ -16,6 +16,7 @@ EXAMPLES = ROOT / "docs" / "examples"
 RUN = "../../runs/demo"
 
 
+@pytest.mark.minutes
 @pytest.mark.spark
 @pytest.mark.parametrize("name", sorted(path.stem for path in EXAMPLES.glob("*.ipynb")))
 def test_the_notebook_failed_on_a_fresh_run(undisturbed: Undisturbed, tmp_path: Path, name: str) -> None:

@@ -23,7 +23,7 @@ from pipeline.machine.shared_storage import refuse_unshared
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.runs.store import StageStore
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.minutes, pytest.mark.end_to_end, pytest.mark.spark, pytest.mark.timeout(600)]
 
 SETTINGS = {
     "model": {"names": ["hlf"]},

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from command_line import SAMPLES, STAGES, pipeline
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.minutes, pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
 CHECKOUT = SAMPLES.parent
 README = (CHECKOUT / "README.md").read_text(encoding="utf-8")

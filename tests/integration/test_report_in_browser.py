@@ -17,7 +17,7 @@ from PIL import Image
 
 from pipeline.reporting.page import render
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.minutes, pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
 #: Widths of windows [CSS pixels].
 DESK: Final = 1200

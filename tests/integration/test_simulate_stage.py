@@ -146,6 +146,7 @@ def test_files_and_cross_sections_reach_the_samples(provider: SparkProvider, tmp
     assert "5 files, 10 entries" in run("ingest")
 
 
+@pytest.mark.minutes
 @needs_generator
 @pytest.mark.spark
 def test_killed_after_its_first_file_it_makes_the_rest_and_the_events_are_those_of_a_run_without_a_kill(

@@ -24,7 +24,7 @@ from pipeline.machine.spark_session import SparkProvider
 from pipeline.runs.model_registry import Registry, model_digest
 from pipeline.runs.store import StageStore
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.minutes, pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
 FIRST = [f"{name}_13TeV_PU20_0.root" for name in ("qcd", "ttbar", "wjets")]
 LATER = {"ttbar": "ttbar_13TeV_PU20_1.root", "qcd": "qcd_13TeV_PU20_1.root", "wjets": "wjets_13TeV_PU20_1.root"}

@@ -43,6 +43,7 @@ def assert_none_failed(outcomes: list[Outcome]) -> None:
     assert not failed, "\n\n".join(failed)
 
 
+@pytest.mark.minutes
 @pytest.mark.slow
 def test_spoiled_root_files_are_read_or_refused(tmp_path: Path) -> None:
     outcomes = fuzz("root", 0, 60, tmp_path)
@@ -92,6 +93,7 @@ def test_a_damaged_class_version_does_not_make_later_files_unreadable(tmp_path: 
     assert done.stdout.split() == ["150", "damaged", "150"], done.stderr
 
 
+@pytest.mark.minutes
 @pytest.mark.slow
 def test_spoiled_configs_are_loaded_or_refused(tmp_path: Path) -> None:
     outcomes = fuzz("config", 1000, 300, tmp_path)
