@@ -221,7 +221,7 @@ class TrainSettings(SettingsSection):
         if not self.traits.joint_model:
             found = ", ".join(name for name, method in METHODS.items() if method.traits.joint_model)
             raise ValueError(
-                f"launcher: spark-agents is for methods that add up models beside the steps, unlike "
+                f"launcher: spark-agents is for methods that add up models in the background, unlike "
                 f"{self.algorithm.name}. Use the algorithm {found}, or the launcher spark"
             )
         return self

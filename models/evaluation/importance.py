@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from models.evaluation.bootstrap import Estimate, Replicas
 from models.evaluation.discriminant import Scored
 from models.evaluation.efficiencies import Floats
-from models.evaluation.exchanges import Columns, Exchange, exchanges_of
+from models.evaluation.permutations import Columns, Permutation, permutations_of
 from models.evaluation.scored_events import ScoredEvents
 from models.prediction import Predictor
 
@@ -33,7 +33,7 @@ def chosen_events(inputs: Sequence[str], labels: NDArray[np.int64]) -> NDArray[n
         inputs: Columns that the model takes; none are chosen if nothing of them can be exchanged.
         labels: (num_events,) true classes.
     """
-    if not exchanges_of(inputs):
+    if not permutations_of(inputs):
         return np.array([], dtype=np.int64)
     most = _MOST_WITH_PARTICLES if "particles" in inputs else _MOST_EVENTS
     of_classes = [np.flatnonzero(labels == label)[:most] for label in np.unique(labels)]
@@ -42,7 +42,7 @@ def chosen_events(inputs: Sequence[str], labels: NDArray[np.int64]) -> NDArray[n
 
 def num_predicted(inputs: Sequence[str], labels: NDArray[np.int64]) -> int:
     """Number of events that `importance` predicts, each shuffle anew."""
-    return (1 + REPEATS * len(exchanges_of(inputs))) * len(chosen_events(inputs, labels))
+    return (1 + REPEATS * len(permutations_of(inputs))) * len(chosen_events(inputs, labels))
 
 
 def importance(
@@ -75,7 +75,7 @@ def importance(
         model,
         columns,
         area,
-        exchanges_of(model.inputs),
+        permutations_of(model.inputs),
         generator=np.random.default_rng(seed),
         on_events=on_events,
     )
@@ -85,7 +85,7 @@ def permutation_importance(
     model: Predictor,
     columns: Columns,
     score: Callable[[Floats], Floats],
-    exchanges: Mapping[str, Exchange],
+    permutations: Mapping[str, Permutation],
     *,
     repeats: int = REPEATS,
     generator: np.random.Generator,
@@ -96,14 +96,14 @@ def permutation_importance(
     Breiman (2001) for forests, Fisher, Rudin and Dominici (2019) for any model. Parts that say the same seem
     unimportant. The error has two parts: that of the events, from the replicas, and that of the mean over the shuffles.
 
-    Own code: scikit-learn's function of this name needs an estimator with a `fit`, and exchanges single features only.
+    Own code: scikit-learn's function of this name needs an estimator with a `fit`, and permutes single features only.
 
     Args:
         model: The model.
         columns: Its inputs, (num_events, ...) each; they stay unchanged.
         score: Function of probabilities (num_events, num_classes); (1 + num_replicas,) values, the measured one first,
             and higher is better.
-        exchanges: What is exchanged, by name.
+        permutations: What is exchanged, by name.
         repeats: Shuffles of each part, at least 2.
         generator: Random generator of the shuffles; the same state gives the same numbers.
         on_events: Called with the number of events of each prediction.
@@ -118,7 +118,7 @@ def permutation_importance(
         raise ValueError(f"a spread needs at least 2 repeats, not {repeats}")
     num_events = len(next(iter(columns.values())))
 
-    def probabilities(exchange: Exchange, others: NDArray[np.int64]) -> Floats:
+    def probabilities(exchange: Permutation, others: NDArray[np.int64]) -> Floats:
         found = []
         for first in range(0, num_events, _AT_ONCE):
             rows = np.arange(first, min(first + _AT_ONCE, num_events))
@@ -130,7 +130,7 @@ def permutation_importance(
 
     whole = score(probabilities(lambda own, _: own, np.arange(num_events)))
     importances = {}
-    for name, exchange in exchanges.items():
+    for name, exchange in permutations.items():
         shuffled = [score(probabilities(exchange, generator.permutation(num_events))) for _ in range(repeats)]
         drops = whole - np.array(shuffled)
         mean = drops.mean(axis=0)

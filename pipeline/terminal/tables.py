@@ -47,7 +47,7 @@ def rank_table(summary: dict[str, Any]) -> Grid:
     pair_columns = ("averages", "staleness") if has_pairs else ()
     mechanisms = [name for name in summary["acted"] if name != "averages_begun"]
     acted = [name.replace("_", " ") for name in mechanisms]
-    heads = ("rank", "steps", "events", "compute [s]", "talk [s]", "wait [s]", *pair_columns, *acted, "accuracy")
+    heads = ("rank", "steps", "events", "compute [s]", "communicate [s]", "wait [s]", *pair_columns, *acted, "accuracy")
     table = Grid(*heads, caption=f"{about_events(summary)}{_about_cycles(summary)}")
     for rank in ranks:
         seconds = rank["seconds_by_kind"]

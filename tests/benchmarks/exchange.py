@@ -46,7 +46,7 @@ def one_average(vector: Any, partner: int) -> None:
 
 def measure(transport: MpiTransport, size: int, times: int) -> dict[str, float]:
     """Averages of one size, by both ranks at once and by rank 0 alone, and the other calls."""
-    vector = run_now(transport.share(np.full(size, transport.rank, np.float32)))
+    vector = run_now(transport.shared_vector(np.full(size, transport.rank, np.float32)))
     partner = 1 - transport.rank
     out, change = np.empty(size, np.float32), np.zeros(size, np.float32)
 

@@ -68,7 +68,7 @@ def exchange_rank() -> None:
     from training.transports.mpi import MpiTransport
 
     transport = MpiTransport()
-    vector = run_now(transport.share(np.zeros(2013, np.float32)))
+    vector = run_now(transport.shared_vector(np.zeros(2013, np.float32)))
     partner = (transport.rank + 1) % transport.world_size
     microseconds(lambda: one_average(vector, partner), 20)
     run_now(transport.barrier())

@@ -32,7 +32,7 @@ from training.readers.opening import open_reader
 from training.readers.petastorm_compat import make_batch_reader
 from training.readers.petastorm_source import transform_spec
 from training.readers.reader import Reader
-from training.readers.sharding import plan_epoch, share_of
+from training.readers.sharding import assignment_of, plan_epoch
 
 HLF = ("hlf",)
 PARTICLES = ("particles", "num_particles")
@@ -114,7 +114,7 @@ def through(reader: Reader, case: Case, *, epoch: int = 0) -> Iterable[Batch]:
     """One epoch of one rank."""
     rows = [group.rows for group in case.dataset.splits["train"]]
     plan = plan_epoch(rows, world_size=1, batch_size=_BATCH, seed=1, epoch=epoch)
-    return reader.train_batches(share_of(plan, rank=0, epoch=epoch))
+    return reader.train_batches(assignment_of(plan, rank=0, epoch=epoch))
 
 
 def consume(batches: Iterable[Batch]) -> None:

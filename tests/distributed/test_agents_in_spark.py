@@ -129,7 +129,7 @@ def test_a_lost_agent_is_replaced_no_end_of_the_driver_leaves_one_and_the_run_co
     assert all(psutil.Process(each.pid).terminal() is None for each in before)
     assert all(len(each.cmdline()) == len(before[0].cmdline()) for each in before)
     before[1].kill()
-    wait_for(process, "losses.jsonl", "the loss is seen")
+    wait_for(process, "lost_ranks.jsonl", "the loss is seen")
     wait_until(lambda: {each.pid for each in agents_of(run_dir)}.isdisjoint({each.pid for each in before})
                and len(agents_of(run_dir)) == 2, what="others start from the checkpoint")  # fmt: skip
     wait_for(process, "checkpoints/epoch-00003*/complete.json", "they train")

@@ -24,7 +24,7 @@ from training.launching.launcher import launch, launch_all
 from training.launching.rank import RunSpec
 from training.loop.making import make_model
 from training.readers.opening import open_reader
-from training.readers.sharding import plan_epoch, share_of
+from training.readers.sharding import assignment_of, plan_epoch
 from training.transports.transport import SingleTransport
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
@@ -81,7 +81,7 @@ def interleaved(dataset: FeatureDataset, run: RunSpec, epochs: int) -> np.ndarra
             seed=settings.seed,
             epoch=epoch,
         )
-        shards = [reader.train_batches(share_of(plan, rank=rank, epoch=epoch)) for rank in range(settings.workers)]
+        shards = [reader.train_batches(assignment_of(plan, rank=rank, epoch=epoch)) for rank in range(settings.workers)]
         for batches in zip(*shards, strict=True):
             labels, weights = (torch.cat(parts) for parts in zip(*[batch[1:] for batch in batches], strict=True))
             logits = network(torch.cat([batch.inputs[0] for batch in batches]))

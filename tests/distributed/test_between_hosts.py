@@ -51,17 +51,17 @@ def test_an_average_between_hosts_takes_one_round_trip_and_hides_behind_the_comp
             assert each["sum"] == pytest.approx(sum(range(hosts)), abs=1e-4)
 
 
-def test_a_commit_between_hosts_waits_for_two_round_trips(tmp_path: Path) -> None:
+def test_a_push_between_hosts_waits_for_two_round_trips(tmp_path: Path) -> None:
     with network(2, tmp_path / "network", delay=DELAY) as between:
         round_trip = between.round_trip()
         results = results_of(
             open_mpi(),
             2,
-            "centres:between_hosts",
+            "parameter_servers:between_hosts",
             tmp_path / "ranks",
             options=tuple(between.launcher_args),
             on_host=lambda *command: between.on_host(0, *command),
-            commits=20,
+            pushes=20,
         )
     for result in results:
         assert 1.8 * round_trip < result["median"] < 2.9 * round_trip
@@ -71,11 +71,14 @@ def test_a_commit_between_hosts_waits_for_two_round_trips(tmp_path: Path) -> Non
 
 
 def test_partners_meet_in_memory_on_a_host_and_through_sockets_between_hosts(tmp_path: Path) -> None:
-    """Four ranks on two hosts, in one run: averages, and commits to shards of which each rank owns one or two."""
+    """Four ranks on two hosts, in one run: averages, and pushes to shards of which each rank owns one or two."""
     with network(2, tmp_path / "network", delay=0.0) as between:
         options = tuple(word.replace(":1", ":2") for word in between.launcher_args)
         averages = ["averages:conserve", {"in_memory": True, "averages": 200}]
-        commits = ["centres:conserve", {"in_memory": True, "background": True, "commits": 60, "size": 101, "shards": 7}]
+        pushes = [
+            "parameter_servers:conserve",
+            {"in_memory": True, "background": True, "pushes": 60, "size": 101, "shards": 7},
+        ]
         results = results_of(
             open_mpi(),
             4,
@@ -84,14 +87,14 @@ def test_partners_meet_in_memory_on_a_host_and_through_sockets_between_hosts(tmp
             options=options,
             on_host=lambda *command: between.on_host(0, *command),
             seconds=120,
-            programs=[averages, commits],
+            programs=[averages, pushes],
         )
-    for averaged, committed in results:
+    for averaged, pushed in results:
         assert averaged["on_host"] == 2
         assert averaged["difference"] == [0]
-        assert committed["lost"] == 0
-        assert committed["clocks_are_right"]
+        assert pushed["lost"] == 0
+        assert pushed["clocks_are_right"]
     counts = [averaged["counts"] for averaged, _ in results]
     assert sum(each["begun"] for each in counts) == sum(each["received"] for each in counts)
     # Each rank talks to shards of the other host.
-    assert all(committed["counts"]["bytes"] > 0 for _, committed in results)
+    assert all(pushed["counts"]["bytes"] > 0 for _, pushed in results)

@@ -41,9 +41,9 @@ def test_every_kind_of_waiting_is_found_and_nothing_is_booked_twice(tmp_path: Pa
     for kinds in (early["count"]["kinds"], late["count"]["kinds"]):
         assert kinds.get("communicate", 0.0) >= NAP * TIMES
     # The nap under the locks is no waiting of who holds them, but of who wants them meanwhile.
-    for meeting in ("lock", "commit"):
+    for meeting in ("lock", "push"):
         holding, wanting = late[meeting], early[meeting]
-        kind = "communicate" if meeting == "commit" else "compute"
+        kind = "communicate" if meeting == "push" else "compute"
         assert holding["kinds"][kind] >= NAP * TIMES, meeting
         both = together(wanting["spans"], holding["spans"])
         assert both > 0.3 * NAP * TIMES, meeting

@@ -93,7 +93,7 @@ def test_several_vectors_and_a_second_transport(cases: Cases) -> None:
 def test_doctor_starts_ranks_and_measures() -> None:
     words = probe_mpi(TrainSettings(workers=2, algorithm="ad-psgd"))
     found = re.search(
-        r"all-reduce ([\d,.]+) us, pairwise average \(memory\) ([\d,.]+) us, commit to a centre ([\d,.]+)", words
+        r"all-reduce ([\d,.]+) us, pairwise average \(memory\) ([\d,.]+) us, push to a server ([\d,.]+)", words
     )
     assert found is not None, words
     assert all(float(number.replace(",", "")) > 0 for number in found.groups())

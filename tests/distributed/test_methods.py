@@ -163,8 +163,8 @@ def test_methods_with_a_server_learn_on_mpi_and_their_counters_add_up(
     assert told["best_val_loss"] < 0.7 * untrained
     assert told["samples"] == 8 * sum(ROWS["train"])
     for rank, history in zip(told["per_rank"], histories, strict=True):
-        assert sum(sum(record["staleness"].values()) for record in history) == rank["commits"]
-    assert sum(rank["commits"] for rank in told["per_rank"]) > 0
+        assert sum(sum(record["staleness"].values()) for record in history) == rank["pushes"]
+    assert sum(rank["pushes"] for rank in told["per_rank"]) > 0
     assert sum(rank["seconds_by_kind"]["communicate"] for rank in told["per_rank"]) > 0
 
 

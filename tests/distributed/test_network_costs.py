@@ -18,7 +18,7 @@ from network_hosts import Network, network, why_not
 from training.launching.launcher import rank_command, rank_environment
 from training.settings import TrainSettings
 from training.simulation.fitting import fit_link, predicted
-from training.simulation.probe import ALL_REDUCE, COMMIT, Measurement
+from training.simulation.probe import ALL_REDUCE, PUSH, Measurement
 
 pytestmark = [
     pytest.mark.minutes,
@@ -38,7 +38,7 @@ MOST_ERROR = 0.25
 
 def is_fitted(each: Measurement) -> bool:
     """Whether a measurement calibrates the model; the others check it."""
-    return each.operation != COMMIT and each.workers < WORKERS[-1] and each.nbytes != SIZES[1]
+    return each.operation != PUSH and each.workers < WORKERS[-1] and each.nbytes != SIZES[1]
 
 
 def all_reduces(between: Network, kind: str) -> list[Measurement]:
@@ -53,8 +53,8 @@ def all_reduces(between: Network, kind: str) -> list[Measurement]:
     return [Measurement(ALL_REDUCE, size, nbytes, max(each[str(nbytes)] for each in medians)) for nbytes in SIZES]
 
 
-def averages_and_commits(between: Network) -> list[Measurement]:
-    """Averages and commits as the methods make them."""
+def averages_and_pushes(between: Network) -> list[Measurement]:
+    """Averages and pushes as the methods make them."""
     size = len(between.addresses)
     settings = TrainSettings(algorithm="ad-psgd", workers=size, launcher_args=between.launcher_args)
     command = rank_command(settings, Path())
@@ -97,8 +97,8 @@ def test_all_reduces_of_other_sizes_and_more_workers_take_the_predicted_time(
     assert misses(measured, ring_above=ring_above) == []
 
 
-def test_averages_of_other_sizes_and_commits_take_the_predicted_time(tmp_path: Path) -> None:
+def test_averages_of_other_sizes_and_pushes_take_the_predicted_time(tmp_path: Path) -> None:
     with network(2, tmp_path, delay=DELAY, rate=RATE) as between:
-        measured = averages_and_commits(between)
-    assert {each.operation for each in measured} == {"sockets", COMMIT}
+        measured = averages_and_pushes(between)
+    assert {each.operation for each in measured} == {"sockets", PUSH}
     assert misses(measured, ring_above=0.0) == []

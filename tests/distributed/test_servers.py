@@ -26,7 +26,7 @@ FIXED["sharded sparse"] = {"algorithm": "sharded", "drop_rate": 0.5}
 PAIRS = {"ad-psgd": GOSSIP["ad-psgd"], "swarm-sgd": {"algorithm": "swarm-sgd", "local_steps": 2}}
 FIXED |= PAIRS
 FIXED |= {f"{name} with slowmo": SERVERS[name] | {"slowmo": {"tau": 2}} for name in ("dynsgd", "easgd", "sharded")}
-#: All ranks commit when they are ready.
+#: All ranks push when they are ready.
 LOOSE: dict[str, dict[str, Any]] = {
     "downpour": SERVERS["downpour"],
     "downpour zealous": SERVERS["downpour zealous"],
@@ -99,7 +99,7 @@ def test_ranks_do_on_mpi_what_they_do_in_the_simulator(ranks: dict[str, list[dic
             assert found["staleness"] == {str(age): times for age, times in expected["staleness"].items()}
 
 
-def test_nothing_is_lost_when_all_commit_at_once(ranks: dict[str, list[dict[str, Any]]]) -> None:
+def test_nothing_is_lost_when_all_push_at_once(ranks: dict[str, list[dict[str, Any]]]) -> None:
     for name in LOOSE:
         trained = ranks[f"loose {name}"]
         sent = (np.array(trained[0]["result"]) - np.linspace(-1, 1, 7)) / 0.1

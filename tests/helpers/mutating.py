@@ -19,7 +19,7 @@ PARTS: Mapping[str, Sequence[str]] = {
     "models": ("evaluation", "prediction", "parity"),
     "training": (
         "algorithms", "sharding", "schedule", "checkpoints", "virtual_time", "simulation/transport",
-        "simulation/shared_vector", "simulation/meetings", "simulation/losses", "topology", "skew",
+        "simulation/shared_vector", "simulation/collectives", "simulation/lost_messages", "topology", "skew",
         "flat_model", "gridsearch",
     ),
     "pipeline": ("store", "fingerprint", "config", "clean", "space", "cutflow", "runner"),

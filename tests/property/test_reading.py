@@ -14,7 +14,7 @@ from features.columns import NUM_HLF
 from features.dataset import FeatureDataset, RowGroup
 from training.readers.batch import Batch, BatchLayout, Columns
 from training.readers.cached import CachedReader
-from training.readers.sharding import plan_epoch, share_of, shuffled, step_bounds
+from training.readers.sharding import assignment_of, plan_epoch, shuffled, step_bounds
 from training.readers.streamed import StreamedReader
 
 row_groups = st.lists(st.integers(1, 12), min_size=1, max_size=10)
@@ -85,7 +85,7 @@ def test_every_reader_delivers_the_planned_rows_from_any_step_on(
         for row in shuffled(rows[group], seed=5, epoch=epoch, group=group)[start:stop].tolist()
     ]
     bounds = step_bounds(len(order), plan.num_steps).tolist()
-    share = share_of(plan, rank=rank, epoch=epoch, first_step=first_step)
+    share = assignment_of(plan, rank=rank, epoch=epoch, first_step=first_step)
     layout = BatchLayout(names, (1.0,), torch.float32, torch.device("cpu"))
     for kind in (StreamedReader, CachedReader):
         source = MadeRows(rows)

@@ -133,7 +133,7 @@ def test_integers_are_conserved_exactly_and_no_addition_is_lost(
 
     async def work(transport: SimTransport) -> None:
         rng = np.random.default_rng([seed, transport.rank])
-        shared = await transport.share(start[transport.rank])
+        shared = await transport.shared_vector(start[transport.rank])
         for _ in range(10):
             await shared.add(np.ones(3, dtype=np.int64))
             await clock.sleep(rng.choice([0.0, 1e-4, 1e-3]))
@@ -182,7 +182,7 @@ def meet(cluster: ClusterSettings, partners: tuple[tuple[int, ...], ...], starts
 
     async def work(transport: SimTransport) -> None:
         rank = transport.rank
-        shared = await transport.share(np.array([float(rank)]))
+        shared = await transport.shared_vector(np.array([float(rank)]))
         await clock.sleep(starts[rank])
         for partner in partners[rank]:
             await shared.average_with(partner)

@@ -1,4 +1,4 @@
-"""The jobs of a training on Spark alone: places, starts, and sums over the agents beside their computation.
+"""The jobs of a training on Spark alone: places, starts, and sums over the agents in the background.
 
 Tasks are short and prefer the host of their agent, but reach it from anywhere. The vectors go up in a tree, the sum
 goes down by a broadcast variable (Langer et al. 2018, section 5.2).

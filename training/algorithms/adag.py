@@ -1,4 +1,4 @@
-"""ADAG: each weight of a commit shrinks with the way that the centre has gone (Hermans 2017, chapter 4)."""
+"""ADAG: each weight of a push shrinks with the way that the server has gone (Hermans 2017, chapter 4)."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from training.transports.shards import Shard
 
 
 class AdagSettings(WindowSettings):
-    """Add the mean of some local steps; each weight of it shrinks with the way that the centre has gone meanwhile."""
+    """Add the mean of some local steps; each weight of it shrinks with the way that the server has gone meanwhile."""
 
     name: Literal["adag"]
     local_steps: int = Field(default=10, ge=1)
-    """Number lambda of local steps between two commits, at least 1; (workers + layers) / 2 is a start."""
+    """Number lambda of local steps between two pushes, at least 1; (workers + layers) / 2 is a start."""
     gamma: float | None = Field(default=None, gt=0)
     """Square of the way of a weight that halves its step, greater than 0, such as 1e-4 (equation 4.7); null: the
     learning rate (equation 4.1)."""
     squares_gamma: bool = False
     """Whether gamma is the way itself instead of its square (equation 4.10)."""
     scaling: Literal["server", "worker"] = "server"
-    """Who scales: the `server`, under the lock (Algorithms 11, 12), or the `worker`, by the centre that it sees before
-    its commit, from which it then continues (Algorithm 13)."""
+    """Who scales: the `server`, under the lock (Algorithms 11, 12), or the `worker`, by the server that it sees before
+    its push, from which it then continues (Algorithm 13)."""
 
 
 @algorithm("adag", AdagSettings, server_traits("ADAG"))
 class Adag(Agn):
-    """Centre <- centre + s * 1/lambda sum_i u_i, with s = 1 / ((centre - x_0)^2 / gamma + 1) for each weight.
+    """Server <- server + s * 1/lambda sum_i u_i, with s = 1 / ((server - x_0)^2 / gamma + 1) for each weight.
 
-    x_0 is the centre from which the window started (equations 4.1, 4.7, 4.10, 4.8).
+    x_0 is the server from which the window started (equations 4.1, 4.7, 4.10, 4.8).
     """
 
     def __init__(self, settings: AdagSettings, worker: Worker) -> None:
@@ -46,7 +46,7 @@ class Adag(Agn):
         self._by_worker = settings.scaling == "worker"
         self._started_from = self.model.empty()
         self.scaling: Counter[int] = Counter()
-        """Number of commits to a shard, or scaled by a worker, by the mean of 1 - s over their weights [%]."""
+        """Number of pushes to a shard, or scaled by a worker, by the mean of 1 - s over their weights [%]."""
 
     @override
     def weighed(self, change: Vector, shard: Shard) -> Vector:
@@ -66,9 +66,9 @@ class Adag(Agn):
         def add(shard: Shard) -> None:
             shard.vector += mean[shard.part]
 
-        made = await self.centre.commit(add)
+        made = await self.server.push(add)
         self.staleness.update((made.before - clocks)[made.after > made.before].tolist())
-        # The worker continues from the centre without its own commit, which does not make the next one stale.
+        # The worker continues from the server without its own push, which does not make the next one stale.
         self.clocks += made.after - made.before
         return True
 

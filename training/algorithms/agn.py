@@ -1,4 +1,4 @@
-"""AGN: the mean of some local steps goes to a centre (Hermans 2017, chapter 3, Algorithm 10)."""
+"""AGN: the mean of some local steps goes to a server (Hermans 2017, chapter 3, Algorithm 10)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from training.transports.shards import Shard
 
 
 class AgnSettings(WindowSettings):
-    """Add the mean of some local steps to the centre (accumulated gradient normalisation)."""
+    """Add the mean of some local steps to the server (accumulated gradient normalisation)."""
 
     name: Literal["agn"]
     local_steps: int = Field(default=10, ge=1)
-    """Number lambda of local steps between two commits, at least 1; (workers + layers) / 2 is a start."""
+    """Number lambda of local steps between two pushes, at least 1; (workers + layers) / 2 is a start."""
 
 
 @algorithm("agn", AgnSettings, server_traits("AGN"))
 class Agn(WindowAlgorithm):
-    """Centre <- centre + 1/lambda sum_i u_i, with u_i = -eta g_i(x_i) for SGD; x <- centre (equation 3.1).
+    """Server <- server + 1/lambda sum_i u_i, with u_i = -eta g_i(x_i) for SGD; x <- server (equation 3.1).
 
     A window with fewer steps, at the end of an epoch or without a gradient, is divided by their number.
     """

@@ -75,11 +75,11 @@ class Worker(NamedTuple):
 class Kept:
     """Something with a state."""
 
-    KEPT: ClassVar[Sequence[str]] = ()
+    STATE_KEYS: ClassVar[Sequence[str]] = ()
     """Attributes of this class, arrays and plain values, that the next steps depend on: they are part of its state."""
 
     def _kept(self) -> dict[str, Any]:
-        """Copies of what this class and its bases name in `KEPT`, by the name without underscore."""
+        """Copies of what this class and its bases name in `STATE_KEYS`, by the name without underscore."""
         values = {name.lstrip("_"): getattr(self, name) for name in self._names_kept()}
         return {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in values.items()}
 
@@ -93,7 +93,7 @@ class Kept:
                 setattr(self, name, given)
 
     def _names_kept(self) -> list[str]:
-        return [name for kind in type(self).__mro__ for name in vars(kind).get("KEPT", ())]
+        return [name for kind in type(self).__mro__ for name in vars(kind).get("STATE_KEYS", ())]
 
 
 class Algorithm(Kept, ABC):

@@ -43,7 +43,7 @@ class ChocoSgd(NeighbourAlgorithm):
     A worker whose model is not finite sends the difference 0, and takes over the mean of what it knows of the others.
     """
 
-    KEPT = ("_known", "_average")
+    STATE_KEYS = ("_known", "_average")
 
     def __init__(self, settings: ChocoSgdSettings, worker: Worker) -> None:
         super().__init__(settings, worker)

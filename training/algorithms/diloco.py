@@ -40,7 +40,7 @@ class DiLoCo(LocalSgd):
     is LocalSGD.
     """
 
-    KEPT = ("_momentum", "_origin")
+    STATE_KEYS = ("_momentum", "_origin")
 
     def __init__(self, settings: DiLoCoSettings, worker: Worker) -> None:
         super().__init__(settings, worker)

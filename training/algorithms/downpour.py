@@ -1,4 +1,4 @@
-"""DOWNPOUR: workers add their gradients to a centre, without waiting (Hermans 2017, section 2.3.1, Algorithms 5, 6)."""
+"""DOWNPOUR: workers add their gradients to a server, without waiting (Hermans 2017, section 2.3.1, Algorithms 5, 6)."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from training.transports.shards import Shard
 
 
 class DownpourSettings(WindowSettings):
-    """Add the sum of some local steps to the centre; with one step this is DOWNPOUR."""
+    """Add the sum of some local steps to the server; with one step this is DOWNPOUR."""
 
     name: Literal["downpour"]
     NEEDS: ClassVar[tuple[Needs, ...]] = (
-        Needs("zealous", "local_steps above 1, the highest number between commits", lambda own: own.local_steps > 1),
+        Needs("zealous", "local_steps above 1, the highest number between pushes", lambda own: own.local_steps > 1),
     )
     zealous: bool = False
-    """Whether to commit earlier than after `local_steps`, when no other worker is at the centre; the steps up to then
+    """Whether to push earlier than after `local_steps`, when no other worker is at the server; the steps up to then
     all start from the same point (Hermans 2017, Algorithm 6)."""
 
 
 @algorithm("downpour", DownpourSettings, server_traits("DOWNPOUR"))
 class Downpour(WindowAlgorithm):
-    """Centre <- centre + sum_i u_i, with u_i = -eta g_i(x_i) for SGD; x <- centre (equations 1.2, 1.3, 2.12).
+    """Server <- server + sum_i u_i, with u_i = -eta g_i(x_i) for SGD; x <- server (equations 1.2, 1.3, 2.12).
 
     With several local steps this is the accumulated gradient without normalisation (figure 3.2). Zealous: all u_i of a
     window start from the same x, and their number is at most `local_steps`.
     """
 
-    KEPT = ("_gathered",)
+    STATE_KEYS = ("_gathered",)
 
     def __init__(self, settings: DownpourSettings, worker: Worker) -> None:
         super().__init__(settings, worker)

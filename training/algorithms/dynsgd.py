@@ -1,4 +1,4 @@
-"""DynSGD: the centre divides each commit by its staleness (Hermans 2017, section 2.3.2, Algorithms 7, 8)."""
+"""DynSGD: the server divides each push by its staleness (Hermans 2017, section 2.3.2, Algorithms 7, 8)."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from training.transports.shards import Shard
 
 
 class DynSgdSettings(WindowSettings):
-    """Add the sum of some local steps to the centre, divided by its staleness (dynamic SGD)."""
+    """Add the sum of some local steps to the server, divided by its staleness (dynamic SGD)."""
 
     name: Literal["dynsgd"]
 
 
 @algorithm("dynsgd", DynSgdSettings, server_traits("DynSGD"))
 class DynSgd(WindowAlgorithm):
-    """Centre <- centre + sum_i u_i / (tau + 1), where tau commits of others came since x <- centre (Algorithm 8).
+    """Server <- server + sum_i u_i / (tau + 1), where tau pushes of others came since x <- server (Algorithm 8).
 
-    Equation 2.13 divides by tau, which would be 0 for a commit that is not stale.
+    Equation 2.13 divides by tau, which would be 0 for a push that is not stale.
     """
 
     @override

@@ -16,7 +16,7 @@ from training.algorithms.server import server_traits
 
 
 class EamsgdSettings(ElasticSettings):
-    """Elastic averaging of workers with Nesterov momentum; the centre has none."""
+    """Elastic averaging of workers with Nesterov momentum; the server has none."""
 
     name: Literal["eamsgd"]
     delta: float = Field(default=0.99, ge=0, lt=1)
@@ -27,7 +27,7 @@ class EamsgdSettings(ElasticSettings):
 class Eamsgd(ElasticAlgorithm):
     """v <- delta v + u, with u = -eta g(x + delta v) for SGD; x <- x + v, beside the elastic exchange."""
 
-    KEPT = ("_velocity",)
+    STATE_KEYS = ("_velocity",)
 
     def __init__(self, settings: EamsgdSettings, worker: Worker) -> None:
         super().__init__(settings, worker)

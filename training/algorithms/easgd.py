@@ -14,12 +14,12 @@ from training.algorithms.method import Traits, algorithm
 from training.algorithms.server import server_traits
 from training.effects import Needs
 from training.transports.basics import Vector
-from training.transports.centre import Centre, OwnCentre
+from training.transports.parameter_server import OwnServer, ParameterServer
 from training.transports.shards import Shard
 
 
 class EasgdSettings(ElasticSettings):
-    """A spring pulls each worker and a centre together every few local steps."""
+    """A spring pulls each worker and a server together every few local steps."""
 
     name: Literal["easgd"]
     NEEDS: ClassVar[tuple[Needs, ...]] = (
@@ -27,14 +27,14 @@ class EasgdSettings(ElasticSettings):
         *(
             Needs(
                 key,
-                "synchronous: false, since else each worker has a copy of the centre",
+                "synchronous: false, since else each worker has a copy of the server",
                 lambda own: not own.synchronous,
             )
             for key in ("shards", "network")
         ),
     )
     synchronous: bool = False
-    """Whether all workers meet the centre together, by an all-reduce; else each when it is ready."""
+    """Whether all workers meet the server together, by an all-reduce; else each when it is ready."""
 
     @property
     @override
@@ -46,10 +46,10 @@ class EasgdSettings(ElasticSettings):
 
 @algorithm("easgd", EasgdSettings, server_traits("EASGD"))
 class Easgd(ElasticAlgorithm):
-    """x_i <- x_i - eta g_i - alpha (x_i - centre); centre <- centre + alpha sum_i (x_i - centre).
+    """x_i <- x_i - eta g_i - alpha (x_i - server); server <- server + alpha sum_i (x_i - server).
 
-    Asynchronous, a worker's term moves the centre when the worker comes (equations 2.15, 2.16). Synchronous, all terms
-    use the same centre (equations 2.4, 2.5), of which each worker has a copy. With the equilibrium stop the workers
+    Asynchronous, a worker's term moves the server when the worker comes (equations 2.15, 2.16). Synchronous, all terms
+    use the same server (equations 2.4, 2.5), of which each worker has a copy. With the equilibrium stop the workers
     then end a window together, once all are in equilibrium.
     """
 
@@ -58,11 +58,11 @@ class Easgd(ElasticAlgorithm):
         self._is_together = settings.synchronous
 
     @override
-    async def make_centre(self) -> Centre:
+    async def make_server(self) -> ParameterServer:
         if not self._is_together:
-            return await super().make_centre()
+            return await super().make_server()
         await self.transport.broadcast(self.seen)
-        return OwnCentre(self.seen, self.num_shards, {}, now=self.transport.now)
+        return OwnServer(self.seen, self.num_shards, {}, now=self.transport.now)
 
     @override
     async def meet(self, own: Vector) -> None:
@@ -77,7 +77,7 @@ class Easgd(ElasticAlgorithm):
         def add(shard: Shard) -> None:
             shard.vector += self._change[shard.part]
 
-        await self.commit(add)
+        await self.push(add)
 
     @override
     async def is_due(self, *, is_at_rest: bool) -> bool:

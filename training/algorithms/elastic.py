@@ -1,4 +1,4 @@
-"""The base of elastic averaging: a spring between each worker's model and a centre (Zhang et al. 2015)."""
+"""The base of elastic averaging: a spring between each worker's model and a server (Zhang et al. 2015)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class ElasticSettings(ServerSettings):
 
     local_steps: int = Field(default=10, ge=1)
     """Number tau of local steps between two exchanges, at least 1. The steps after the last exchange do not reach the
-    centre, which is the model of the run."""
+    server, which is the model of the run."""
     alpha: float | None = Field(default=None, gt=0)
-    """Part of its distance to the centre that a worker moves in an exchange, and the centre towards it; null: the
+    """Part of its distance to the server that a worker moves in an exchange, and the server towards it; null: the
     learning rate times `rho`, else 0.9 / workers."""
     rho: float | None = Field(default=None, gt=0)
     """Elasticity: alpha divided by the learning rate, such as 5; null: see `alpha`."""
@@ -35,7 +35,7 @@ class ElasticSettings(ServerSettings):
     """Where the gradient of an exchange step is taken: at the model before the exchange (Zhang et al. 2015, Algorithm
     1), or at the moved one (Hermans 2017, Algorithm 9)."""
     equilibrium_stop: bool = False
-    """Whether to exchange before the end of `local_steps` once a step is no longer than the pull of the centre."""
+    """Whether to exchange before the end of `local_steps` once a step is no longer than the elastic term."""
 
     @model_validator(mode="after")
     def _one_key_gives_the_moving_rate(self) -> Self:
@@ -57,12 +57,12 @@ class ElasticSettings(ServerSettings):
 
 
 class ElasticAlgorithm(ServerAlgorithm):
-    """Own steps of a model that stays the worker's; in an exchange, what it loses is what the centre gains.
+    """Own steps of a model that stays the worker's; in an exchange, what it loses is what the server gains.
 
-    Every tau steps: e = alpha (x - centre); x <- x - e; centre <- centre + e, all with the values before the exchange.
+    Every tau steps: e = alpha (x - server); x <- x - e; server <- server + e, all with the values before the exchange.
     """
 
-    KEPT: ClassVar[Sequence[str]] = ("_since",)
+    STATE_KEYS: ClassVar[Sequence[str]] = ("_since",)
 
     def __init__(self, settings: ElasticSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
@@ -103,7 +103,7 @@ class ElasticAlgorithm(ServerAlgorithm):
             self.model.write(self._own)
 
     async def own_step(self, compute_gradient: ComputeGradient, num_samples: int) -> bool:
-        """Step without the centre; False: there is no gradient."""
+        """Step without the server; False: there is no gradient."""
         if not await self.has_gradient(compute_gradient, num_samples):
             return False
         self.optimizer.step()
@@ -114,9 +114,9 @@ class ElasticAlgorithm(ServerAlgorithm):
         return is_at_rest or self._since == self._period
 
     def _is_in_equilibrium(self, *, after_exchange: bool) -> bool:
-        """Whether |step| <= |alpha (x - centre)|, with x before the step but for its elastic part.
+        """Whether |step| <= |alpha (x - server)|, with x before the step but for its elastic part.
 
-        This is equation 2.9 of Hermans 2017, where the step is eta g. His equation 2.10, |eta g| - |alpha (x - centre)|
+        This is equation 2.9 of Hermans 2017, where the step is eta g. His equation 2.10, |eta g| - |alpha (x - server)|
         < eta, is always true of a gradient shorter than 1, so that each step would be an exchange.
         """
         self.model.read(self._change)
@@ -128,7 +128,7 @@ class ElasticAlgorithm(ServerAlgorithm):
         return step <= self.alpha * float(np.linalg.norm(self._own))
 
     async def exchange(self) -> None:
-        """Move the centre by `elastic`; a model that is not finite is given up for the centre."""
+        """Move the server by `elastic`; a model that is not finite is given up for the server."""
         self.elastic.fill(0)
         self.model.read(self._own)
         if not is_finite(self._own):
@@ -139,20 +139,20 @@ class ElasticAlgorithm(ServerAlgorithm):
         await self.meet(self._own)
 
     async def meet(self, own: Vector) -> None:
-        """Exchange with the centre."""
+        """Exchange with the server."""
         alpha = self.alpha
 
-        def pull(shard: Shard) -> None:
+        def attract(shard: Shard) -> None:
             elastic = self.elastic[shard.part]
             np.subtract(own[shard.part], shard.vector, out=elastic)
             elastic *= alpha
             shard.vector += elastic
 
-        await self.commit(pull)
+        await self.push(attract)
 
     @override
     async def add(self, change: Vector) -> None:
-        """Add to the model of this worker; the centre follows by the exchanges."""
+        """Add to the model of this worker; the server follows by the exchanges."""
         await Algorithm.add(self, change)
 
     @override

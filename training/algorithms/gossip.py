@@ -10,7 +10,7 @@ import numpy as np
 from typing_extensions import override
 
 from training.algorithms.base import Algorithm, Counters, Worker
-from training.algorithms.method import MethodSettings, Sharing
+from training.algorithms.method import MethodSettings, TransportOptions
 from training.algorithms.partners import RandomPartners
 from training.effects import Mechanism, between_workers
 from training.topology import TopologyName, shared_topology
@@ -30,8 +30,8 @@ class GossipSettings(MethodSettings):
 
     @property
     @override
-    def sharing(self) -> Sharing:
-        return Sharing(network=self.network)
+    def transport_options(self) -> TransportOptions:
+        return TransportOptions(network=self.network)
 
     @property
     @override
@@ -58,7 +58,7 @@ class GossipAlgorithm(Algorithm):
     async def start(self) -> None:
         """Share the model."""
         self.model.read(self._snapshot)
-        self.shared = await self.transport.share(self._snapshot)
+        self.shared = await self.transport.shared_vector(self._snapshot)
 
     @override
     async def current(self, out: Vector) -> None:

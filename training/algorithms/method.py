@@ -26,7 +26,7 @@ class Traits:
     pairs: bool = False
     """Whether random pairs of workers average their shared vectors."""
     server: bool = False
-    """Whether the workers share a centre, which is the model."""
+    """Whether the workers share a server, which is the model."""
     exact_average: bool = False
     """Whether it averages all workers exactly, gradients or models; SlowMo then does so too."""
     averages_models: bool = False
@@ -58,11 +58,11 @@ class Traits:
         return found
 
 
-class Sharing(NamedTuple):
+class TransportOptions(NamedTuple):
     """How the transport connects the vectors that workers share."""
 
     background: bool = False
-    """Whether a thread talks to other workers during the computation."""
+    """Whether a thread communicates with other workers during the computation."""
     network: str | None = None
 
 
@@ -91,9 +91,9 @@ class MethodSettings(SettingsSection):
         return ()
 
     @property
-    def sharing(self) -> Sharing:
+    def transport_options(self) -> TransportOptions:
         """How the transport connects shared vectors."""
-        return Sharing()
+        return TransportOptions()
 
 
 class Method(NamedTuple):

@@ -1,4 +1,4 @@
-"""MPCA SGD: all-reduces of shards beside the steps, whose projected average pulls the workers (Langer et al. 2018)."""
+"""MPCA SGD: all-reduces of shards in the background, whose projected average pulls the workers (Langer et al. 2018)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient, Counters, Worker
-from training.algorithms.method import Sharing, Traits, algorithm
+from training.algorithms.method import Traits, TransportOptions, algorithm
 from training.algorithms.mpca_joint import JointModel
 from training.algorithms.mpca_rules import JointModelSettings, displace, penalty_gradient
 from training.effects import Mechanism
@@ -18,19 +18,19 @@ from training.transports.basics import Vector, is_finite
 
 
 class MpcaSettings(JointModelSettings):
-    """Pull workers towards the projected average of all at every step; averages travel beside the steps."""
+    """Pull workers towards the projected average of all at every step; averages travel in the background."""
 
     name: Literal["mpca"]
     cycle_steps: int | None = Field(default=None, ge=1)
     """Number of steps between two exchanges; the worker then waits for the one before. Null: as many as one takes, so
     that nobody waits."""
     overlap: Literal["thread", "inline"] = "thread"
-    """How models are exchanged: in a thread beside the steps, or `inline`, between two steps, where all wait."""
+    """How models are exchanged: in a background thread, or `inline`, between two steps, where all wait."""
 
     @property
     @override
-    def sharing(self) -> Sharing:
-        return Sharing(background=self.overlap == "thread")
+    def transport_options(self) -> TransportOptions:
+        return TransportOptions(background=self.overlap == "thread")
 
     @property
     def is_fixed(self) -> bool:
@@ -71,7 +71,7 @@ class Mpca(Algorithm):
     method is x~.
     """
 
-    KEPT = ("_since",)
+    STATE_KEYS = ("_since",)
     joint: JointModel
     """The joint model; from `start` on."""
 

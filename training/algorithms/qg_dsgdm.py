@@ -30,7 +30,7 @@ class QgDsgdm(NeighbourAlgorithm):
     (adapt, then combine), and on the complete graph it is AR-SGD with plain SGD.
     """
 
-    KEPT = ("_momentum",)
+    STATE_KEYS = ("_momentum",)
 
     def __init__(self, settings: QgDsgdmSettings, worker: Worker) -> None:
         super().__init__(settings, worker)

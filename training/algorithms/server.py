@@ -1,7 +1,7 @@
-"""The bases of the methods with a server: a centre that all workers share is the model.
+"""The bases of the methods with a parameter server, whose vector is the model.
 
-No process is a server. A worker commits to the centre itself, under the lock of a shard (`training.transports.centre`),
-and takes the new content with it: commit, answer and staleness belong to one moment.
+No process is a server. A worker changes a shard itself, under its lock (`training.transports.parameter_server`), and
+takes the new content with it: push, answer and staleness belong to one moment.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pydantic import Field
 from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient, Counters, Worker
-from training.algorithms.method import MethodSettings, Sharing, Traits
+from training.algorithms.method import MethodSettings, Traits, TransportOptions
 from training.effects import Mechanism, between_workers
 from training.transports.basics import Vector, is_finite
-from training.transports.centre import Centre, Commit, Rule
+from training.transports.parameter_server import ParameterServer, Push, Rule
 from training.transports.shards import Shard
 
 
@@ -34,41 +34,41 @@ class ServerSettings(MethodSettings):
     SPEED_ONLY: ClassVar[frozenset[str]] = frozenset({"network"})
 
     shards: int | None = Field(default=1, ge=1)
-    """Number of parts of the centre, at least 1, each with a lock and an owner; null: one for each worker."""
+    """Number of parts of the server, at least 1, each with a lock and an owner; null: one for each worker."""
     network: str | None = None
     """Network between hosts, as `10.0.0.0/24` or an interface such as `ib0`; null: the first that connects all."""
 
     @property
     @override
-    def sharing(self) -> Sharing:
-        return Sharing(network=self.network)
+    def transport_options(self) -> TransportOptions:
+        return TransportOptions(network=self.network)
 
     @property
     @override
     def mechanisms(self) -> tuple[Mechanism, ...]:
-        return (between_workers(f"{self.name} never commits", counter="commits", at_least=1),)
+        return (between_workers(f"{self.name} never pushes", counter="pushes", at_least=1),)
 
 
 class ServerAlgorithm(Algorithm):
-    """A worker beside the centre."""
+    """A worker with a parameter server."""
 
-    centre: Centre
-    """The centre; from `start` on."""
-    KEPT: ClassVar[Sequence[str]] = ("seen",)
+    server: ParameterServer
+    """The server; from `start` on."""
+    STATE_KEYS: ClassVar[Sequence[str]] = ("seen",)
 
     def __init__(self, settings: ServerSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         self.traits = settings.traits
         self.num_shards = settings.shards or self.transport.world_size
-        #: Vectors of the server beside the centre by name, with their initial value.
+        #: Further vectors of the server by name, with their initial value.
         self.segments: Mapping[str, float] = {}
-        #: The centre when this worker last saw it, and the clocks of its shards then.
+        #: The server when this worker last saw it, and the clocks of its shards then.
         self.seen = self.model.empty()
         self.clocks = np.zeros(self.num_shards, np.int64)
-        self.commits_before = self.clocks.copy()
+        self.pushes_before = self.clocks.copy()
         self._change = self.model.empty()
         self.staleness: Counter[int] = Counter()
-        """Number of commits to a shard by the number of commits of others since this worker last saw it."""
+        """Number of pushes to a shard by the number of pushes of others since this worker last saw it."""
 
     @property
     def rate(self) -> float:
@@ -79,35 +79,35 @@ class ServerAlgorithm(Algorithm):
     @override
     async def start(self) -> None:
         self.model.read(self.seen)
-        self.centre = await self.make_centre()
+        self.server = await self.make_server()
 
-    async def make_centre(self) -> Centre:
-        """The centre, with the content of `seen`; all workers together."""
-        return await self.transport.centre(self.seen, shards=self.num_shards, segments=self.segments)
+    async def make_server(self) -> ParameterServer:
+        """The server, with the content of `seen`; all workers together."""
+        return await self.transport.parameter_server(self.seen, shards=self.num_shards, segments=self.segments)
 
-    async def commit(self, rule: Rule, *, asks: bool = False) -> bool:
-        """Change the centre by a rule, and see what it is then.
+    async def push(self, rule: Rule, *, asks: bool = False) -> bool:
+        """Change the server by a rule, and see what it is then.
 
         Args:
             rule: Changes a shard.
-            asks: Whether not to commit, if another worker is at the centre.
+            asks: Whether not to push, if another worker is at the server.
 
         Returns:
-            Whether the commit was tried. Shards refuse what is not finite, which is counted.
+            Whether the push was tried. Shards refuse what is not finite, which is counted.
         """
 
         def and_see(shard: Shard) -> None:
             rule(shard)
             np.copyto(self.seen[shard.part], shard.vector)
 
-        made = await (self.centre.try_commit if asks else self.centre.commit)(and_see)
+        made = await (self.server.try_push if asks else self.server.push)(and_see)
         if made is None:
             return False
         await self.see_after(made, since=self.clocks)
         return True
 
-    async def see_after(self, made: Commit, *, since: Vector) -> None:
-        """Count the staleness of a commit of changes since some clocks; see the centre anew if it was refused."""
+    async def see_after(self, made: Push, *, since: Vector) -> None:
+        """Count the staleness of a push of changes since some clocks; see the server anew if it was refused."""
         is_counted = made.after > made.before
         self.staleness.update((made.before - since)[is_counted].tolist())
         self.clocks = made.after
@@ -115,20 +115,20 @@ class ServerAlgorithm(Algorithm):
             await self.see()
 
     async def see(self) -> None:
-        """See the centre as it is."""
-        self.clocks = await self.centre.pull(self.seen)
+        """See the server as it is."""
+        self.clocks = await self.server.pull(self.seen)
 
     @override
     async def result(self, out: Vector) -> None:
-        """Copy the centre, when all workers have flushed; all workers together."""
+        """Copy the server, when all workers have flushed; all workers together."""
         await self.transport.barrier()
         if self.transport.rank == 0:
-            await self.centre.pull(out)
+            await self.server.pull(out)
         await self.transport.broadcast(out)
 
     @override
     async def add(self, change: Vector) -> None:
-        """Add to the centre; each of n workers adds a part of 1 / n, so that together they add the mean.
+        """Add to the server; each of n workers adds a part of 1 / n, so that together they add the mean.
 
         That is no step, so neither the clocks nor the counters count it.
         """
@@ -138,14 +138,14 @@ class ServerAlgorithm(Algorithm):
             shard.vector += part[shard.part]
             shard.counts = False
 
-        await self._see_by(self.commit(add))
+        await self._see_by(self.push(add))
 
     @override
     async def catch_up(self) -> None:
         await self._see_by(self.see())
 
     async def _see_by(self, seeing: Awaitable[object]) -> None:
-        """See the centre anew, and keep what this worker has not sent."""
+        """See the server anew, and keep what this worker has not sent."""
         own = self.model.empty()
         self.model.read(own)
         own -= self.seen
@@ -155,28 +155,28 @@ class ServerAlgorithm(Algorithm):
 
     @override
     async def snapshot(self, out: Vector) -> float:
-        """Copy the centre as it is; the distance is that of this worker, since no other shows its model."""
-        await self.centre.pull(out)
+        """Copy the server as it is; the distance is that of this worker, since no other shows its model."""
+        await self.server.pull(out)
         self.model.read(self._change)
         return float(np.linalg.norm(self._change - out))
 
     @override
     async def quiesce(self) -> None:
-        await self.centre.drain()
+        await self.server.drain()
         await self.transport.barrier()
 
     @override
     async def close(self) -> None:
-        await self.centre.close()
+        await self.server.close()
 
     @override
     def counters(self) -> Counters:
-        counts = self.centre.counts
+        counts = self.server.counts
         return {
             **super().counters(),
-            "commits": counts.commits,
-            "commits_refused": counts.refused,
-            "commits_put_off": counts.occupied + counts.skipped,
+            "pushes": counts.pushes,
+            "pushes_refused": counts.refused,
+            "pushes_put_off": counts.occupied + counts.skipped,
             "exchange_seconds": counts.exchange_seconds,
             "hidden_seconds": counts.hidden_seconds,
             "staleness": self.staleness.copy(),
@@ -184,25 +184,25 @@ class ServerAlgorithm(Algorithm):
 
     @override
     async def state(self) -> dict[str, Any]:
-        """The centre, and the model of this worker with what it last saw of the centre."""
+        """The server, and the model of this worker with what it last saw of the server."""
         published, private = self.model.empty(), self.model.empty()
-        clocks = await self.centre.pull(published)
+        clocks = await self.server.pull(published)
         segments = {name: self.model.empty() for name in self.segments}
         for name, segment in segments.items():
-            await self.centre.pull(segment, segment=name)
+            await self.server.pull(segment, segment=name)
         self.model.read(private)
         return {
             "published": published,
             "segments": segments,
-            "clocks": clocks + self.commits_before,
+            "clocks": clocks + self.pushes_before,
             "private": private,
-            "seen_clocks": self.clocks + self.commits_before,
+            "seen_clocks": self.clocks + self.pushes_before,
             **self._kept(),
         }
 
     @override
     async def restore(self, state: dict[str, Any]) -> None:
-        """Workers that wait for nobody leave states of different times: the newest centre is the one."""
+        """Workers that wait for nobody leave states of different times: the newest content of the server is the one."""
         published, rank = state["published"], self.transport.rank
         ages = np.zeros(self.transport.world_size, np.int64)
         ages[rank] = state["clocks"].sum()
@@ -215,15 +215,15 @@ class ServerAlgorithm(Algorithm):
         await self.start()
         if state["segments"]:
             await self._put_segments(state["segments"])
-        # The clocks of a new centre begin anew.
-        self.commits_before = state["clocks"]
-        self.clocks = state["seen_clocks"] - self.commits_before
+        # The clocks of a new server begin anew.
+        self.pushes_before = state["clocks"]
+        self.clocks = state["seen_clocks"] - self.pushes_before
         self.model.write(state["private"])
         self._keep(state)
 
     @override
     def model_of(self, state: dict[str, Any]) -> tuple[int, Vector]:
-        """The centre; its age is the number of commits."""
+        """The server; its age is the number of pushes."""
         return int(state["clocks"].sum()), state["published"]
 
     async def _put_segments(self, segments: Mapping[str, Vector]) -> None:
@@ -233,15 +233,15 @@ class ServerAlgorithm(Algorithm):
             shard.counts = False
 
         if self.transport.rank == 0:
-            await self.centre.commit(put)
+            await self.server.push(put)
         await self.transport.barrier()
 
 
 class WindowSettings(ServerSettings):
-    """Settings of a method that commits the sum of some local steps."""
+    """Settings of a method that pushes the sum of some local steps."""
 
     local_steps: int = Field(default=1, ge=1)
-    """Number of local steps between two commits, at least 1."""
+    """Number of local steps between two pushes, at least 1."""
 
     @property
     @override
@@ -251,23 +251,23 @@ class WindowSettings(ServerSettings):
 
 
 class WindowAlgorithm(ServerAlgorithm):
-    """Local steps from the centre; their sum is committed, and the worker continues from the new centre.
+    """Local steps from the server; their sum is pushed, and the worker continues from the new server.
 
-    The sum is the difference of the model to the centre from which it started, so it exists for each base optimiser;
-    with SGD it is -eta sum_i g_i. A method says what the centre adds for it. A sum that is not finite is left out.
+    The sum is the difference of the model to the server from which it started, so it exists for each base optimiser;
+    with SGD it is -eta sum_i g_i. A method says what the server adds for it. A sum that is not finite is left out.
     """
 
-    KEPT: ClassVar[Sequence[str]] = ("_since", "taken")
+    STATE_KEYS: ClassVar[Sequence[str]] = ("_since", "taken")
 
     def __init__(self, settings: WindowSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         self._period = settings.local_steps
-        #: Steps since the last commit, and those of them with a gradient.
+        #: Steps since the last push, and those of them with a gradient.
         self._since = self.taken = 0
 
     @abstractmethod
     def weighed(self, change: Vector, shard: Shard) -> Vector:
-        """What the centre adds to a shard for this worker's change there."""
+        """What the server adds to a shard for this worker's change there."""
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
@@ -279,7 +279,7 @@ class WindowAlgorithm(ServerAlgorithm):
             await self.exchange()
 
     async def exchange(self, *, asks: bool = False) -> None:
-        """Commit the change and continue from the centre; `asks`: unless another worker is there."""
+        """Push the change and continue from the server; `asks`: unless another worker is there."""
         change = self.change(self._change)
         if not is_finite(change):
             self.skipped += 1
@@ -292,31 +292,31 @@ class WindowAlgorithm(ServerAlgorithm):
         self.begin_window()
 
     async def send(self, change: Vector, *, asks: bool) -> bool:
-        """Commit a change; False: not now, since another worker is there."""
+        """Push a change; False: not now, since another worker is there."""
 
         def add(shard: Shard) -> None:
             shard.vector += self.weighed(change[shard.part], shard)
 
-        return await self.commit(add, asks=asks)
+        return await self.push(add, asks=asks)
 
     def begin_window(self) -> None:
-        """Continue from the centre."""
+        """Continue from the server."""
         self.model.write(self.seen)
 
     def change(self, out: Vector) -> Vector:
-        """The sum of the steps since the last commit, into `out`."""
+        """The sum of the steps since the last push, into `out`."""
         self.model.read(out)
         out -= self.seen
         return out
 
     @override
     async def flush(self) -> None:
-        """Commit what is left of a window that is not at its end."""
+        """Push what is left of a window that is not at its end."""
         if self._since:
             await self.exchange()
 
     @override
     async def current(self, out: Vector) -> None:
-        """The centre as it is, and the change of this worker."""
-        await self.centre.pull(out)
+        """The server as it is, and the change of this worker."""
+        await self.server.pull(out)
         out += self.change(self._change)

@@ -11,11 +11,11 @@ from typing_extensions import override
 
 from training.algorithms.base import ComputeGradient, Worker
 from training.algorithms.dropping import INDEX_BYTES, Dropper, update_view
-from training.algorithms.method import Sharing, algorithm
+from training.algorithms.method import TransportOptions, algorithm
 from training.algorithms.server import ServerAlgorithm, ServerSettings, server_traits
 from training.effects import Mechanism, Needs
 from training.transports.basics import Vector
-from training.transports.centre import Commit, Rule, Where
+from training.transports.parameter_server import Push, Rule, Where
 from training.transports.shards import Layout, Shard
 
 
@@ -46,8 +46,8 @@ class ShardedSettings(ServerSettings):
 
     @property
     @override
-    def sharing(self) -> Sharing:
-        return Sharing(background=self.overlap == "thread", network=self.network)
+    def transport_options(self) -> TransportOptions:
+        return TransportOptions(background=self.overlap == "thread", network=self.network)
 
     @property
     @override
@@ -65,14 +65,14 @@ class ShardedSettings(ServerSettings):
 class Sharded(ServerAlgorithm):
     """Server <- server + u(g), with u = -eta g for SGD; x <- server, which is the answer (Algorithm 4).
 
-    Overlap: while a commit is under way, the worker computes on, at the same x, and sums its gradients (Algorithms 5
+    Overlap: while a push is under way, the worker computes on, at the same x, and sums its gradients (Algorithms 5
     and 6); it may make steps of its own from x meanwhile, and one with the sum it sends from the x that comes (section
     3.4). Dropping: only the largest elements of g + residual travel, and the optimiser leaves all others as they are;
     the answer has the largest elements of server - x, since x is what the worker knows of the server (Algorithms 8 and
     9, whose last answer and residual are x).
     """
 
-    KEPT = ("_sum", "residual", "_since", "_taken")
+    STATE_KEYS = ("_sum", "residual", "_since", "_taken")
 
     def __init__(self, settings: ShardedSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
@@ -86,7 +86,7 @@ class Sharded(ServerAlgorithm):
         self.residual.fill(0)
         layout = Layout(self._sum, self.num_shards, {}, world_size=self.transport.world_size)
         self._dropper = Dropper(self.residual, layout.bounds, self._drop_rate)
-        #: Steps since the last commit began, and those of them with a gradient.
+        #: Steps since the last push began, and those of them with a gradient.
         self._since = self._taken = 0
         self._is_under_way = False
         self._clocks_of_sum = self.clocks
@@ -101,12 +101,12 @@ class Sharded(ServerAlgorithm):
                 self.optimizer.step()
         self._since += 1
         may_compute_on = self._bound is None or self._since < self._bound
-        if self._is_under_way and self.centre.is_under_way and may_compute_on:
+        if self._is_under_way and self.server.is_under_way and may_compute_on:
             return
         await self._exchange(beside=self._overlaps)
 
     async def _exchange(self, *, beside: bool) -> None:
-        """Take over the answer that is there, and commit the sum of the gradients, which are of the model before."""
+        """Take over the answer that is there, and push the sum of the gradients, which are of the model before."""
         clocks = self.clocks
         await self._take_over()
         if not self._taken:
@@ -120,9 +120,9 @@ class Sharded(ServerAlgorithm):
         rule, where = self._message()
         self._since = self._taken = 0
         if beside:
-            self._is_under_way = self.centre.begin_commit(rule, where)
+            self._is_under_way = self.server.begin_push(rule, where)
         else:
-            await self._see_answer(await self.centre.commit(rule, where))
+            await self._see_answer(await self.server.push(rule, where))
 
     def _message(self) -> tuple[Rule, Where]:
         """What the server does with the sum, and what it does it to; the sum begins anew."""
@@ -133,7 +133,7 @@ class Sharded(ServerAlgorithm):
         self._sum.fill(0)
 
         def optimise(shard: Shard) -> None:
-            number = int(shard.clock + self.commits_before[shard.number]) + 1
+            number = int(shard.clock + self.pushes_before[shard.number]) + 1
             self._update(shard.vector, values[shard.part], [*shard.segments.values()], number=number, rate=rate)
             if indices is None:
                 np.copyto(self.seen[shard.part], shard.vector)
@@ -144,26 +144,26 @@ class Sharded(ServerAlgorithm):
         return optimise, Where(indices=indices, answer=None if indices is None else answer)
 
     async def _take_over(self) -> None:
-        """Wait for a commit beside the computation, and continue from its answer."""
+        """Wait for a push in the background, and continue from its answer."""
         if self._is_under_way:
             self._is_under_way = False
-            made = await self.centre.drain()
+            made = await self.server.drain()
             if made is not None:
                 await self._see_answer(made)
 
-    async def _see_answer(self, made: Commit) -> None:
+    async def _see_answer(self, made: Push) -> None:
         await self.see_after(made, since=self._clocks_of_sum)
         self.model.write(self.seen)
 
     @override
     async def flush(self) -> None:
-        """Commit the sum of the gradients; what is dropped stays in the residual."""
+        """Push the sum of the gradients; what is dropped stays in the residual."""
         if self._since or self._is_under_way:
             await self._exchange(beside=False)
 
     @override
     async def current(self, out: Vector) -> None:
-        await self.centre.pull(out)
+        await self.server.pull(out)
 
     @override
     async def add(self, change: Vector) -> None:

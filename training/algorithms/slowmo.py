@@ -41,7 +41,7 @@ class SlowMo(Wrapper):
     window (the first above 0), so that a change of the rate does not change u (equations 3.0.1, 3.0.2). With the exact
     average, x_tau and gamma are the means over the workers, and all workers get the same model, but for the steps that
     they have not sent to a server. Without it, everything is per worker (equations 3.2.1, 3.2.2). The outer step is
-    applied as a difference, so that concurrent averages are kept. Where the centre is the model, each of n workers adds
+    applied as a difference, so that concurrent averages are kept. Where the server is the model, each of n workers adds
     1 / n of it; with elastic averaging each changes its own model.
 
     Args:
@@ -51,7 +51,7 @@ class SlowMo(Wrapper):
         state_policy: Treatment of the state of the base optimiser, and of the base method's momentum, at an outer step.
     """
 
-    KEPT = ("_done", "_rate", "_momentum", "_origin")
+    STATE_KEYS = ("_done", "_rate", "_momentum", "_origin")
 
     def __init__(
         self, settings: SlowMoSettings, base: Algorithm, *, exact_average: bool, state_policy: StatePolicy
@@ -95,7 +95,7 @@ class SlowMo(Wrapper):
         if self._exact:
             await mean_over_workers(self._target, self.transport)
             if not is_finite(self._present):
-                # A centre gets 1 / n of the outer step from each of n workers: this one's share is that of the mean.
+                # A server gets 1 / n of the outer step from each of n workers: this one's part is that of the mean.
                 self._present[:] = self._target
             if not self.base.traits.synchronous:
                 # Workers that do not wait have rates of their own, of which some may be 0; all must take the same step.

@@ -65,7 +65,7 @@ class SwarmSgd(GossipAlgorithm):
     by partners are kept.
     """
 
-    KEPT = ("_left",)
+    STATE_KEYS = ("_left",)
 
     def __init__(self, settings: SwarmSgdSettings, worker: Worker) -> None:
         super().__init__(settings, worker)

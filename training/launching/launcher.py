@@ -77,8 +77,8 @@ def launch(
     if spec.train.workers == 1:
         train(spec, SingleTransport(), on_progress=on_progress)
         return
-    # Losses of an earlier command do not count.
-    (spec.out_dir / "losses.jsonl").unlink(missing_ok=True)
+    # Lost ranks of an earlier command do not count.
+    (spec.out_dir / "lost_ranks.jsonl").unlink(missing_ok=True)
     job = Job(spec.out_dir, spec_path, spec.train, run or partial(_run_ranks, hosts), [spec.out_dir / "summary.json"])
     _attempt_until_done(job, lambda: True, lambda _, progress: on_progress(progress), on_loss)
 
@@ -111,7 +111,7 @@ def launch_all(
         refuse_impossible(spec)
         spec.save(spec.out_dir / "run.json")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "losses.jsonl").unlink(missing_ok=True)
+    (folder / "lost_ranks.jsonl").unlink(missing_ok=True)
     summaries = [spec.out_dir / "summary.json" for spec in specs]
     job = Job(folder, folder / "runs.json", settings, partial(_run_ranks, no_hosts), summaries)
     left: list[int] = []
@@ -159,18 +159,18 @@ def _attempt_until_done(
     """Start the ranks while there is work left, and restart them when one was lost, as the settings allow."""
     files, settings = LaunchFiles(job.folder), job.settings
     while has_more() and not _attempt(job, files, on_progress):
-        losses, stops = files.losses(), settings.on_rank_loss == "stop"
-        if stops or len(losses) > settings.max_restarts:
+        lost, stops = files.lost_ranks(), settings.on_rank_loss == "stop"
+        if stops or len(lost) > settings.max_restarts:
             advice = (
                 "train.on_rank_loss is stop: the same command resumes from the last checkpoint"
                 if stops
                 else f"Raise train.max_restarts (now {settings.max_restarts})"
             )
             raise LaunchError(
-                f"a rank was lost, {len(losses)} time(s) so far ({losses[-1]}). {advice}; or find the cause: out of "
+                f"a rank was lost, {len(lost)} time(s) so far ({lost[-1]}). {advice}; or find the cause: out of "
                 f"memory, a machine that fails?"
             )
-        on_loss(f"a rank was lost ({losses[-1]}); all start again from the last checkpoint")
+        on_loss(f"a rank was lost ({lost[-1]}); all start again from the last checkpoint")
 
 
 def refuse_impossible(spec: RunSpec) -> None:
@@ -356,8 +356,8 @@ def _raise_what_failed(settings: TrainSettings, files: LaunchFiles, log_path: Pa
             f"raise train.stall_seconds. The same command continues from the last checkpoint, if there is one."
         )
     if not files.has_started:
-        losses, log = files.losses(), log_path.read_text(errors="replace").strip()
-        before = f"a rank was lost ({losses[-1]}), and then " if losses else ""
+        lost, log = files.lost_ranks(), log_path.read_text(errors="replace").strip()
+        before = f"a rank was lost ({lost[-1]}), and then " if lost else ""
         if status < 0:
             raise LaunchError(
                 f"{before}{settings.launcher} {_how_it_ended(status)} while the ranks started: out of memory, a limit "

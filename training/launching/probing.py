@@ -16,7 +16,7 @@ from training.errors import LaunchError
 from training.launching.launcher import Hosts, no_hosts, rank_command, rank_environment
 from training.launching.start_limit import without_network
 from training.settings import TrainSettings
-from training.simulation.probe import ALL_REDUCE, COMMIT, Measurement
+from training.simulation.probe import ALL_REDUCE, PUSH, Measurement
 
 _TIMEOUT: Final = 120
 _LAST_WORDS: Final = 600
@@ -38,7 +38,7 @@ def probe_mpi(settings: TrainSettings, hosts: Hosts = no_hosts) -> str:
         LaunchError: The ranks do not start or fail.
     """
     measured = measure_messages(settings, (_NBYTES,), hosts)
-    names = {ALL_REDUCE: "all-reduce", COMMIT: "commit to a centre"}
+    names = {ALL_REDUCE: "all-reduce", PUSH: "push to a server"}
     times = ", ".join(
         f"{names.get(each.operation, f'pairwise average ({each.operation})')} {each.seconds * 1e6:,.1f} us"
         for each in measured
@@ -47,7 +47,7 @@ def probe_mpi(settings: TrainSettings, hosts: Hosts = no_hosts) -> str:
 
 
 def measure_messages(settings: TrainSettings, sizes: Sequence[int], hosts: Hosts = no_hosts) -> list[Measurement]:
-    """All-reduces, averages and commits of vectors of some sizes, between the ranks of a run.
+    """All-reduces, averages and pushes of vectors of some sizes, between the ranks of a run.
 
     Args:
         settings: The run.
@@ -57,7 +57,7 @@ def measure_messages(settings: TrainSettings, sizes: Sequence[int], hosts: Hosts
     Raises:
         LaunchError: The ranks do not start or fail.
     """
-    module = ("training.simulation.probe", settings.algorithm.sharing.network or "", *map(str, sizes))
+    module = ("training.simulation.probe", settings.algorithm.transport_options.network or "", *map(str, sizes))
     try:
         with hosts(settings.workers) as where:
             command = rank_command(settings, Path(), where)

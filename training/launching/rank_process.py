@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
         threading.Thread(target=_exit_when_launcher_ends, daemon=True).start()
     try:
         first, *others = _specs(spec_path)
-        transport = MpiTransport(**first.spec.train.algorithm.sharing._asdict())
+        transport = MpiTransport(**first.spec.train.algorithm.transport_options._asdict())
         seconds = first.spec.train.stall_seconds
         watchdog = Watchdog(files.stalls, files.signs, rank=transport.rank, seconds=seconds)
         check_world_size(transport.world_size, first.spec.train.workers)
@@ -53,7 +53,7 @@ def main(argv: list[str]) -> int:
         _train(first, transport, watchdog)
         for run in others:
             transport.close()
-            transport = MpiTransport(**run.spec.train.algorithm.sharing._asdict())
+            transport = MpiTransport(**run.spec.train.algorithm.transport_options._asdict())
             _train(run, transport, watchdog)
         transport.close()
     except BaseException as error:  # noqa: BLE001 - after any error, the other ranks must not wait forever

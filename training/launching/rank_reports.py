@@ -78,7 +78,7 @@ def raise_described(where: str, content: dict[str, Any]) -> NoReturn:
 
 
 class LaunchFiles:
-    """`present/`, `errors/` and `stalls/rank-<n>.json`, `signs/rank-<n>`, `started`, `losses.jsonl`.
+    """`present/`, `errors/` and `stalls/rank-<n>.json`, `signs/rank-<n>`, `started`, `lost_ranks.jsonl`.
 
     Args:
         folder: Folder of the run.
@@ -90,7 +90,7 @@ class LaunchFiles:
         self.present = folder / "present"
         self.stalls = folder / "stalls"
         self.signs = folder / "signs"
-        self._losses = folder / "losses.jsonl"
+        self._lost_ranks = folder / "lost_ranks.jsonl"
 
     def clear(self) -> None:
         """Remove all files except the losses, before each attempt."""
@@ -129,11 +129,11 @@ class LaunchFiles:
 
     def note_loss(self, words: str) -> None:
         """Record that a rank was lost."""
-        with self._losses.open("a", encoding="utf-8") as file:
+        with self._lost_ranks.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"what": words}) + "\n")
 
-    def losses(self) -> list[str]:
+    def lost_ranks(self) -> list[str]:
         """Sentences about the losses so far."""
-        if not self._losses.exists():
+        if not self._lost_ranks.exists():
             return []
-        return [json.loads(line)["what"] for line in self._losses.read_text(encoding="utf-8").splitlines()]
+        return [json.loads(line)["what"] for line in self._lost_ranks.read_text(encoding="utf-8").splitlines()]

@@ -33,7 +33,7 @@ class SharedBuffers:
         """Publish the buffers for the first time; all workers together."""
         self._published = self._work.buffers()
         if self._published.size:
-            self._shared = await self._transport.share(self._published)
+            self._shared = await self._transport.shared_vector(self._published)
 
     async def publish(self) -> None:
         """Let the other workers read the buffers as they are now."""

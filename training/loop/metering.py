@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from typing_extensions import override
 
 from training.transports.basics import Vector
-from training.transports.centre import EVERYWHERE, Centre, CentreCounts, Commit, Rule, Where
+from training.transports.parameter_server import EVERYWHERE, ParameterServer, Push, Rule, ServerCounts, Where
 from training.transports.shards import VECTOR
 from training.transports.transport import AverageCounts, CounterName, PendingSum, SharedVector, Transport
 
@@ -24,7 +24,7 @@ Timed = Coroutine[Any, Any, T]
 """What the caller awaits: without a coroutine of its own around it."""
 
 
-_WaitCounter = Transport | SharedVector | Centre
+_WaitCounter = Transport | SharedVector | ParameterServer
 """Something that knows how long its owner has waited in its calls."""
 
 
@@ -150,12 +150,16 @@ class MeteredTransport(Transport):
         return self._meter.timed("waiting for the models of neighbours", exchange, self._transport)
 
     @override
-    async def share(self, vector: Vector) -> SharedVector:
-        return _MeteredVector(await self._transport.share(vector), self._meter, vector.nbytes)
+    async def shared_vector(self, vector: Vector) -> SharedVector:
+        return _MeteredVector(await self._transport.shared_vector(vector), self._meter, vector.nbytes)
 
     @override
-    async def centre(self, vector: Vector, *, shards: int = 1, segments: Mapping[str, float] | None = None) -> Centre:
-        return _MeteredCentre(await self._transport.centre(vector, shards=shards, segments=segments), self._meter)
+    async def parameter_server(
+        self, vector: Vector, *, shards: int = 1, segments: Mapping[str, float] | None = None
+    ) -> ParameterServer:
+        return _MeteredServer(
+            await self._transport.parameter_server(vector, shards=shards, segments=segments), self._meter
+        )
 
     @override
     def open_counters(self) -> Timed[None]:
@@ -187,53 +191,51 @@ class _MeteredSum(PendingSum):
         return self._meter.timed("finishing an all-reduce", self._pending, self._waiting).__await__()
 
 
-class _MeteredCentre(Centre):
-    """A centre that books time and bytes; those of a commit beside the computation at the next call."""
+class _MeteredServer(ParameterServer):
+    """A server that books time and bytes; those of a push in the background at the next call."""
 
-    def __init__(self, centre: Centre, meter: Meter) -> None:
-        self._centre = centre
+    def __init__(self, server: ParameterServer, meter: Meter) -> None:
+        self._server = server
         self._meter = meter
         self._booked = 0
 
     @property
     @override
-    def counts(self) -> CentreCounts:
-        return self._centre.counts
+    def counts(self) -> ServerCounts:
+        return self._server.counts
 
     @property
     @override
     def is_under_way(self) -> bool:
-        return self._centre.is_under_way
+        return self._server.is_under_way
 
     @override
     async def pull(self, out: Vector, *, segment: str = VECTOR) -> Vector:
-        return await self._timed("reading the centre", self._centre.pull(out, segment=segment))
+        return await self._timed("reading the server", self._server.pull(out, segment=segment))
 
     @override
-    async def commit(self, rule: Rule, where: Where = EVERYWHERE) -> Commit:
-        return await self._timed("changing the centre", self._centre.commit(rule, where))
+    async def push(self, rule: Rule, where: Where = EVERYWHERE) -> Push:
+        return await self._timed("changing the server", self._server.push(rule, where))
 
     @override
-    async def try_commit(self, rule: Rule, where: Where = EVERYWHERE) -> Commit | None:
-        return await self._timed("changing the centre", self._centre.try_commit(rule, where))
+    async def try_push(self, rule: Rule, where: Where = EVERYWHERE) -> Push | None:
+        return await self._timed("changing the server", self._server.try_push(rule, where))
 
     @override
-    def begin_commit(self, rule: Rule, where: Where = EVERYWHERE) -> bool:
-        return self._meter.begun(
-            "committing to the centre", lambda: self._centre.begin_commit(rule, where), self._centre
-        )
+    def begin_push(self, rule: Rule, where: Where = EVERYWHERE) -> bool:
+        return self._meter.begun("pushing to the server", lambda: self._server.begin_push(rule, where), self._server)
 
     @override
-    async def drain(self) -> Commit | None:
-        return await self._timed("finishing a commit", self._centre.drain())
+    async def drain(self) -> Push | None:
+        return await self._timed("finishing a push", self._server.drain())
 
     @override
     def close(self) -> Timed[None]:
-        return self._timed("closing the centre", self._centre.close())
+        return self._timed("closing the server", self._server.close())
 
     async def _timed(self, what: str, work: Awaitable[T]) -> T:
-        result = await self._meter.timed(what, work, self._centre)
-        sent = self._centre.counts.bytes
+        result = await self._meter.timed(what, work, self._server)
+        sent = self._server.counts.bytes
         self._meter.bytes += sent - self._booked
         self._booked = sent
         return result

@@ -1,6 +1,6 @@
 """The training loop of one worker: epochs of steps, validation of the average model, checkpoints, records.
 
-Workers that must take equal numbers of steps get equal shares of each epoch and meet at its end. All others draw work
+Workers that must take equal numbers of steps get equal parts of each epoch and meet at its end. All others draw work
 units and wait for nobody from the first step to the last: whoever draws the first unit of an epoch validates a snapshot
 of the models, and each worker writes its own record and checkpoint when it passes. MPI and the simulator run the same
 coroutine.
@@ -26,12 +26,12 @@ from training.loop.progress import Progress, ProgressReport
 from training.loop.records import RunFiles, merged
 from training.loop.schedule import SampleClock
 from training.loop.worker_state import start, worker_state
-from training.readers.sharding import EpochPlan, Share, plan_epoch, share_of
+from training.readers.sharding import Assignment, EpochPlan, assignment_of, plan_epoch
 from training.readers.skew import Owners
 from training.readers.units import Boundary, Position, Unit, UnitQueue
 from training.settings import TrainSettings
 from training.workloads.sums import Sums, reduce_sums
-from training.workloads.work import ValidationShare, Work
+from training.workloads.work import ValidationPart, Work
 
 
 class Trainer:
@@ -110,14 +110,14 @@ class Trainer:
         await self._buffers.close()
 
     async def _epochs_together(self) -> None:
-        """Epochs of equal shares; all workers meet at the end of each."""
+        """Epochs of equal parts; all workers meet at the end of each."""
         settings = self._settings
         while self._epoch < settings.epochs:
-            plan, share = self._share()
+            plan, assignment = self._assignment()
             left = plan.samples[self._done :]
             self._clock.begin(self._epoch, self._num_rows, done=self._num_rows - int(left.sum()), counted=self._counted)
             end = self._counted + int(left.sum())
-            self._work.begin(share)
+            self._work.begin(assignment)
             before = sum(steps for _, steps in self._dealt)
             for step, of_all in enumerate(left.tolist(), before + self._done + 1):
                 await self._step(of_all)
@@ -145,25 +145,25 @@ class Trainer:
         num_steps = -(-self._num_rows // settings.batch_size)
         ticket = await transport.count("tickets", 1) - 1
         unit = queue.take(ticket)
-        share = self._own(unit, self._read)
-        while unit is not None and share is not None:
+        assignment = self._own(unit, self._read)
+        while unit is not None and assignment is not None:
             await self._pass(queue.passed(), ticket)
-            work.begin(share)
+            work.begin(assignment)
             ticket = await transport.count("tickets", 1) - 1
-            following, read = queue.take(ticket), self._read + sum(share.sizes)
-            next_share = self._own(following, read)
-            if next_share is not None:
-                work.prefetch(next_share)
+            following, read = queue.take(ticket), self._read + sum(assignment.sizes)
+            next_assignment = self._own(following, read)
+            if next_assignment is not None:
+                work.prefetch(next_assignment)
             row = unit.start.row
-            for size in share.sizes:
+            for size in assignment.sizes:
                 await self._step(size)
                 row += size
                 self._progress.tell(self._epoch, row // settings.batch_size, num_steps)
             await self._buffers.publish()
-            unit, share, self._read = following, next_share, read
+            unit, assignment, self._read = following, next_assignment, read
         await self._pass(queue.passed(), ticket)
 
-    def _share(self) -> tuple[EpochPlan, Share]:
+    def _assignment(self) -> tuple[EpochPlan, Assignment]:
         """The plan of the epoch, and this worker's part of what is left of it."""
         settings, transport = self._settings, self._transport
         if self._owners is None:
@@ -177,13 +177,13 @@ class Trainer:
             )
         else:
             plan = self._owners.plan(batch_size=settings.batch_size, epoch=self._epoch)
-        return plan, share_of(plan, rank=transport.rank, epoch=self._epoch, first_step=self._done)
+        return plan, assignment_of(plan, rank=transport.rank, epoch=self._epoch, first_step=self._done)
 
-    def _own(self, unit: Unit | None, read: int) -> Share | None:
+    def _own(self, unit: Unit | None, read: int) -> Assignment | None:
         """What this worker reads for a work unit, after it read a number of rows: the unit, or as many of its own."""
         if unit is None or self._owners is None:
-            return None if unit is None else unit.share
-        return self._owners.following(unit.share, rank=self._transport.rank, start=read)
+            return None if unit is None else unit.assignment
+        return self._owners.following(unit.assignment, rank=self._transport.rank, start=read)
 
     async def _pass(self, boundaries: Sequence[Boundary], ticket: int) -> None:
         """End epochs and write checkpoints on the way to a unit; whoever draws the first unit of an epoch validates."""
@@ -213,7 +213,7 @@ class Trainer:
         self._account.steps += 1
 
     async def _meet(self) -> None:
-        """End an epoch with all workers: validate the model of the method, each on its share."""
+        """End an epoch with all workers: validate the model of the method, each on its part."""
         work, transport, meter = self._work, self._transport, self._meter
         meter.doing = "at the end of the epoch"
         await self._algorithm.quiesce()
@@ -225,10 +225,10 @@ class Trainer:
             await self._algorithm.result(result)
             distance = await consensus_distance(own, result, transport)
             state = ModelState(result, await self._buffers.mean())
-            sums = await work.validate(state, ValidationShare(transport.rank, transport.world_size))
+            sums = await work.validate(state, ValidationPart(transport.rank, transport.world_size))
             facts = self._facts(await reduce_sums(sums, transport), distance)
             if self._epoch == self._settings.epochs - 1 and transport.world_size > 1 and work.validates_alone:
-                alone = await work.validate(ModelState(own, work.buffers()), ValidationShare(0, 1))
+                alone = await work.validate(ModelState(own, work.buffers()), ValidationPart(0, 1))
                 facts |= {"worker_val_loss": alone.mean_loss, "worker_val_accuracy": alone.accuracy}
         self._record(facts, None if transport.rank else state)
 
@@ -242,7 +242,7 @@ class Trainer:
         with self._meter.all_is("validate"):
             distance = await self._algorithm.snapshot(result)
             state = ModelState(result, await self._buffers.snapshot())
-            totals = await self._work.validate(state, ValidationShare(0, 1))
+            totals = await self._work.validate(state, ValidationPart(0, 1))
         self._record(self._facts(totals, distance), state)
 
     def _facts(self, totals: Sums, distance: float) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing_extensions import override
 from training.readers.batch import Batch
 from training.readers.file_reader import FileReader
 from training.readers.memory_rows import MemoryRows
-from training.readers.sharding import Piece, Share
+from training.readers.sharding import Assignment, Piece
 
 #: Number of steps whose rows are copied together.
 _STEPS_AT_ONCE: Final = 32
@@ -28,10 +28,10 @@ class CachedReader(FileReader):
     _there: dict[str, set[int]] = field(default_factory=dict, init=False)
 
     @override
-    def train_batches(self, share: Share) -> Iterator[Batch]:
-        if share.sizes:
-            order = self._memory_of("train").reading_order(share, self.own)
-            yield from self._batches("train", share.pieces, order, share.sizes)
+    def train_batches(self, assignment: Assignment) -> Iterator[Batch]:
+        if assignment.sizes:
+            order = self._memory_of("train").reading_order(assignment, self.own)
+            yield from self._batches("train", assignment.pieces, order, assignment.sizes)
 
     @override
     def val_batches(self, *, rank: int, world_size: int) -> Iterator[Batch]:

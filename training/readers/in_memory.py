@@ -11,7 +11,7 @@ from typing_extensions import override
 from training.readers.batch import Batch
 from training.readers.memory_rows import MemoryRows
 from training.readers.reader import Reader
-from training.readers.sharding import OwnRows, Share
+from training.readers.sharding import Assignment, OwnRows
 
 _VAL_ROWS: Final = 1024
 
@@ -29,10 +29,10 @@ class MemoryReader(Reader):
         self._train, self._val, self._own = train, val, own
 
     @override
-    def train_batches(self, share: Share) -> Iterator[Batch]:
-        if share.sizes:
-            order = self._train.reading_order(share, self._own)
-            for start, stop in pairwise(accumulate(share.sizes, initial=0)):
+    def train_batches(self, assignment: Assignment) -> Iterator[Batch]:
+        if assignment.sizes:
+            order = self._train.reading_order(assignment, self._own)
+            for start, stop in pairwise(accumulate(assignment.sizes, initial=0)):
                 yield self._train.rows.batch(order[start:stop])
 
     @override

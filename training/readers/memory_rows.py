@@ -16,7 +16,7 @@ from training.errors import CacheError
 from training.random_streams import random_stream
 from training.readers.batch import Batch, BatchLayout, Rows
 from training.readers.hostile import refuse_pickled_schema
-from training.readers.sharding import OwnRows, Share, reading_orders
+from training.readers.sharding import Assignment, OwnRows, reading_orders
 from training.readers.sources import ArrowSource
 
 
@@ -24,13 +24,13 @@ from training.readers.sources import ArrowSource
 class MemoryRows:
     """The rows of a split, in the order of the row groups.
 
-    Step `s` of a share is `rows.batch(order[bounds[s]:bounds[s + 1]])`, where `order` is `reading_order(share)`, and
-    `bounds` are the sums of `share.sizes`: the same events in the same order as from a reader.
+    Step `s` is `rows.batch(order[bounds[s]:bounds[s + 1]])`, where `order` is `reading_order(assignment)`, and `bounds`
+    are the sums of `assignment.sizes`: the same events in the same order as from a reader.
 
     Examples:
         >>> rows = MemoryRows(Rows((torch.ones(5, 3),), torch.zeros(5, dtype=torch.int64), torch.ones(5)), 1, [3, 2])
         >>> from training.readers.sharding import Piece
-        >>> rows.reading_order(Share(0, [Piece(1, 0, 2)], [1, 1])).tolist()
+        >>> rows.reading_order(Assignment(0, [Piece(1, 0, 2)], [1, 1])).tolist()
         [3, 4]
     """
 
@@ -96,13 +96,13 @@ class MemoryRows:
         """Write the rows of a row group to their position."""
         self.rows.write(int(self._starts[group]), part)
 
-    def reading_order(self, share: Share, own: OwnRows | None = None) -> NDArray[np.int64]:
-        """Numbers of the rows of a share, in reading order; `own`: see `reading_orders`."""
-        orders = reading_orders(share, self.group_rows, own, seed=self.seed)
-        parts = [self._starts[group] + order for group, order in zip(share.groups, orders, strict=True)]
+    def reading_order(self, assignment: Assignment, own: OwnRows | None = None) -> NDArray[np.int64]:
+        """Numbers of the rows of an assignment, in reading order; `own`: see `reading_orders`."""
+        orders = reading_orders(assignment, self.group_rows, own, seed=self.seed)
+        parts = [self._starts[group] + order for group, order in zip(assignment.groups, orders, strict=True)]
         order = np.concatenate(parts or [np.empty(0, dtype=np.int64)])
         # Rows that belong to a worker stay in their row groups.
-        return _mixed(len(self), self.seed, share.epoch)[order] if self.mixes_groups and own is None else order
+        return _mixed(len(self), self.seed, assignment.epoch)[order] if self.mixes_groups and own is None else order
 
     def in_order(self, groups: Sequence[int]) -> NDArray[np.int64]:
         """Numbers of the rows of some row groups, in file order."""

@@ -92,8 +92,8 @@ def _plan_epoch(
     pieces = [Piece(group, 0, rows[group]) for group in reading_order(len(rows), seed=seed, epoch=epoch)]
     for earlier_size, steps in before:
         dealt = plan_of(cut(pieces, _cuts(pieces, earlier_size, batch_size)), batch_size)
-        left = (share_of(dealt, rank=rank, epoch=epoch, first_step=steps) for rank in range(earlier_size))
-        pieces = [piece for share in left for piece in share.pieces]
+        left = (assignment_of(dealt, rank=rank, epoch=epoch, first_step=steps) for rank in range(earlier_size))
+        pieces = [piece for assignment in left for piece in assignment.pieces]
     return plan_of(cut(pieces, _cuts(pieces, world_size, batch_size)), batch_size)
 
 
@@ -166,7 +166,7 @@ def rows_in(pieces: Iterable[Piece]) -> int:
     return sum(stop - start for _, start, stop in pieces)
 
 
-class Share(NamedTuple):
+class Assignment(NamedTuple):
     """Rows that a worker trains on, in this order, and their division into steps."""
 
     epoch: int
@@ -182,7 +182,7 @@ class Share(NamedTuple):
         return [piece.group for piece in self.pieces]
 
 
-def share_of(plan: EpochPlan, *, rank: int, epoch: int, first_step: int = 0) -> Share:
+def assignment_of(plan: EpochPlan, *, rank: int, epoch: int, first_step: int = 0) -> Assignment:
     """The rows that a rank reads from some step of a plan on.
 
     Args:
@@ -196,28 +196,28 @@ def share_of(plan: EpochPlan, *, rank: int, epoch: int, first_step: int = 0) -> 
 
     Examples:
         >>> plan = plan_of([[Piece(2, 0, 10), Piece(0, 0, 10)]], 5)
-        >>> share_of(plan, rank=0, epoch=0).sizes
+        >>> assignment_of(plan, rank=0, epoch=0).sizes
         [5, 5, 5, 5]
-        >>> share_of(plan, rank=0, epoch=0, first_step=3)
-        Share(epoch=0, pieces=(Piece(group=0, start=5, stop=10),), sizes=[5], later=())
+        >>> assignment_of(plan, rank=0, epoch=0, first_step=3)
+        Assignment(epoch=0, pieces=(Piece(group=0, start=5, stop=10),), sizes=[5], later=())
     """
     if not 0 <= first_step <= plan.num_steps:
         raise ValueError(f"there is no step {first_step} in an epoch of {plan.num_steps} steps")
     pieces = plan.pieces[rank]
     bounds = step_bounds(rows_in(pieces), plan.num_steps)[first_step:]
     _, left = cut(pieces, [0, int(bounds[0]), int(bounds[-1])])
-    return Share(epoch, left, np.diff(bounds).tolist())
+    return Assignment(epoch, left, np.diff(bounds).tolist())
 
 
-def part_of(share: Share, first: int, stop: int, *, batch_size: int) -> Share:
-    """Some rows of a share in its order, divided into steps anew.
+def part_of(assignment: Assignment, first: int, stop: int, *, batch_size: int) -> Assignment:
+    """Some rows of an assignment in its order, divided into steps anew.
 
     Examples:
-        >>> part_of(Share(2, [Piece(1, 0, 9)], [9]), 2, 7, batch_size=4)
-        Share(epoch=2, pieces=(Piece(group=1, start=2, stop=7),), sizes=[2, 3], later=())
+        >>> part_of(Assignment(2, [Piece(1, 0, 9)], [9]), 2, 7, batch_size=4)
+        Assignment(epoch=2, pieces=(Piece(group=1, start=2, stop=7),), sizes=[2, 3], later=())
     """
-    _, pieces = cut(share.pieces, [0, first, stop])
-    return Share(share.epoch, pieces, even_parts(stop - first, -(-(stop - first) // batch_size)))
+    _, pieces = cut(assignment.pieces, [0, first, stop])
+    return Assignment(assignment.epoch, pieces, even_parts(stop - first, -(-(stop - first) // batch_size)))
 
 
 # Cached, since the parts of a row group are read one after the other.
@@ -232,18 +232,20 @@ def shuffled(num_rows: int, *, seed: int, epoch: int, group: int) -> NDArray[np.
     return random_stream(seed, "rows", epoch, group).permutation(num_rows)
 
 
-def reading_orders(share: Share, rows: Sequence[int], own: OwnRows | None, *, seed: int) -> Iterator[NDArray[np.int64]]:
-    """Rows to read for each piece of a share, in reading order.
+def reading_orders(
+    assignment: Assignment, rows: Sequence[int], own: OwnRows | None, *, seed: int
+) -> Iterator[NDArray[np.int64]]:
+    """Rows to read for each piece of an assignment, in reading order.
 
     Args:
-        share: The share.
+        assignment: The assignment.
         rows: Rows of each row group.
-        own: The worker's rows of each row group, to which the share refers; None: it reads all rows.
+        own: The worker's rows of each row group, to which the assignment refers; None: it reads all rows.
         seed: Seed of the run.
     """
-    for (group, start, stop), later in zip(share.pieces, share.later or repeat(0), strict=False):
+    for (group, start, stop), later in zip(assignment.pieces, assignment.later or repeat(0), strict=False):
         num_rows = rows[group] if own is None else len(own[group])
-        order = shuffled(num_rows, seed=seed, epoch=share.epoch + later, group=group)[start:stop]
+        order = shuffled(num_rows, seed=seed, epoch=assignment.epoch + later, group=group)[start:stop]
         yield order if own is None else own[group][order]
 
 

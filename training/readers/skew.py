@@ -1,6 +1,6 @@
 """Unequal data: each training event belongs to one worker, and the workers' mixtures of classes or files differ.
 
-All workers own the same number of events, so that each event is read once in an epoch of equal shares. The row groups
+All workers own the same number of events, so that each event is read once in an epoch of equal parts. The row groups
 are mixed, so a worker owns some rows of every row group: it reads all row groups in each epoch (with `cache: memory`
 once), as many times the data as there are workers.
 """
@@ -22,7 +22,7 @@ from features.matrices import as_numpy
 from features.schema import readable
 from training.errors import ShardError
 from training.random_streams import random_stream
-from training.readers.sharding import EpochPlan, Piece, Share, plan_of, step_bounds
+from training.readers.sharding import Assignment, EpochPlan, Piece, plan_of, step_bounds
 from training.readers.sources import reporting
 from training.settings import SkewKind, TrainSettings
 
@@ -117,13 +117,13 @@ class Owners:
             self._planned = (batch_size, epoch), plan_of(pieces, batch_size)
         return self._planned[1]
 
-    def following(self, share: Share, *, rank: int, start: int) -> Share:
-        """A worker's own rows in place of those of a share, and as many: from row `start` of its endless sequence.
+    def following(self, assignment: Assignment, *, rank: int, start: int) -> Assignment:
+        """A worker's own rows in place of assigned ones, and as many: from row `start` of its endless sequence.
 
         The sequence is that of `plan`: all of its rows in the order of the first epoch, then of the second, ...
         """
         counts = self.counts[rank].tolist()
-        total, missing = sum(counts), sum(share.sizes)
+        total, missing = sum(counts), sum(assignment.sizes)
         first, skipped = divmod(start, total)
         pieces: list[Piece] = []
         later: list[int] = []
@@ -137,7 +137,7 @@ class Owners:
                 missing -= taken
             if not missing:
                 break
-        return Share(first, pieces, share.sizes, later)
+        return Assignment(first, pieces, assignment.sizes, later)
 
     def _order(self, rank: int, epoch: int) -> NDArray[np.int64]:
         """Order in which a worker reads the row groups."""

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from training.readers.batch import Batch, Rows
 from training.readers.file_reader import FileReader
-from training.readers.sharding import Share, reading_orders
+from training.readers.sharding import Assignment, reading_orders
 
 
 @dataclass(eq=False)
@@ -22,26 +22,26 @@ class StreamedReader(FileReader):
     _kept: tuple[int, Rows] | None = field(default=None, init=False)
     """The last row group of the training split that was read: the next work unit is often another part of it."""
     _thread: ThreadPoolExecutor | None = field(default=None, init=False)
-    _ahead: tuple[Share, Future[Rows], Iterator[Rows]] | None = field(default=None, init=False)
+    _ahead: tuple[Assignment, Future[Rows], Iterator[Rows]] | None = field(default=None, init=False)
 
     @override
-    def train_batches(self, share: Share) -> Iterator[Batch]:
-        if not share.pieces:
-            return self.layout.unfilled(0).batches(np.arange(0), share.sizes)
-        arriving = self._train_groups(share.groups)
-        if self._ahead is not None and self._ahead[0] == share:
+    def train_batches(self, assignment: Assignment) -> Iterator[Batch]:
+        if not assignment.pieces:
+            return self.layout.unfilled(0).batches(np.arange(0), assignment.sizes)
+        arriving = self._train_groups(assignment.groups)
+        if self._ahead is not None and self._ahead[0] == assignment:
             _, first, arriving = self._ahead
             self._ahead = None
             arriving = _behind(first, arriving)
-        orders = reading_orders(share, self._rows("train"), self.own, seed=self.seed)
-        return deal(zip(arriving, orders, strict=True), share.sizes)
+        orders = reading_orders(assignment, self._rows("train"), self.own, seed=self.seed)
+        return deal(zip(arriving, orders, strict=True), assignment.sizes)
 
     @override
-    def prefetch(self, share: Share) -> None:
+    def prefetch(self, assignment: Assignment) -> None:
         """Read the first row group in a thread."""
-        arriving = self._train_groups(share.groups)
+        arriving = self._train_groups(assignment.groups)
         self._thread = self._thread or ThreadPoolExecutor(max_workers=1, thread_name_prefix="reader")
-        self._ahead = (share, self._thread.submit(next, arriving), arriving)
+        self._ahead = (assignment, self._thread.submit(next, arriving), arriving)
 
     @override
     def val_batches(self, *, rank: int, world_size: int) -> Iterator[Batch]:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from training.errors import NoEventsError
-from training.readers.sharding import Piece, Share, even_parts, reading_order, step_bounds
+from training.readers.sharding import Assignment, Piece, even_parts, reading_order, step_bounds
 
 #: Units per worker into which the rest of the run would divide: a unit of a worker that is ten times slower, and the
 #: one that it reads ahead, then take less time than the others need for the rest.
@@ -39,7 +39,7 @@ class Position(NamedTuple):
 class Unit(NamedTuple):
     """The work of one ticket."""
 
-    share: Share
+    assignment: Assignment
     start: Position
 
 
@@ -68,7 +68,7 @@ class UnitQueue:
 
     Examples:
         >>> queue = UnitQueue([4, 4], world_size=1, batch_size=4, seed=1, epochs=1)
-        >>> [unit.share.pieces for unit in map(queue.take, range(3)) if unit]
+        >>> [unit.assignment.pieces for unit in map(queue.take, range(3)) if unit]
         [[Piece(group=1, start=0, stop=4)], [Piece(group=0, start=0, stop=4)]]
         >>> queue.passed()
         [Boundary(ticket=2, position=Position(epoch=1, row=0))]
@@ -141,7 +141,7 @@ def _units(
         nonlocal held
         if pieces:
             sizes = _kept_parts(held, -(-held // batch_size))
-            found.append(Unit(Share(epoch, pieces.copy(), sizes), Position(epoch, row - held)))
+            found.append(Unit(Assignment(epoch, pieces.copy(), sizes), Position(epoch, row - held)))
             pieces.clear()
             held = 0
 

@@ -32,19 +32,19 @@ class ClusterSettings(BaseModel):
     pause_seconds: float = Field(default=0.0, ge=0)
     """Mean length of an interruption of a step, exponentially distributed [s]."""
     workers_per_host: int = Field(default=1, ge=1)
-    """Number of workers that share a host: its memory and its network card."""
+    """Number of workers that share a host: its memory and its NIC."""
     crowding: dict[int, Annotated[float, Field(ge=1)]] = {}
     """Factor on the computing time by the number of workers that share a host and its caches, such as `{2: 1.1}`."""
     latency_seconds: float = Field(default=5e-5, ge=0)
     """Latency of one message between hosts [s]."""
     bytes_per_second: float = Field(default=1.25e9, gt=0)
-    """Bandwidth of a host's network card, each way [bytes/s]; 1.25e9 is 10 Gb/s."""
+    """Bandwidth of a host's NIC, each way [bytes/s]; 1.25e9 is 10 Gb/s."""
     memory_latency_seconds: float = Field(default=2e-6, ge=0)
     """Latency of one message within a host [s]."""
     memory_bytes_per_second: float = Field(default=1e10, gt=0)
     """Bandwidth of a message within a host [bytes/s]."""
-    commit_seconds: float = Field(default=0.0, ge=0)
-    """Processor time of a commit to a shard, under its lock, beside the messages [s]."""
+    push_seconds: float = Field(default=0.0, ge=0)
+    """Processor time of a push to a shard, under its lock, besides the messages [s]."""
     loss_probability: float = Field(default=0.0, ge=0, lt=1)
     """Probability that a message between hosts is lost, at least 0 and below 1. A pairwise average is then left out on
     both sides; all other messages are sent again after `resend_seconds`."""

@@ -1,7 +1,7 @@
 """Times of communication: pure functions of a network, the number of workers and the size of a vector.
 
 Ranks fill one host after the other. Messages within a host go through its memory. Messages between hosts share the
-network card of each host: those that leave it at once, or enter it at once, follow each other.
+network interface (NIC) of each host: those that leave it at once, or enter it at once, follow each other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from training.simulation.losses import Losses
+from training.simulation.lost_messages import LostMessages
 
 #: Round trips that one pairwise average waits for; each half of them carries the vector once. `memory`: lock and read;
 #: write and unlock. `sockets`: request and answer.
@@ -113,12 +113,12 @@ def average_seconds(network: Network, protocol: str, nbytes: int) -> float:
     return 2 * (ROUND_TRIPS[protocol] * link.latency + nbytes / link.bandwidth)
 
 
-def commit_seconds(network: Network, nbytes: int) -> float:
-    """Time of the messages of a commit to one shard of another host, which has its lock at once.
+def push_seconds(network: Network, nbytes: int) -> float:
+    """Time of the messages of a push to one shard of another host, which has its lock at once.
 
     Examples:
         >>> link = Link(1e-3, 1e6)
-        >>> round(1e3 * commit_seconds(Network(link, link), 1000))
+        >>> round(1e3 * push_seconds(Network(link, link), 1000))
         6
     """
     link = network.between
@@ -138,18 +138,18 @@ def _round_seconds(network: Network, senders: NDArray[Any], receivers: NDArray[A
     return max(inside, network.between.seconds(float(most) * nbytes))
 
 
-class Cards:
-    """The network cards of the hosts: what leaves, and what enters, a host at once goes one after the other.
+class Nics:
+    """The NICs of the hosts: what leaves, and what enters, a host at once goes one after the other.
 
     Args:
         network: The network.
         world_size: Number of workers.
-        losses: Loses messages between hosts.
+        lost_messages: Loses messages between hosts.
     """
 
-    def __init__(self, network: Network, world_size: int, losses: Losses) -> None:
+    def __init__(self, network: Network, world_size: int, lost_messages: LostMessages) -> None:
         self._network = network
-        self._losses = losses
+        self._lost_messages = lost_messages
         hosts = -(-world_size // network.workers_per_host)
         self._sending_until, self._receiving_until = [0.0] * hosts, [0.0] * hosts
 
@@ -161,7 +161,7 @@ class Cards:
     def loses(self, sender: int, receiver: int) -> bool:
         """Whether the next message from one worker to another, which is sent only once, is lost."""
         per_host = self._network.workers_per_host
-        return sender // per_host != receiver // per_host and self._losses.is_lost(sender)
+        return sender // per_host != receiver // per_host and self._lost_messages.is_lost(sender)
 
     def arrival(
         self, now: float, sender: int, receiver: int, nbytes: int, *, round_trips: int = 1, again: bool = True
@@ -177,5 +177,5 @@ class Cards:
         duration = nbytes / link.bandwidth
         sending[origin] = max(now, sending[origin]) + duration
         receiving[goal] = max(sending[origin] + link.latency, receiving[goal] + duration)
-        delay = self._losses.delay(sender) if again else 0.0
+        delay = self._lost_messages.delay(sender) if again else 0.0
         return receiving[goal] + (round_trips - 1) * link.latency + delay

@@ -10,8 +10,8 @@ import numpy as np
 
 from training.loop.records import Record, settled
 from training.simulation.cluster import ClusterSettings
-from training.simulation.costs import Link, Network, all_reduce_seconds, average_seconds, commit_seconds
-from training.simulation.probe import ALL_REDUCE, COMMIT, Measurement
+from training.simulation.costs import Link, Network, all_reduce_seconds, average_seconds, push_seconds
+from training.simulation.probe import ALL_REDUCE, PUSH, Measurement
 
 #: Ratio of standard deviation to median absolute deviation of a normal distribution.
 _DEVIATIONS: Final = 1.4826
@@ -76,13 +76,13 @@ def calibrate(
     }
     if not messages:
         return found.model_copy(update={"crowding": crowding})
-    link = fit_link([each for each in messages if each.operation != COMMIT])
+    link = fit_link([each for each in messages if each.operation != PUSH])
     here = {"latency_seconds": link.latency, "bytes_per_second": link.bandwidth}
     within = {f"memory_{name}": value for name, value in here.items()}
     # What the messages do not explain is the work of the processor.
-    work = [each.seconds - predicted(each, link) for each in messages if each.operation == COMMIT]
-    commits = {"commit_seconds": max(0.0, float(np.mean(work)))} if work else {}
-    return found.model_copy(update={**here, **within, **commits, "crowding": crowding})
+    work = [each.seconds - predicted(each, link) for each in messages if each.operation == PUSH]
+    pushes = {"push_seconds": max(0.0, float(np.mean(work)))} if work else {}
+    return found.model_copy(update={**here, **within, **pushes, "crowding": crowding})
 
 
 def fit_link(messages: Sequence[Measurement], *, ring_above: float = math.inf) -> Link:
@@ -106,8 +106,8 @@ def predicted(message: Measurement, link: Link, ring_above: float = math.inf) ->
     network = Network(link, link, 1, ring_above)
     if message.operation == ALL_REDUCE:
         return all_reduce_seconds(network, message.workers, message.nbytes)
-    if message.operation == COMMIT:
-        return commit_seconds(network, message.nbytes)
+    if message.operation == PUSH:
+        return push_seconds(network, message.nbytes)
     return average_seconds(network, message.operation, message.nbytes)
 
 

@@ -15,12 +15,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from training.transports.basics import run_now
-from training.transports.centre import Where
 from training.transports.mpi import MpiTransport
+from training.transports.parameter_server import Where
 from training.transports.shards import Shard
 
 ALL_REDUCE: Final = "all-reduce"
-COMMIT: Final = "commit"
+PUSH: Final = "push"
 #: Time for the repetitions of an operation [s], and their limits.
 _SECONDS: Final = 0.4
 _FEWEST: Final = 7
@@ -31,7 +31,7 @@ class Measurement(NamedTuple):
     """The time of an operation between ranks."""
 
     operation: str
-    """`ALL_REDUCE`, `COMMIT` to a shard of another rank, or a pairwise average through `memory` or `sockets`."""
+    """`ALL_REDUCE`, `PUSH` to a shard of another rank, or a pairwise average through `memory` or `sockets`."""
     workers: int
     nbytes: int
     """Size of the vector."""
@@ -40,13 +40,13 @@ class Measurement(NamedTuple):
 
 
 def main(argv: list[str]) -> None:
-    """Measure all-reduces, averages and commits of vectors of these sizes."""
+    """Measure all-reduces, averages and pushes of vectors of these sizes."""
     transport = MpiTransport(network=argv[1] or None)
     try:
         found = [
             measurement
             for nbytes in map(int, argv[2:])
-            for measurement in (_all_reduce(transport, nbytes), _average(transport, nbytes), _commit(transport, nbytes))
+            for measurement in (_all_reduce(transport, nbytes), _average(transport, nbytes), _push(transport, nbytes))
         ]
         if transport.rank == 0:
             sys.stdout.write(json.dumps({"measured": [each._asdict() for each in found]}) + "\n")
@@ -65,25 +65,25 @@ def _all_reduce(transport: MpiTransport, nbytes: int) -> Measurement:
 
 def _average(transport: MpiTransport, nbytes: int) -> Measurement:
     """Averages that rank 0 makes with rank 1."""
-    shared = run_now(transport.share(np.zeros(nbytes // 4, np.float32)))
+    shared = run_now(transport.shared_vector(np.zeros(nbytes // 4, np.float32)))
     is_first = transport.rank == 0
     seconds = _repeated(transport, lambda: run_now(shared.average_with(1)) if is_first else None)
     run_now(shared.close())
     return Measurement("memory" if transport.process.is_one_host else "sockets", transport.world_size, nbytes, seconds)
 
 
-def _commit(transport: MpiTransport, nbytes: int) -> Measurement:
-    """Commits of a sum that rank 0, who says how often, makes to a shard of another rank."""
+def _push(transport: MpiTransport, nbytes: int) -> Measurement:
+    """Pushes of a sum that rank 0, who says how often, makes to a shard of another rank."""
     change = np.zeros(2 * (nbytes // 4), np.float32)
-    centre = run_now(transport.centre(change, shards=2))
+    server = run_now(transport.parameter_server(change, shards=2))
     is_first = transport.rank == 0
 
     def add(shard: Shard) -> None:
         shard.vector += change[shard.part]
 
-    seconds = _repeated(transport, lambda: run_now(centre.commit(add, Where(1))) if is_first else None)
-    run_now(centre.close())
-    return Measurement(COMMIT, transport.world_size, nbytes, seconds)
+    seconds = _repeated(transport, lambda: run_now(server.push(add, Where(1))) if is_first else None)
+    run_now(server.close())
+    return Measurement(PUSH, transport.world_size, nbytes, seconds)
 
 
 def _repeated(transport: MpiTransport, once: Callable[[], Any]) -> float:

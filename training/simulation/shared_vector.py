@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 from typing_extensions import override
 
-from training.simulation.meetings import half_difference
-from training.simulation.virtual_time import VirtualBeside, VirtualClock, VirtualLock
+from training.simulation.collectives import half_difference
+from training.simulation.virtual_time import VirtualBackground, VirtualClock, VirtualLock
 from training.transports.basics import Vector, is_finite
 from training.transports.transport import AverageCounts, SharedVector
 
@@ -55,14 +55,14 @@ class SimVector(SharedVector):
         self.lock = VirtualLock(network.clock)
         #: Fields of `AverageCounts`.
         self._counted: defaultdict[str, Any] = defaultdict(int)
-        self._beside = VirtualBeside(network.clock, f"average of rank {rank}")
-        #: Time that the owner waited while an average beside its computation was under way [s].
+        self._background = VirtualBackground(network.clock, f"average of rank {rank}")
+        #: Time that the owner waited while an average in the background was under way [s].
         self._blocked = 0.0
 
     @property
     @override
     def counts(self) -> AverageCounts:
-        return AverageCounts(**self._counted, hidden_seconds=max(0.0, self._beside.seconds - self._blocked))
+        return AverageCounts(**self._counted, hidden_seconds=max(0.0, self._background.seconds - self._blocked))
 
     @override
     async def read(self, out: Vector) -> int:
@@ -86,12 +86,12 @@ class SimVector(SharedVector):
         return int(self._counted["begun"] + self._counted["received"])
 
     async def _locked(self, vector: SimVector | None = None) -> None:
-        started, is_beside = self._network.clock.now, self._beside.is_under_way
+        started, is_in_background = self._network.clock.now, self._background.is_under_way
         await (vector or self).lock.acquire()
         waited = self._network.clock.now - started
         self._counted["wait_seconds"] += waited
         self.waited += waited
-        self._blocked += waited if is_beside else 0.0
+        self._blocked += waited if is_in_background else 0.0
 
     @override
     async def read_of(self, rank: int, out: Vector) -> None:
@@ -159,15 +159,15 @@ class SimVector(SharedVector):
         if self._network.has_locks:
             await self.average_with(partner)
             return True
-        if self._beside.is_under_way:
+        if self._background.is_under_way:
             self._counted["skipped"] += 1
             return False
-        self._beside.begin(self._average(partner))
+        self._background.begin(self._average(partner))
         return True
 
     @override
     async def drain(self) -> None:
-        blocked = await self._beside.drain()
+        blocked = await self._background.drain()
         self.waited += blocked
         self._blocked += blocked
 

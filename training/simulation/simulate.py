@@ -99,7 +99,7 @@ def simulate(
             model,
             rank=rank,
             times=times,
-            losses=network.losses,
+            lost_messages=network.lost_messages,
             own=None if owners is None else owners.rows_of(rank),
             validates_alone=rank < _VALIDATE_ALONE,
         )
@@ -110,4 +110,4 @@ def simulate(
     clock.run()
     best = next((each.best for each in kept if isinstance(each, MemoryFiles) and each.best is not None), None)
     histories = merged([trainer.history for trainer in trainers])
-    return Simulated(histories, stacked.parameters, clock.now, best, network.losses.lost)
+    return Simulated(histories, stacked.parameters, clock.now, best, network.lost_messages.lost)

@@ -17,16 +17,16 @@ from training.compiled.engines import Batches, compiled_engine
 from training.flat_model import FlatModel, FlatVectors, ModelState
 from training.readers.batch import Rows
 from training.readers.memory_rows import MemoryRows
-from training.readers.sharding import OwnRows, Share
+from training.readers.sharding import Assignment, OwnRows
 from training.simulation.cluster import ComputeTimes
-from training.simulation.losses import Losses
+from training.simulation.lost_messages import LostMessages
 from training.simulation.virtual_time import VirtualClock
 from training.transports.basics import Vector
 from training.workloads.augmentation import Augmentation
 from training.workloads.draws import Draws
 from training.workloads.gradients import TorchGradients
 from training.workloads.sums import Sums, sums_of
-from training.workloads.work import ValidationShare, Work
+from training.workloads.work import ValidationPart, Work
 
 _VALIDATED_AT_ONCE: Final = 2048
 
@@ -140,7 +140,7 @@ class StackedWork(Work):
         model: This worker's rows.
         rank: Rank of the worker.
         times: Computing times of its steps.
-        losses: Loses messages.
+        lost_messages: Loses messages.
         own: Rows of each row group to train on; None: all.
         validates_alone: Whether it also evaluates its own model at the end.
     """
@@ -152,14 +152,14 @@ class StackedWork(Work):
         *,
         rank: int,
         times: ComputeTimes,
-        losses: Losses,
+        lost_messages: LostMessages,
         own: OwnRows | None,
         validates_alone: bool,
     ) -> None:
         self.model = model
         self._evaluator = evaluator
         self._rank = rank
-        self._times, self._losses, self._own = times, losses, own
+        self._times, self._lost_messages, self._own = times, lost_messages, own
         self.validates_alone = validates_alone
         self._order: Vector = np.empty(0, dtype=np.int64)
         self._bounds: list[int] = [0]
@@ -167,12 +167,12 @@ class StackedWork(Work):
         self._rows: Vector = self._order
 
     @override
-    def begin(self, share: Share) -> None:
-        self._order = self._evaluator.train.reading_order(share, self._own)
-        self._bounds = [0, *accumulate(share.sizes)]
+    def begin(self, assignment: Assignment) -> None:
+        self._order = self._evaluator.train.reading_order(assignment, self._own)
+        self._bounds = [0, *accumulate(assignment.sizes)]
         self._step = 0
 
-    def prefetch(self, share: Share) -> None:
+    def prefetch(self, assignment: Assignment) -> None:
         """Do nothing: all rows are in memory."""
 
     @override
@@ -206,18 +206,18 @@ class StackedWork(Work):
         self._evaluator.stacked.buffers[self._rank] = values
 
     @override
-    async def validate(self, state: ModelState, share: ValidationShare) -> Sums:
-        """Validate for as long as the gradients of a third of the rows take; the first worker evaluates all shares."""
-        await self._evaluator.clock.sleep(self._times.evaluating(self._evaluator.num_val // share.num_parts))
-        return Sums() if share.part else self._evaluator.validate(state)
+    async def validate(self, state: ModelState, part: ValidationPart) -> Sums:
+        """Validate for as long as the gradients of a third of the rows take; the first worker evaluates all parts."""
+        await self._evaluator.clock.sleep(self._times.evaluating(self._evaluator.num_val // part.num_parts))
+        return Sums() if part.part else self._evaluator.validate(state)
 
     @override
     def state(self) -> dict[str, Any]:
-        lost, draws = self._losses.state(self._rank), self._evaluator.stacked.draws[self._rank].state()
+        lost, draws = self._lost_messages.state(self._rank), self._evaluator.stacked.draws[self._rank].state()
         return {"times": self._times.state(), "lost": lost, "now": self._evaluator.clock.now, "draws": draws}
 
     @override
     def load_state(self, state: dict[str, Any]) -> None:
         self._times.load_state(state["times"])
-        self._losses.load_state(self._rank, state["lost"])
+        self._lost_messages.load_state(self._rank, state["lost"])
         self._evaluator.stacked.draws[self._rank].load_state(state["draws"])

@@ -10,15 +10,15 @@ from typing import NamedTuple
 
 from typing_extensions import override
 
-from training.simulation.centre import Record, SimCentre
 from training.simulation.cluster import ClusterSettings
-from training.simulation.costs import ROUND_TRIPS, Cards, all_reduce_seconds, tree_seconds
-from training.simulation.losses import Losses
-from training.simulation.meetings import Finish, Meeting, SimSum, added
+from training.simulation.collectives import Collective, Finish, SimSum, added
+from training.simulation.costs import ROUND_TRIPS, Nics, all_reduce_seconds, tree_seconds
+from training.simulation.lost_messages import LostMessages
+from training.simulation.parameter_server import Record, SimServer
 from training.simulation.shared_vector import SimVector
 from training.simulation.virtual_time import Register, VirtualClock, VirtualTask, suspend
 from training.transports.basics import Vector
-from training.transports.centre import Centre
+from training.transports.parameter_server import ParameterServer
 from training.transports.shards import Layout
 from training.transports.transport import CounterName, PendingSum, SharedVector, Transport
 
@@ -46,19 +46,19 @@ class SimNetwork:
         self.clock = clock
         self.cluster = cluster
         self.hosts = cluster.network
-        self.losses = Losses(cluster.loss_probability, cluster.resend_seconds, seed=seed)
-        self.cards = Cards(self.hosts, world_size, self.losses)
+        self.lost_messages = LostMessages(cluster.loss_probability, cluster.resend_seconds, seed=seed)
+        self.nics = Nics(self.hosts, world_size, self.lost_messages)
         self.world_size = world_size
         self.has_locks = protocol == "memory"
         self.round_trips = ROUND_TRIPS[protocol]
         self.counters: Counter[str] = Counter()
         self.vectors: dict[int, list[SimVector]] = {}
         """The shared vectors of each rank, in order of creation."""
-        self.centres: dict[int, dict[int, Record]] = {}
-        """The shards of each centre, in order of creation."""
+        self.servers: dict[int, dict[int, Record]] = {}
+        """The shards of each server, in order of creation."""
         self.sums_until = 0.0
-        """Time at which the last sum beside the computation ends; they follow each other."""
-        self._meetings: dict[int, Meeting] = {}
+        """Time at which the last sum in the background ends; they follow each other."""
+        self._collectives: dict[int, Collective] = {}
         #: By sender and receiver, which begin and end their exchanges in the same order.
         self._mail: defaultdict[tuple[int, int], deque[_Message]] = defaultdict(deque)
         self._expecting: dict[tuple[int, int], VirtualTask] = {}
@@ -68,7 +68,7 @@ class SimNetwork:
         return [SimTransport(self, rank) for rank in range(self.world_size)]
 
     @types.coroutine
-    def meet(
+    def take_part(
         self, rank: int, number: int, kind: str, vector: Vector | None, finish: Finish
     ) -> Generator[Register, None, float]:
         """Take part in the collective operation of this number; all workers take part in all, in the same order.
@@ -81,27 +81,27 @@ class SimNetwork:
         Raises:
             AssertionError: Others are in another kind of operation, because of a bug in an algorithm.
         """
-        meeting = self._meetings.get(number)
-        if meeting is None:
+        collective = self._collectives.get(number)
+        if collective is None:
 
             def close(vectors: Sequence[Vector]) -> tuple[float, Vector | None]:
-                del self._meetings[number]
+                del self._collectives[number]
                 return finish(vectors)
 
-            meeting = self._meetings[number] = Meeting(kind, self.world_size, self.clock, close)
-        if meeting.kind != kind:
-            raise AssertionError(f"rank {rank} is in {kind}, others are in {meeting.kind}")
+            collective = self._collectives[number] = Collective(kind, self.world_size, self.clock, close)
+        if collective.kind != kind:
+            raise AssertionError(f"rank {rank} is in {kind}, others are in {collective.kind}")
         if vector is not None:
-            meeting.bring(rank, vector)
+            collective.bring(rank, vector)
         arrived = self.clock.now
-        yield partial(meeting.arrive, rank)
-        return meeting.complete - arrived
+        yield partial(collective.arrive, rank)
+        return collective.complete - arrived
 
     def add_up(self, vectors: Sequence[Vector]) -> tuple[float, Vector]:
         """Time and result of an all-reduce."""
         return self.all_reduce_seconds(vectors[0].nbytes), added(vectors)
 
-    def add_up_beside(self, vectors: Sequence[Vector]) -> tuple[float, Vector]:
+    def add_up_in_background(self, vectors: Sequence[Vector]) -> tuple[float, Vector]:
         """Time and result of an all-reduce after all those that began before."""
         seconds, total = self.add_up(vectors)
         self.sums_until = max(self.clock.now, self.sums_until) + seconds
@@ -115,7 +115,7 @@ class SimNetwork:
 
     def post(self, sender: int, receiver: int, vector: Vector) -> None:
         """Send the message of an exchange; it arrives after its time on the network."""
-        arrival = self.cards.arrival(self.clock.now, sender, receiver, vector.nbytes)
+        arrival = self.nics.arrival(self.clock.now, sender, receiver, vector.nbytes)
         key = (sender, receiver)
         self._mail[key].append(_Message(self.clock.now, arrival, vector.copy()))
         waiting = self._expecting.pop(key, None)
@@ -125,9 +125,9 @@ class SimNetwork:
     def travel(self, sender: int, receiver: int, nbytes: int) -> tuple[float, bool]:
         """Send the half of an average; see `AveragingNetwork`."""
         now = self.clock.now
-        arrival = self.cards.arrival(now, sender, receiver, nbytes, round_trips=self.round_trips, again=False)
-        is_lost = self.cards.loses(sender, receiver)
-        return self.losses.timeout if is_lost else arrival - now, not is_lost
+        arrival = self.nics.arrival(now, sender, receiver, nbytes, round_trips=self.round_trips, again=False)
+        is_lost = self.nics.loses(sender, receiver)
+        return self.lost_messages.timeout if is_lost else arrival - now, not is_lost
 
     def all_reduce_seconds(self, nbytes: int) -> float:
         """Time of an all-reduce after the last worker arrives, with messages that are sent again."""
@@ -142,12 +142,12 @@ class SimNetwork:
 
     def _lost_seconds(self, rounds: int) -> float:
         is_one_host = self.world_size <= self.hosts.workers_per_host
-        return 0.0 if is_one_host else self.losses.delay_of_all(self.world_size, rounds)
+        return 0.0 if is_one_host else self.lost_messages.delay_of_all(self.world_size, rounds)
 
     def answer(self, sender: int, receiver: int, nbytes: int) -> Awaitable[None]:
         """Wait for the answer to a request: an empty message there, and some bytes back."""
         now = self.clock.now
-        return self.clock.sleep(self.cards.arrival(now, sender, receiver, nbytes, round_trips=2) - now)
+        return self.clock.sleep(self.nics.arrival(now, sender, receiver, nbytes, round_trips=2) - now)
 
     async def fetch(self, sender: int, receiver: int) -> tuple[Vector, float]:
         """Wait for the message of the next exchange; returns it, and the time until it was sent [s]."""
@@ -177,29 +177,31 @@ class SimTransport(Transport):
         self._network = network
         self.rank = rank
         self.world_size = network.world_size
-        self._sums = self._centres = 0
+        self._sums = self._servers = 0
 
     @override
     async def all_reduce_sum(self, vector: Vector) -> None:
         network = self._network
-        self.waited += await network.meet(self.rank, 0, "an all-reduce", vector, network.add_up)
+        self.waited += await network.take_part(self.rank, 0, "an all-reduce", vector, network.add_up)
 
     @override
     def begin_all_reduce(self, vector: Vector) -> PendingSum:
         """A sum begins when all workers are there and the sum before it is done."""
-        network, what = self._network, "a sum beside the computation"
+        network, what = self._network, "a sum in the background"
         self._sums += 1
-        return SimSum(network.clock, network.meet(self.rank, self._sums, what, vector, network.add_up_beside), self)
+        return SimSum(
+            network.clock, network.take_part(self.rank, self._sums, what, vector, network.add_up_in_background), self
+        )
 
     @override
     async def broadcast(self, vector: Vector) -> None:
         network = self._network
-        self.waited += await network.meet(self.rank, 0, "a broadcast", vector, network.spread)
+        self.waited += await network.take_part(self.rank, 0, "a broadcast", vector, network.spread)
 
     @override
     async def barrier(self) -> None:
         network = self._network
-        self.waited += await network.meet(self.rank, 0, "a barrier", None, network.spread)
+        self.waited += await network.take_part(self.rank, 0, "a barrier", None, network.spread)
 
     @override
     def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
@@ -216,7 +218,7 @@ class SimTransport(Transport):
         return found
 
     @override
-    async def share(self, vector: Vector) -> SharedVector:
+    async def shared_vector(self, vector: Vector) -> SharedVector:
         vectors = self._network.vectors
         mine = SimVector(self._network, self.rank, vector, which=len(vectors.get(self.rank, [])))
         vectors.setdefault(self.rank, []).append(mine)
@@ -224,21 +226,23 @@ class SimTransport(Transport):
         return mine
 
     @override
-    async def centre(self, vector: Vector, *, shards: int = 1, segments: Mapping[str, float] | None = None) -> Centre:
+    async def parameter_server(
+        self, vector: Vector, *, shards: int = 1, segments: Mapping[str, float] | None = None
+    ) -> ParameterServer:
         layout = Layout(vector, shards, segments or {}, world_size=self.world_size)
-        records = self._network.centres.setdefault(self._centres, {})
-        self._centres += 1
+        records = self._network.servers.setdefault(self._servers, {})
+        self._servers += 1
         cluster = self._network.cluster
-        commit_seconds = cluster.commit_seconds * cluster.slowness(self.rank, self.world_size)
-        mine = SimCentre(
-            self._network.clock, self._network.cards, layout, self.rank, records, vector, commit_seconds=commit_seconds
+        push_seconds = cluster.push_seconds * cluster.slowness(self.rank, self.world_size)
+        mine = SimServer(
+            self._network.clock, self._network.nics, layout, self.rank, records, vector, push_seconds=push_seconds
         )
         await self.barrier()
         return mine
 
     @override
     async def count(self, counter: CounterName, number: int) -> int:
-        """A ticket takes a message there and back; the samples are counted beside the computation."""
+        """A ticket takes a message there and back; the samples are counted in the background."""
         network = self._network
         network.counters[counter] += number
         found = network.counters[counter]

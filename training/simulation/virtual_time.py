@@ -154,7 +154,7 @@ class VirtualLock:
             self.is_held = False
 
 
-class VirtualBeside:
+class VirtualBackground:
     """Work beside a worker's computation, one piece at a time.
 
     Args:

@@ -96,7 +96,9 @@ def read_or_measure(folder: Path, like: TrainSettings, *, code: str) -> list[Mea
         LaunchError: The ranks do not start or fail.
     """
     settings = like.model_copy(update={"workers": 2})
-    how = digest_of([code, _SIZES, list(settings.algorithm.sharing), settings.launcher, settings.launcher_args])
+    how = digest_of(
+        [code, _SIZES, list(settings.algorithm.transport_options), settings.launcher, settings.launcher_args]
+    )
     path = folder / f"messages-{how}.json"
     if not path.exists():
         content = [each._asdict() for each in measure_messages(settings, _SIZES)]

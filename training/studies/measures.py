@@ -21,7 +21,7 @@ CURVES: Final = {
     "communicate": "Time per epoch, communicating [s]",
     "seconds": "Time per epoch, in all [s]",
     "staleness": "Mean staleness",
-    "scaling_percent": "Mean reduction of a commit [%]",
+    "scaling_percent": "Mean reduction of a push [%]",
 }
 #: Numbers above this are written without digits after the point.
 _LARGE: Final = 1000

@@ -20,7 +20,7 @@ FILE: Final = "result.json"
 _TRAINING: Final = ("read", "compute", "communicate", "wait")
 #: What the records say about all workers, by epoch.
 _OF_ALL: Final = ("val_accuracy", "val_loss", "train_loss", "train_accuracy", "consensus_distance")
-#: What the records count of commits, by epoch: how often each value came.
+#: What the records count of pushes, by epoch: how often each value came.
 _COUNTED: Final = ("staleness", "scaling_percent")
 
 
@@ -197,7 +197,7 @@ def rates(ranks: Sequence[Sequence[Record]]) -> dict[str, float]:
 
 
 def communicating(record: Mapping[str, Any]) -> float:
-    """Communication time of an epoch [s], with waiting and, as in the thesis, what is beside the computation."""
+    """Communication time of an epoch [s], with waiting and, as in the thesis, what is in the background."""
     seconds: float = sum(record["seconds_by_kind"].get(kind, 0.0) for kind in ("communicate", "wait"))
     return seconds + float(record.get("hidden_seconds", 0.0))
 
@@ -211,7 +211,7 @@ def _by_epoch(ranks: Sequence[Sequence[Record]]) -> list[list[Record]]:
 
 
 def _mean_of_counts(records: Sequence[Record], name: str) -> float:
-    """The mean of a number over the commits of all workers, which count how often they had each value."""
+    """The mean of a number over the pushes of all workers, which count how often they had each value."""
     times = [(int(number), count) for record in records for number, count in record.get(name, {}).items()]
-    commits = sum(count for _, count in times)
-    return sum(number * count for number, count in times) / commits if commits else 0.0
+    pushes = sum(count for _, count in times)
+    return sum(number * count for number, count in times) / pushes if pushes else 0.0

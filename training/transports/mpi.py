@@ -11,11 +11,11 @@ import numpy as np
 from typing_extensions import override
 
 from training.transports.basics import Vector
-from training.transports.centre import Centre
 from training.transports.loading import load_mpi
-from training.transports.mpi_centre import MpiCentre
 from training.transports.mpi_process import MpiProcess
+from training.transports.mpi_server import MpiServer
 from training.transports.mpi_sums import MpiSums
+from training.transports.parameter_server import ParameterServer
 from training.transports.shards import Layout
 from training.transports.shared_vector import MpiCounters, MpiSharedVector
 from training.transports.transport import COUNTERS, CounterName, PendingSum, Transport
@@ -32,9 +32,9 @@ class MpiTransport(Transport):
 
     Args:
         comm: The ranks; None: all ranks of the job.
-        background: Whether a thread makes commits, and lets sums advance, during the computation.
+        background: Whether a thread makes pushes, and lets sums advance, during the computation.
         network: Network between hosts; see `peers.connect`.
-        shares_memory: Whether ranks of a host share memory; else they talk through sockets, as between hosts.
+        shares_memory: Whether ranks of a host share memory; else they use sockets, as between hosts.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class MpiTransport(Transport):
         self._background = background
         can_have_threads = self._mpi.Query_thread() >= self._mpi.THREAD_SERIALIZED
         self._sums = MpiSums(self.process, self, with_thread=background and can_have_threads)
-        #: Made by `open_counters`, thus by `share` and `centre`: synchronous methods need no sockets between hosts.
+        #: Synchronous methods need none, and no sockets between hosts.
         self._counters: MpiCounters | None = None
         self._waits = _CollectiveWaits(self.comm, self._turn)
 
@@ -102,7 +102,7 @@ class MpiTransport(Transport):
         self.waited += perf_counter() - started
         return theirs
 
-    async def share(self, vector: Vector) -> MpiSharedVector:
+    async def shared_vector(self, vector: Vector) -> MpiSharedVector:
         """Make the vectors of all ranks accessible to each other.
 
         Raises:
@@ -113,16 +113,18 @@ class MpiTransport(Transport):
             return MpiSharedVector(self.process, vector, network=self._network)
 
     @override
-    async def centre(self, vector: Vector, *, shards: int = 1, segments: Mapping[str, float] | None = None) -> Centre:
-        """Make the centre.
+    async def parameter_server(
+        self, vector: Vector, *, shards: int = 1, segments: Mapping[str, float] | None = None
+    ) -> ParameterServer:
+        """Make the server.
 
         Raises:
-            LaunchError: As `share`.
+            LaunchError: As `shared_vector`.
         """
         await self.open_counters()
         layout = Layout(vector, shards, segments or {}, world_size=self.world_size)
         with self._turn:
-            return MpiCentre(self.process, layout, vector, network=self._network, with_thread=self._background)
+            return MpiServer(self.process, layout, vector, network=self._network, with_thread=self._background)
 
     @override
     async def open_counters(self) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final, cast
 
+from training.transports.backoff import Backoff
 from training.transports.loading import load_mpi
-from training.transports.pauses import Pauses
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -22,7 +22,7 @@ class MpiProcess:
 
     Args:
         comm: The ranks.
-        shares_memory: Whether ranks of a host share memory; else they talk as those of different hosts do.
+        shares_memory: Whether ranks of a host share memory; else they communicate as those of different hosts do.
     """
 
     def __init__(self, comm: MPI.Intracomm, *, shares_memory: bool) -> None:
@@ -48,12 +48,12 @@ class MpiProcess:
         """A barrier that leaves the core and the turn to others meanwhile."""
         with self.turn:
             request = self.comm.Ibarrier()
-        pauses = Pauses(longest=_LONGEST_NAP)
+        backoff = Backoff(longest=_LONGEST_NAP)
         while True:
             with self.turn:
                 if request.Test():
                     return
-            pauses.pause()
+            backoff.pause()
 
     def free(self) -> None:
         """Free the communicators, all ranks together."""

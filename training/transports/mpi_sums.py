@@ -1,4 +1,4 @@
-"""Sums over all MPI ranks beside the computation."""
+"""Sums over all MPI ranks in the background."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
 
+from training.transports.backoff import Backoff
 from training.transports.basics import Vector
 from training.transports.loading import load_mpi
 from training.transports.mpi_process import MpiProcess
-from training.transports.pauses import Pauses
 from training.transports.transport import PendingSum, Transport
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-#: Interval at which MPI gets time for the sums, beside the computation and while a worker waits for one [s].
+#: Interval at which MPI gets time for the sums, in the background and while a worker waits for one [s].
 _NAP: Final = 1e-4
 
 
@@ -94,9 +94,9 @@ class _MpiSum(PendingSum):
         return self._wait().__await__()
 
     async def _wait(self) -> None:
-        started, pauses = time.perf_counter(), Pauses(longest=_NAP)
+        started, backoff = time.perf_counter(), Backoff(longest=_NAP)
         while not self.has_ended():
-            pauses.pause()
+            backoff.pause()
         self._worker.waited += time.perf_counter() - started
         if self._error is not None:
             raise self._error

@@ -22,15 +22,15 @@ class Shard:
     number: int
     """Number of the shard."""
     clock: int
-    """Number of its commits before this one, but for those that do not count."""
+    """Number of its pushes before this one, but for those that do not count."""
     part: slice
-    """Where its elements are in the worker's arrays: in a whole vector, or in the values at the commit's indices."""
+    """Where its elements are in the worker's arrays: in a whole vector, or in the values at the push's indices."""
     vector: Vector
-    """The shard's part of the vector, or its values at the commit's indices."""
+    """The shard's part of the vector, or its values at the push's indices."""
     segments: dict[str, Vector]
     """Further segments by name, element by element beside `vector`: momentum, moments, ..."""
     counts: bool = True
-    """Whether the clock counts this commit; a rule changes it."""
+    """Whether the clock counts this push; a rule changes it."""
 
     def is_finite(self) -> bool:
         """Whether all its arrays are."""
@@ -67,7 +67,7 @@ class Layout:
 
     def __init__(self, vector: Vector, shards: int, segments: Mapping[str, float], *, world_size: int) -> None:
         if vector.ndim != 1 or shards < 1 or VECTOR in segments:
-            raise AssertionError(f"no centre of shape {vector.shape} in {shards} shards with segments {[*segments]}")
+            raise AssertionError(f"no server of shape {vector.shape} in {shards} shards with segments {[*segments]}")
         self.shards = shards
         self.initial = {VECTOR: 0.0, **segments}
         self.names = tuple(self.initial)

@@ -37,8 +37,8 @@ from training.transports.mpi_process import MpiProcess
 from training.transports.peers import Peers, connect
 from training.transports.transport import AverageCounts, SharedVector
 
-#: Lane of the connections for averages beside the computation; the last lane is for requests that the owner waits for.
-_BESIDE: Final = 0
+#: Lane of the connections for averages in the background; the last lane is for requests that the owner waits for.
+_BACKGROUND: Final = 0
 #: A waiting owner checks for signals after this time [ms].
 _PATIENCE: Final = 100
 _NOBODY: Final = Peers([{}, {}], [])
@@ -83,7 +83,7 @@ class ServedVector:
         """Start the thread that serves ranks of other hosts."""
         self._pairs = (*socket.socketpair(), *socket.socketpair())
         self._wakes, woken, self._is_drained, self._drains = self._pairs
-        own = self._peers.asking[_BESIDE]
+        own = self._peers.asking[_BACKGROUND]
         connections = [woken, *self._peers.serving, *own.values()]
         self._first_own = 1 + len(self._peers.serving)
         self._slots |= {rank: self._first_own + number for number, rank in enumerate(own)}

@@ -1,4 +1,4 @@
-"""The transport between agents of a Spark cluster: sums are jobs of the driver, beside the computation.
+"""The transport between agents of a Spark cluster: sums are jobs of the driver, in the background.
 
 An agent tells the driver by its connection (lines of JSON) that it has begun a sum. When all have, tasks take the
 vectors from the agents, add them up in a tree, and give the broadcast total to each agent. Tasks show the token first;
@@ -23,7 +23,7 @@ from typing_extensions import override
 from training.door import Door
 from training.errors import LaunchError
 from training.transports.basics import Vector
-from training.transports.centre import Centre
+from training.transports.parameter_server import ParameterServer
 from training.transports.transport import CounterName, PendingSum, SharedVector, Transport
 
 #: Kind of a task, and number of the sum.
@@ -114,7 +114,7 @@ class SparkTransport(Transport):
         return self._totals.get()
 
     @override
-    async def share(self, vector: Vector) -> SharedVector:
+    async def shared_vector(self, vector: Vector) -> SharedVector:
         """Refuse: only batch norm needs it here.
 
         Raises:
@@ -126,7 +126,9 @@ class SparkTransport(Transport):
         )
 
     @override
-    async def centre(self, vector: Vector, *, shards: int = 1, segments: Mapping[str, float] | None = None) -> Centre:
+    async def parameter_server(
+        self, vector: Vector, *, shards: int = 1, segments: Mapping[str, float] | None = None
+    ) -> ParameterServer:
         raise AssertionError("agents only add up: the settings refuse methods with a server")
 
     @override

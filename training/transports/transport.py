@@ -15,7 +15,7 @@ import numpy as np
 from typing_extensions import override
 
 from training.transports.basics import Vector
-from training.transports.centre import Centre, OwnCentre
+from training.transports.parameter_server import OwnServer, ParameterServer
 
 CounterName = Literal["samples", "tickets"]
 """Counters that all workers add to: the samples of the learning rate's clock, the tickets of the work units."""
@@ -37,7 +37,7 @@ class AverageCounts(NamedTuple):
     exchange_seconds: float = 0.0
     """Time of the averages, waiting included [s]; it may overlap with the computation."""
     hidden_seconds: float = 0.0
-    """Part of `exchange_seconds` beside the computation [s]."""
+    """Part of `exchange_seconds` in the background [s]."""
     refused: int = 0
     """Number of averages not made because a vector was not finite."""
     lost: int = 0
@@ -71,7 +71,7 @@ class SharedVector(Protocol):
         """Replace this vector and the partner's by their average, and wait for the end."""
 
     async def begin_average_with(self, partner: int) -> bool:
-        """Begin an average; one in memory is done at once, one between hosts runs beside the computation.
+        """Begin an average; one in memory is done at once, one between hosts runs in the background.
 
         Returns:
             False: it is skipped, since the one before is under way, or a vector is not free.
@@ -106,7 +106,7 @@ class Transport(Protocol):
         """Replace the vector by its sum over all workers, on all workers."""
 
     def begin_all_reduce(self, vector: Vector) -> PendingSum:
-        """Begin to replace the vector by its sum over all workers, beside the computation.
+        """Begin to replace the vector by its sum over all workers, in the background.
 
         All workers begin the same sums in the same order; several may be under way. The vector must neither change nor
         be read before the result is awaited, or `is_done`.
@@ -124,16 +124,18 @@ class Transport(Protocol):
         The vector must not change before the result is awaited.
         """
 
-    async def share(self, vector: Vector) -> SharedVector:
+    async def shared_vector(self, vector: Vector) -> SharedVector:
         """A shared vector with this content; all workers together."""
 
-    async def centre(self, vector: Vector, *, shards: int = 1, segments: Mapping[str, float] | None = None) -> Centre:
+    async def parameter_server(
+        self, vector: Vector, *, shards: int = 1, segments: Mapping[str, float] | None = None
+    ) -> ParameterServer:
         """A vector that all workers share, with this content; all workers together, with equal vectors.
 
         Args:
             vector: Initial content.
             shards: Number of parts, each with a lock and an owner.
-            segments: Further vectors beside it by name, with their initial value, for the rules of commits.
+            segments: Further vectors beside it by name, with their initial value, for the rules of pushes.
         """
 
     async def open_counters(self) -> None:
@@ -175,13 +177,15 @@ class SingleTransport(Transport):
             raise AssertionError(f"a single worker has no neighbours {neighbours}")
         return _at_once([])
 
-    async def share(self, vector: Vector) -> SharedVector:
+    async def shared_vector(self, vector: Vector) -> SharedVector:
         """A vector without partners."""
         return _OwnVector(vector)
 
     @override
-    async def centre(self, vector: Vector, *, shards: int = 1, segments: Mapping[str, float] | None = None) -> Centre:
-        return OwnCentre(vector, shards, segments or {}, now=self.now)
+    async def parameter_server(
+        self, vector: Vector, *, shards: int = 1, segments: Mapping[str, float] | None = None
+    ) -> ParameterServer:
+        return OwnServer(vector, shards, segments or {}, now=self.now)
 
     @override
     async def count(self, counter: CounterName, number: int) -> int:

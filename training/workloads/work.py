@@ -11,7 +11,7 @@ from typing_extensions import override
 from training.flat_model import FlatModel, ModelState
 from training.readers.batch import Batch
 from training.readers.reader import Reader
-from training.readers.sharding import Share
+from training.readers.sharding import Assignment
 from training.transports.basics import Vector
 from training.vector_model import VectorModel
 from training.workloads.draws import Draws
@@ -19,7 +19,7 @@ from training.workloads.gradients import gradients_of
 from training.workloads.sums import Sums, sums_of
 
 
-class ValidationShare(NamedTuple):
+class ValidationPart(NamedTuple):
     """The part of the validation split that a worker evaluates."""
 
     part: int
@@ -34,10 +34,10 @@ class Work(Protocol):
     #: Whether the worker also evaluates its own model at the end.
     validates_alone: bool = True
 
-    def begin(self, share: Share) -> None:
+    def begin(self, assignment: Assignment) -> None:
         """Begin to train on these rows."""
 
-    def prefetch(self, share: Share) -> None:
+    def prefetch(self, assignment: Assignment) -> None:
         """Begin to read the rows that come next."""
 
     def next_batch(self) -> int:
@@ -58,8 +58,8 @@ class Work(Protocol):
     def write_buffers(self, values: Vector) -> None:
         """Overwrite the buffers of this worker's network."""
 
-    async def validate(self, state: ModelState, share: ValidationShare) -> Sums:
-        """Sums over a share of the validation split, for a model with these parameters and buffers."""
+    async def validate(self, state: ModelState, part: ValidationPart) -> Sums:
+        """Sums over a part of the validation split, for a model with these parameters and buffers."""
 
     def state(self) -> dict[str, Any]:
         """State of the next steps in addition to epoch and step; plain values."""
@@ -90,13 +90,13 @@ class ReaderWork(Work):
         self._draws = draws
 
     @override
-    def begin(self, share: Share) -> None:
-        self._batches = iter(self._reader.train_batches(share))
+    def begin(self, assignment: Assignment) -> None:
+        self._batches = iter(self._reader.train_batches(assignment))
         self.model.module.train()
 
     @override
-    def prefetch(self, share: Share) -> None:
-        self._reader.prefetch(share)
+    def prefetch(self, assignment: Assignment) -> None:
+        self._reader.prefetch(assignment)
 
     @override
     def next_batch(self) -> int:
@@ -124,13 +124,13 @@ class ReaderWork(Work):
         self.model.write_buffers(values)
 
     @override
-    async def validate(self, state: ModelState, share: ValidationShare) -> Sums:
+    async def validate(self, state: ModelState, part: ValidationPart) -> Sums:
         own = self.model.state()
         self.model.load(state)
         self.model.module.eval()
         sums = Sums()
         with torch.inference_mode():
-            for batch in self._reader.val_batches(rank=share.part, world_size=share.num_parts):
+            for batch in self._reader.val_batches(rank=part.part, world_size=part.num_parts):
                 self._alive()
                 sums = sums.plus(sums_of(self.model.module(*batch.inputs), batch.labels, batch.weights))
         self.model.module.train()

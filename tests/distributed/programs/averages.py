@@ -37,7 +37,7 @@ def conserve(in_memory: bool, averages: int, size: int = 33, dtype: str = "int64
     rng = np.random.default_rng([transport.rank, 1])
     start = rng.integers(-(10**6), 10**6, size).astype(dtype)
     added, found = np.zeros(size, dtype), np.empty(size, dtype)
-    vector = run_now(transport.share(start))
+    vector = run_now(transport.shared_vector(start))
     versions = [run_now(vector.read(found))]
     while vector.counts.begun < averages:
         run_now(vector.begin_average_with(random_partner(rng, transport)))
@@ -72,7 +72,7 @@ def stamps(in_memory: bool, averages: int, size: int) -> dict[str, Any]:
     """
     transport = MpiTransport(shares_memory=in_memory)
     rng = np.random.default_rng([transport.rank, 2])
-    vector = run_now(transport.share(np.full(size, 1000.0 * transport.rank)))
+    vector = run_now(transport.shared_vector(np.full(size, 1000.0 * transport.rank)))
     num_readers = transport.world_size // 2
     found, change = np.empty(size), np.empty(size)
     torn = reads = number = 0
@@ -103,7 +103,7 @@ def stamps(in_memory: bool, averages: int, size: int) -> dict[str, Any]:
 def read_others(in_memory: bool, duration: float, size: int) -> dict[str, Any]:
     """The first rank reads the vectors of the others, which add to them meanwhile, until it has seen each grow."""
     transport = MpiTransport(shares_memory=in_memory)
-    vector = run_now(transport.share(np.full(size, transport.rank, np.float32)))
+    vector = run_now(transport.shared_vector(np.full(size, transport.rank, np.float32)))
     found, one = np.empty(size, np.float32), np.ones(size, np.float32)
     torn = 0
     last = {rank: float(rank) for rank in range(1, transport.world_size)}
@@ -141,7 +141,7 @@ def straggle(in_memory: bool, folder: str, nap: float, averages: int) -> dict[st
     """
     transport = MpiTransport(shares_memory=in_memory)
     rng = np.random.default_rng([transport.rank, 4])
-    vector = run_now(transport.share(np.full(2013, float(transport.rank), np.float32)))
+    vector = run_now(transport.shared_vector(np.full(2013, float(transport.rank), np.float32)))
     run_now(transport.barrier())
     signs = Path(folder)
     if transport.rank == transport.world_size - 1:
@@ -163,7 +163,7 @@ def straggle(in_memory: bool, folder: str, nap: float, averages: int) -> dict[st
 def finish_early(in_memory: bool, averages: int) -> dict[str, Any]:
     """Rank 0 ends at once and frees its vector; the others continue to average with it."""
     transport = MpiTransport(shares_memory=in_memory)
-    vector = run_now(transport.share(np.arange(100.0) * transport.rank))
+    vector = run_now(transport.shared_vector(np.arange(100.0) * transport.rank))
     if transport.rank:
         time.sleep(0.2)
         for _ in range(averages):
@@ -176,7 +176,7 @@ def finish_early(in_memory: bool, averages: int) -> dict[str, Any]:
 def take_over(folder: str) -> dict[str, Any]:
     """A process that shares the vector of rank 0 is killed while it has the mutex; then both ranks average and add."""
     transport = MpiTransport()
-    vector = run_now(transport.share(np.full(3, float(transport.rank))))
+    vector = run_now(transport.shared_vector(np.full(3, float(transport.rank))))
     if transport.rank == 0:
         child = os.fork()
         if not child:
@@ -210,7 +210,7 @@ def take_over(folder: str) -> dict[str, Any]:
 def skip() -> dict[str, Any]:
     """Rank 0 begins more averages while the thread of its partner waits for the mutex of its vector."""
     transport = MpiTransport(shares_memory=False)
-    vector = run_now(transport.share(np.zeros(3)))
+    vector = run_now(transport.shared_vector(np.zeros(3)))
     if transport.rank:
         kernels.lock(vector._head)
     run_now(transport.barrier())
@@ -234,7 +234,7 @@ def poison(in_memory: bool) -> dict[str, Any]:
     start = np.full(1000, float(transport.rank + 1), np.float32)
     if transport.rank == 0:
         start[500] = np.nan
-    vector = run_now(transport.share(start))
+    vector = run_now(transport.shared_vector(start))
     rng = np.random.default_rng([transport.rank, 5])
     for _ in range(50):
         run_now(vector.begin_average_with(random_partner(rng, transport)))
@@ -256,7 +256,7 @@ def come_late(in_memory: bool, nap: float) -> float:
     come()
     transport = MpiTransport(shares_memory=in_memory)
     come()
-    vector = run_now(transport.share(np.full(3, float(transport.rank))))
+    vector = run_now(transport.shared_vector(np.full(3, float(transport.rank))))
     run_now(vector.average_with((transport.rank + 1) % transport.world_size))
     total = np.empty(3)
     run_now(transport.barrier())
@@ -268,12 +268,12 @@ def come_late(in_memory: bool, nap: float) -> float:
 
 
 def between_hosts(step: float, averages: int) -> dict[str, Any]:
-    """Averages that the owner waits for, and averages beside the computation; how long they took."""
+    """Averages that the owner waits for, and averages in the background; how long they took."""
     found: dict[str, Any] = {}
     for way in ("waited", "beside"):
         transport = MpiTransport()
         start = np.full(2013, float(transport.rank), np.float32)
-        vector = run_now(transport.share(start))
+        vector = run_now(transport.shared_vector(start))
         run_now(transport.barrier())
         # One average more, which connects and compiles.
         seconds = []
@@ -306,7 +306,9 @@ def refuse(what: str) -> str:
     odd = {"size": np.zeros(2 + transport.rank), "type": np.zeros(2, np.float32 if transport.rank else np.float64)}
     words = ""
     try:
-        vector = run_now(transport.share(odd.get(what, np.zeros(2, np.complex64 if what == "complex" else np.float32))))
+        vector = run_now(
+            transport.shared_vector(odd.get(what, np.zeros(2, np.complex64 if what == "complex" else np.float32)))
+        )
         run_now(vector.begin_average_with(transport.rank if what == "self" else transport.world_size))
     except AssertionError as error:
         words = str(error)

@@ -11,8 +11,8 @@ import numpy as np
 from training.loop.metering import Meter, MeteredTransport
 from training.transports import kernels
 from training.transports.basics import run_now
-from training.transports.centre import Centre
 from training.transports.mpi import MpiTransport
+from training.transports.parameter_server import ParameterServer
 from training.transports.shards import Shard
 
 Span = tuple[float, float]
@@ -22,14 +22,14 @@ def book(nap: float, times: int) -> dict[str, dict[str, Any]]:
     """Rank 1 comes late to each kind of meeting by a nap.
 
     Returns for each: seconds by kind; the least and the most seconds that they may add up to, on another clock; and
-    when this rank began to meet and was done, each time. For lock and commit: when one rank held the lock, and when the
+    when this rank began to meet and was done, each time. For lock and push: when one rank held the lock, and when the
     other wanted it.
     """
     transport = MpiTransport()
     meter = Meter(transport.now)
     metered = MeteredTransport(transport, meter)
-    vector = run_now(metered.share(np.zeros(2000)))
-    centre = run_now(metered.centre(np.zeros(2000)))
+    vector = run_now(metered.shared_vector(np.zeros(2000)))
+    server = run_now(metered.parameter_server(np.zeros(2000)))
     message, other = np.zeros(2000), 1 - transport.rank
 
     def late(meet: Callable[[], Any]) -> Span:
@@ -46,7 +46,7 @@ def book(nap: float, times: int) -> dict[str, dict[str, Any]]:
         "nobody": lambda: time.sleep(nap),
         "lock": lambda: _wait_for_lock(transport, vector, nap),
         "count": lambda: _count(transport, metered, nap),
-        "commit": lambda: _wait_for_commit(transport, centre, nap),
+        "push": lambda: _wait_for_push(transport, server, nap),
     }
     found = {}
     for name, meet in meetings.items():
@@ -65,7 +65,7 @@ def book(nap: float, times: int) -> dict[str, dict[str, Any]]:
             "wall": [moments[2] - moments[1], moments[3] - moments[0]],
             "spans": spans,
         }
-    run_now(centre.close())
+    run_now(server.close())
     run_now(vector.close())
     transport.close()
     return found
@@ -108,8 +108,8 @@ def _count(transport: MpiTransport, metered: MeteredTransport, nap: float) -> No
     counters.add = add
 
 
-def _wait_for_commit(transport: MpiTransport, centre: Centre, nap: float) -> Span:
-    """Rank 1 holds the lock of the centre for a nap; rank 0 wants to commit a tenth later."""
+def _wait_for_push(transport: MpiTransport, server: ParameterServer, nap: float) -> Span:
+    """Rank 1 holds the lock of the server for a nap; rank 0 wants to push a tenth later."""
     held: list[Span] = []
 
     def slowly(_: Shard) -> None:
@@ -119,9 +119,9 @@ def _wait_for_commit(transport: MpiTransport, centre: Centre, nap: float) -> Spa
 
     run_now(transport.barrier())
     if transport.rank:
-        run_now(centre.commit(slowly))
+        run_now(server.push(slowly))
         return held[0]
     time.sleep(nap / 10)
     begun = time.monotonic()
-    run_now(centre.commit(lambda _: None))
+    run_now(server.push(lambda _: None))
     return begun, time.monotonic()

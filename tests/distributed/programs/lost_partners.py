@@ -22,7 +22,7 @@ def break_connections(averages: int, nap: float) -> dict[str, Any]:
     transport = MpiTransport(shares_memory=False)
     last = transport.world_size - 1
     is_lost = transport.rank == last
-    vector: Any = run_now(transport.share(np.full(3, float(transport.rank), np.float32)))
+    vector: Any = run_now(transport.shared_vector(np.full(3, float(transport.rank), np.float32)))
     if is_lost:
         # Its thread takes no request while it waits for this.
         kernels.lock(vector._head)

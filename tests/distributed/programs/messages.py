@@ -59,7 +59,7 @@ def received(neighbours: list[int], exchange: Any) -> list[list[float]]:
 def count(times: int) -> dict[str, Any]:
     """All ranks count samples at once."""
     transport = MpiTransport()
-    shared = run_now(transport.share(np.zeros(1)))
+    shared = run_now(transport.shared_vector(np.zeros(1)))
     run_now(transport.barrier())
     seen = [run_now(transport.count("samples", transport.rank + 1)) for _ in range(times)]
     run_now(transport.barrier())
@@ -76,7 +76,7 @@ def alone(in_memory: bool) -> dict[str, Any]:
     run_now(transport.all_reduce_sum(vector))
     run_now(transport.broadcast(vector))
     run_now(transport.barrier())
-    shared = run_now(transport.share(vector))
+    shared = run_now(transport.shared_vector(vector))
     averages = run_now(shared.add(np.ones(3)))
     run_now(shared.drain())
     out = np.empty(3)
@@ -103,7 +103,7 @@ def several(vectors: int) -> list[float]:
     found = []
     for _ in range(2):
         transport = MpiTransport()
-        shared = [run_now(transport.share(np.full(10, float(number)))) for number in range(vectors)]
+        shared = [run_now(transport.shared_vector(np.full(10, float(number)))) for number in range(vectors)]
         out = np.empty(10)
         for each in shared:
             run_now(each.average_with((transport.rank + 1) % transport.world_size))
@@ -119,7 +119,7 @@ def fail_to_start() -> str:
     """There is no room for memory that the ranks share; what the user gets to read."""
     host_memory.shutil.disk_usage = lambda _: host_memory.shutil._ntuple_diskusage(10**6, 10**6 - 100, 100)  # type: ignore[attr-defined]
     try:
-        run_now(MpiTransport().share(np.zeros(1000)))
+        run_now(MpiTransport().shared_vector(np.zeros(1000)))
     except LaunchError as error:
         return str(error)
     return ""

@@ -17,8 +17,8 @@ from training.transports.mpi import MpiTransport
 from training.transports.transport import Transport
 
 SIZE, STEPS = 7, 6
-#: Counters that say how often a worker met the centre, or partners.
-COUNTED = ("commits", "averages_begun", "averages_received")
+#: Counters that say how often a worker met the server, or partners.
+COUNTED = ("pushes", "averages_begun", "averages_received")
 
 
 def settings(section: dict[str, Any], workers: int) -> TrainSettings:
@@ -72,8 +72,8 @@ def train_all(sections: list[dict[str, Any]], ways: list[dict[str, Any]], in_mem
     """One training after the other, on MPI."""
     found = []
     for section, how in zip(sections, ways, strict=True):
-        sharing = settings(section, 1).algorithm.sharing
-        transport = MpiTransport(**sharing._asdict(), shares_memory=in_memory)
+        transport_options = settings(section, 1).algorithm.transport_options
+        transport = MpiTransport(**transport_options._asdict(), shares_memory=in_memory)
         found.append(run_now(train(transport, section, **how)))
         transport.close()
     return found

@@ -25,7 +25,7 @@ def _noted(spec: RunSpec) -> list[float]:
         found.extend(self._batch.inputs[0][:, 0].tolist())
         return size
 
-    transport = MpiTransport(**spec.train.algorithm.sharing._asdict())
+    transport = MpiTransport(**spec.train.algorithm.transport_options._asdict())
     with mock.patch.object(ReaderWork, "next_batch", noting):
         train(spec, transport, on_progress=None)
     transport.close()

@@ -15,6 +15,6 @@ from training.transports.mpi import MpiTransport
 def train_tiny(out: str, chosen: dict[str, Any]) -> None:
     """Train the small workload."""
     settings = TrainSettings(**chosen)
-    transport = MpiTransport(**settings.algorithm.sharing._asdict())
+    transport = MpiTransport(**settings.algorithm.transport_options._asdict())
     train(RunSpec(TinyImages(), settings, Path(out)), transport, on_progress=None)  # type: ignore[arg-type]
     transport.close()

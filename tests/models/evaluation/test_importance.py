@@ -16,8 +16,8 @@ from sklearn.inspection import permutation_importance as sklearn_importance
 
 from features.columns import HLF_NAMES, NUM_HLF, PARTICLE_FEATURE_NAMES
 from models.evaluation.bootstrap import Estimate
-from models.evaluation.exchanges import Columns
 from models.evaluation.importance import chosen_events, importance, num_predicted, permutation_importance
+from models.evaluation.permutations import Columns
 from models.evaluation.scored_events import ScoredEvents
 
 RNG = np.random.default_rng(1)
@@ -55,13 +55,13 @@ def exchange(own: Columns, others: Columns, *, place: int) -> Columns:
     return {"x": rows}
 
 
-EXCHANGES = {str(place): partial(exchange, place=place) for place in range(3)}
+PERMUTATIONS = {str(place): partial(exchange, place=place) for place in range(3)}
 
 
 def importances(model: Linear, *, repeats: int = 5, seed: int) -> list[Estimate]:
     generator = np.random.default_rng(seed)
-    found = permutation_importance(model, {"x": ROWS}, score, EXCHANGES, repeats=repeats, generator=generator)
-    assert list(found) == list(EXCHANGES)
+    found = permutation_importance(model, {"x": ROWS}, score, PERMUTATIONS, repeats=repeats, generator=generator)
+    assert list(found) == list(PERMUTATIONS)
     return list(found.values())
 
 
@@ -106,7 +106,9 @@ def test_the_error_of_the_events_is_that_of_the_replicas() -> None:
         return np.array(next(values))
 
     generator = np.random.default_rng(1)
-    found = permutation_importance(Linear(), {"x": ROWS}, given, {"0": EXCHANGES["0"]}, repeats=2, generator=generator)
+    found = permutation_importance(
+        Linear(), {"x": ROWS}, given, {"0": PERMUTATIONS["0"]}, repeats=2, generator=generator
+    )
     assert found["0"].value == 4.0
     assert found["0"].error == pytest.approx(np.sqrt(2))
 
@@ -131,8 +133,8 @@ def test_the_generator_decides() -> None:
 
 def test_each_part_is_exchanged_five_times_as_the_report_says() -> None:
     model = Linear()
-    permutation_importance(model, {"x": ROWS}, score, EXCHANGES, generator=np.random.default_rng(1))
-    assert len(model.whole) == 1 + 5 * len(EXCHANGES)
+    permutation_importance(model, {"x": ROWS}, score, PERMUTATIONS, generator=np.random.default_rng(1))
+    assert len(model.whole) == 1 + 5 * len(PERMUTATIONS)
 
 
 def test_one_repeat_has_no_spread() -> None:

@@ -35,7 +35,7 @@ from pipeline.run_folder import RunFolder
 from pipeline.runs.seen_events import count_seen
 from pipeline.runs.store import StageStore, Version
 from training.readers.opening import open_reader
-from training.readers.sharding import plan_epoch, share_of
+from training.readers.sharding import assignment_of, plan_epoch
 from training.readers.skew import kinds_of_rows
 
 pytestmark = pytest.mark.slow
@@ -157,7 +157,7 @@ def test_readers_deliver_the_same_batches(site: Site, kind: Any) -> None:
         dataset = FeatureDataset.load(current(config, "features").folder)
         reader = open_reader(dataset, ["hlf", "particles"], kind=kind, seed=1)
         rows = [group.rows for group in dataset.splits["train"]]
-        share = share_of(plan_epoch(rows, world_size=1, batch_size=16, seed=1, epoch=0), rank=0, epoch=0)
+        share = assignment_of(plan_epoch(rows, world_size=1, batch_size=16, seed=1, epoch=0), rank=0, epoch=0)
         found = [*reader.train_batches(share), *reader.val_batches(rank=0, world_size=1)]
         batches.append([(*(each.numpy() for each in batch.inputs), batch.labels.numpy()) for batch in found])
     assert is_remote(dataset.data)

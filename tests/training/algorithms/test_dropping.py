@@ -87,7 +87,7 @@ def test_dropping_sends_fewer_bytes_and_takes_less_time() -> None:
         )
         algorithm = watcher.algorithms[1]
         assert isinstance(algorithm, Sharded)
-        found.append((algorithm.centre.counts.bytes, watcher.began[1][-1]))
+        found.append((algorithm.server.counts.bytes, watcher.began[1][-1]))
     # The reports of `drive` pull whole vectors.
     reports = 10 * 5000 * 8
     assert (found[1][0] - reports) / (found[0][0] - reports) < 0.04

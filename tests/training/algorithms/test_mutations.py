@@ -30,7 +30,7 @@ from training.compiled.optimizer import VectorOptimizer
 from training.errors import StalledError
 from training.loop import worker_state
 from training.loop.trainer import Trainer
-from training.simulation.meetings import half_difference
+from training.simulation.collectives import half_difference
 from training.simulation.shared_vector import SimVector
 from training.simulation.stacked import StackedWork
 from training.topology import make_topology
@@ -61,7 +61,7 @@ SAME_MEAN = (
     "training/algorithms/test_slowmo_disagreement.py"
     "::test_the_mean_moves_as_with_the_exact_average_though_workers_differ"
 )
-IN_TURN = "training/algorithms/test_servers.py::test_commits_one_after_the_other_follow_the_equation"
+IN_TURN = "training/algorithms/test_servers.py::test_pushes_one_after_the_other_follow_the_equation"
 RESUME = "training/simulation/test_resume.py::test_every_method_continues_from_a_checkpoint_bit_by_bit"
 CLOCK = "training/simulation/test_resume.py::test_the_clock_of_the_learning_rate_continues"
 MPCA = "training/algorithms/test_mpca.py"
@@ -76,8 +76,8 @@ def resumed(method: str, slowmo: str = "plain") -> dict[str, Any]:
 
 
 def forgotten(name: str, method: str, slowmo: str = "plain") -> Mutation:
-    """A checkpoint without one of the things that the algorithm names in `KEPT`."""
-    found = 'vars(kind).get("KEPT", ())'
+    """A checkpoint without one of the things that the algorithm names in `STATE_KEYS`."""
+    found = 'vars(kind).get("STATE_KEYS", ())'
     return Mutation(
         Algorithm._names_kept, found, f'{found} if name != "{name}"', RESUME, resumed(method, slowmo)
     )  # fmt: skip
@@ -145,20 +145,20 @@ MUTATIONS = {
     "slow momentum in a checkpoint": forgotten("_momentum", "d-psgd", "slowmo"),
     "the start of the window in a checkpoint": forgotten("_origin", "d-psgd", "slowmo"),
     "the mean of local steps": Mutation(Agn.weighed, "change / self.taken", "change", IN_TURN, {"case": "agn"}),
-    "staleness of a commit": Mutation(DynSgd.weighed, " + 1)", " + 2)", IN_TURN, {"case": "dynsgd"}),
+    "staleness of a push": Mutation(DynSgd.weighed, " + 1)", " + 2)", IN_TURN, {"case": "dynsgd"}),
     "the way of each weight": Mutation(
         Adag._scale, "np.square(way)", "np.square(np.linalg.norm(way))", IN_TURN, {"case": "adag, equation 4.1"}
     ),
-    "the centre's side of an exchange": Mutation(
+    "the server's side of an exchange": Mutation(
         ElasticAlgorithm.meet, "shard.vector += elastic", "pass",
-        "training/algorithms/test_servers.py::test_an_exchange_keeps_the_sum_of_the_workers_and_the_centre",
+        "training/algorithms/test_servers.py::test_an_exchange_keeps_the_sum_of_the_workers_and_the_server",
         {"method": "easgd", "synchronous": False},
     ),
     "what is sent leaves the residual": Mutation(
         Dropper.take, "self.residual[indices] = 0", "pass",
         "training/algorithms/test_dropping.py::test_what_is_sent_and_what_is_left_is_all_that_came",
     ),
-    "steps since the last commit in a checkpoint": forgotten("_since", "agn"),
+    "steps since the last push in a checkpoint": forgotten("_since", "agn"),
     "steps of the window in a checkpoint": forgotten("_done", "ar-sgd", "slowmo"),
     "local steps in a checkpoint": forgotten("_done", "local-sgd"),
     "the private model in a checkpoint": Mutation(

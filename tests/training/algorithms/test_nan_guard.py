@@ -94,7 +94,7 @@ def test_parameters_that_are_not_finite_reach_nobody(method: str, slow: dict[str
         assert np.abs(found[:, rank]).max() < 100, f"rank {rank}"
     recovers = ("local-sgd", "diloco", "d-psgd", "qg-dsgdm", "choco-sgd", *(() if slow else SERVERS))
     if method in recovers:
-        # The others, or the centre, give it a model again.
+        # The others, or the server, give it a model again.
         assert np.isfinite(found[-1, 2]).all()
 
 
@@ -132,7 +132,7 @@ def test_exact_slow_momentum_lost_the_share_of_a_worker_whose_model_is_not_finit
     # They keep what they have not sent, and differ by it.
     goal = watcher.algorithms[0]._origin  # type: ignore[attr-defined]
     np.testing.assert_allclose(found[3, finite].mean(axis=0), goal, atol=1e-12)
-    assert [watcher.algorithms[rank].counters()["commits_refused"] for rank in range(4)] == [0, 0, 0, 0]
+    assert [watcher.algorithms[rank].counters()["pushes_refused"] for rank in range(4)] == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("exchange", ["memory", "sockets"])

@@ -1,6 +1,6 @@
 """What is known about methods with a server: staleness, where they converge and where not, what limits their rate.
 
-On a quadratic with the Hessian h, n workers that commit in turn have the constant delay n - 1. Then DOWNPOUR converges
+On a quadratic with the Hessian h, n workers that push in turn have the constant delay n - 1. Then DOWNPOUR converges
 for rate * h < 2 sin(pi / (4 n - 2)), which is 0.165 for 10 workers and 0.081 for 20; one worker converges below 2.
 """
 
@@ -27,13 +27,13 @@ def staleness(workers: int, cluster: ClusterSettings) -> Counter[int]:
 
 
 @pytest.mark.parametrize("jitter", [0.0, 0.1, 0.5])
-def test_a_commit_is_as_stale_as_there_are_other_workers(jitter: float) -> None:
+def test_a_push_is_as_stale_as_there_are_other_workers(jitter: float) -> None:
     found = staleness(6, TURNS.model_copy(update={"jitter": jitter}))
     assert sum(times * number for times, number in found.items()) / found.total() == pytest.approx(5, rel=0.02)
 
 
 def test_the_right_half_of_the_staleness_is_geometric() -> None:
-    # Steps of exponential length: each next commit is that of this worker with the probability 1 / n.
+    # Steps of exponential length: each next push is that of this worker with the probability 1 / n.
     found = staleness(6, sleeping(0.0, pause_probability=1.0, pause_seconds=1.0, latency_seconds=1e-9))
     for first, last in ((5, 9), (10, 19), (20, 99)):
         ended = sum(found[number] for number in range(first, last + 1))
@@ -42,7 +42,7 @@ def test_the_right_half_of_the_staleness_is_geometric() -> None:
 
 
 def distances(workers: int, *, steps: int = 80, **chosen: Any) -> np.ndarray[Any, Any]:
-    """Distance of the centre from the minimum after each step, as a part of the first, over all workers."""
+    """Distance of the server from the minimum after each step, as a part of the first, over all workers."""
     problem = LinearGradients(workers=workers, steps=steps, seed=1, hessian=1.0, noise=0.0)
     defaults = {"optimizer": "sgd", "learning_rate": RATE, "scale_learning_rate": False, "cluster": TURNS}
     found = problem.drive(**defaults | chosen)
@@ -124,7 +124,7 @@ def test_the_server_and_not_the_computation_limits_short_windows() -> None:
         chosen = {"algorithm": "agn", "local_steps": local_steps, "shards": shards, "sharding": "static"}
         return samples_per_second(run(train=rows, workers=workers, epochs=1, cluster=cluster, **chosen).records)
 
-    # Each commit holds the lock for four latencies, but for those of the owner.
+    # Each push holds the lock for four latencies, but for those of the owner.
     for workers, local_steps in ((8, 1), (16, 1), (8, 2)):
         of_server = workers / (workers - 1) / (4 * latency) * local_steps * 10
         assert rate(workers, local_steps) == pytest.approx(of_server, rel=0.1)

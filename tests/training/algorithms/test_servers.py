@@ -1,4 +1,4 @@
-"""Methods with a server against plain sequences of commits, and where one method equals another."""
+"""Methods with a server against plain sequences of pushes, and where one method equals another."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Replay:
 
     def __init__(self, problem: LinearGradients) -> None:
         self.problem = problem
-        self.centre = problem.initial.copy()
+        self.server = problem.initial.copy()
         self.clock = 0
         self.at = np.tile(problem.initial, (problem.workers, 1))
         self.start, self.origin = self.at.copy(), self.at.copy()
         self.start_clock = [0] * problem.workers
         self.gathered = np.zeros_like(self.at)
         self.velocity = np.zeros_like(self.at)
-        self.moments = np.zeros((2, len(self.centre)))
+        self.moments = np.zeros((2, len(self.server)))
         self.scaling: Counter[int] = Counter()
 
     def events(self) -> Iterator[tuple[int, int, bool]]:
@@ -54,11 +54,11 @@ class Replay:
         """A local step."""
         self.at[rank] -= RATE * self.problem.gradient(rank, step, self.at[rank])
 
-    def commit(self, rank: int, change: Array) -> None:
-        """Add to the centre and continue from there."""
-        self.centre = self.centre + change
+    def push(self, rank: int, change: Array) -> None:
+        """Add to the server and continue from there."""
+        self.server = self.server + change
         self.clock += 1
-        self.at[rank] = self.start[rank] = self.centre
+        self.at[rank] = self.start[rank] = self.server
         self.start_clock[rank] = self.clock
 
     def window(self, rank: int, step: int, *, length: int) -> Array | None:
@@ -70,19 +70,19 @@ class Replay:
 def accumulated(replay: Replay, rank: int, step: int) -> None:
     change = replay.window(rank, step, length=3)
     if change is not None:
-        replay.commit(rank, change)
+        replay.push(rank, change)
 
 
 def normalised(replay: Replay, rank: int, step: int) -> None:
     change = replay.window(rank, step, length=3)
     if change is not None:
-        replay.commit(rank, change / 3)
+        replay.push(rank, change / 3)
 
 
 def divided_by_staleness(replay: Replay, rank: int, step: int) -> None:
     change = replay.window(rank, step, length=2)
     if change is not None:
-        replay.commit(rank, change / (replay.clock - replay.start_clock[rank] + 1))
+        replay.push(rank, change / (replay.clock - replay.start_clock[rank] + 1))
 
 
 def scaled(square: Callable[[Array], Array], *, by_worker: bool = False) -> Callable[[Replay, int, int], None]:
@@ -90,20 +90,20 @@ def scaled(square: Callable[[Array], Array], *, by_worker: bool = False) -> Call
         change = replay.window(rank, step, length=2)
         if change is None:
             return
-        seen = replay.centre
+        seen = replay.server
         scale = 1 / (square(seen - replay.start[rank]) + 1)
         replay.scaling[round(100 * (1 - scale.mean()))] += 1
-        replay.commit(rank, change / 2 * scale)
+        replay.push(rank, change / 2 * scale)
         if by_worker:
-            # It continues from the centre without its own change.
+            # It continues from the server without its own change.
             replay.at[rank] = replay.start[rank] = seen
 
     return scale
 
 
 def elastic(replay: Replay, rank: int, *, alpha: float = 0.25) -> None:
-    force = alpha * (replay.at[rank] - replay.centre)
-    replay.centre = replay.centre + force
+    force = alpha * (replay.at[rank] - replay.server)
+    replay.server = replay.server + force
     replay.gathered[rank] = force
 
 
@@ -127,7 +127,7 @@ def by_snapshot(delta: float) -> Callable[[Replay, int, int], None]:
 
 def momentum_of_the_server(replay: Replay, rank: int, step: int) -> None:
     replay.moments[0] = 0.5 * replay.moments[0] + replay.problem.gradient(rank, step, replay.at[rank])
-    replay.commit(rank, -RATE * replay.moments[0])
+    replay.push(rank, -RATE * replay.moments[0])
 
 
 def adam_of_the_server(replay: Replay, rank: int, step: int) -> None:
@@ -136,7 +136,7 @@ def adam_of_the_server(replay: Replay, rank: int, step: int) -> None:
     replay.moments[1] = 0.999 * replay.moments[1] + 0.001 * gradient**2
     number = replay.clock + 1
     first, second = replay.moments[0] / (1 - 0.9**number), replay.moments[1] / (1 - 0.999**number)
-    replay.commit(rank, -RATE * first / (np.sqrt(second) + 1e-8))
+    replay.push(rank, -RATE * first / (np.sqrt(second) + 1e-8))
 
 
 SLOWMO: dict[str, Any] = {"slowmo": {"tau": 4, "beta": 0.5}}
@@ -150,18 +150,18 @@ def slow_momentum(around: Callable[[Replay, int, int], None]) -> Callable[[Repla
         if (step + 1) % 4:
             return
         not_sent = replay.at[rank] - replay.start[rank]
-        present = replay.centre + not_sent
+        present = replay.server + not_sent
         replay.velocity[rank] = 0.5 * replay.velocity[rank] + (replay.origin[rank] - present) / RATE
         replay.origin[rank] -= RATE * replay.velocity[rank]
-        replay.centre = replay.centre + (replay.origin[rank] - present) / 3
-        replay.start[rank], replay.start_clock[rank] = replay.centre, replay.clock
-        replay.at[rank] = replay.centre + not_sent
+        replay.server = replay.server + (replay.origin[rank] - present) / 3
+        replay.start[rank], replay.start_clock[rank] = replay.server, replay.clock
+        replay.at[rank] = replay.server + not_sent
 
     return step_of_both
 
 
 def slow_momentum_of_a_worker(replay: Replay, rank: int, step: int) -> None:
-    """The model of an elastic worker is its own; the centre follows by the exchanges."""
+    """The model of an elastic worker is its own; the server follows by the exchanges."""
     moved(replay, rank, step)
     if (step + 1) % 4 == 0:
         replay.velocity[rank] = 0.5 * replay.velocity[rank] + (replay.origin[rank] - replay.at[rank]) / RATE
@@ -192,7 +192,7 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[Replay, int, int], None]]] = {
         {"algorithm": "sharded", "optimizer": "adam"} | SLOWMO,
         slow_momentum(adam_of_the_server),
     ),
-    # The outer step comes between two commits, and with the last of a window.
+    # The outer step comes between two pushes, and with the last of a window.
     "accumulated, slow momentum": ({"algorithm": "downpour", "local_steps": 3} | SLOWMO, slow_momentum(accumulated)),
     "dynsgd, slow momentum": (
         {"algorithm": "dynsgd", "local_steps": 2} | SLOWMO,
@@ -206,7 +206,7 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[Replay, int, int], None]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_commits_one_after_the_other_follow_the_equation(case: str) -> None:
+def test_pushes_one_after_the_other_follow_the_equation(case: str) -> None:
     chosen, on_end = CASES[case]
     problem = LinearGradients(workers=3, steps=12, seed=4)
     watcher = Watcher()
@@ -220,13 +220,13 @@ def test_commits_one_after_the_other_follow_the_equation(case: str) -> None:
             continue
         on_end(replay, rank, step)
         own = chosen["algorithm"] in ("easgd", "eamsgd")
-        expected[step, rank] = replay.at[rank] + (0 if own else replay.centre - replay.start[rank])
+        expected[step, rank] = replay.at[rank] + (0 if own else replay.server - replay.start[rank])
     np.testing.assert_allclose(found, expected, atol=1e-13)
     assert abs(found[-1] - found[-1].mean(axis=0)).max() > 1e-3, "workers that agree prove little"
     if chosen["algorithm"] == "adag":
         counted = (each.counters()["scaling_percent"] for each in watcher.algorithms.values())
         assert sum(counted, Counter()) == replay.scaling
-        assert len(replay.scaling) > 5, "as much for each commit proves little"
+        assert len(replay.scaling) > 5, "as much for each push proves little"
 
 
 NOISE = LinearGradients(workers=4, steps=24, seed=5)
@@ -260,7 +260,7 @@ def test_without_staleness_dynsgd_is_downpour_and_with_that_of_turns_one_at_a_lo
     quiet = CLUSTER.model_copy(update={"slow_ranks": {}})
     seen: list[Array] = []
     for method in ("downpour", "dynsgd"):
-        # One worker after the other has a gradient, and then all see the centre: no step is stale.
+        # One worker after the other has a gradient, and then all see the server: no step is stale.
         problem, watcher = LinearGradients(workers=3, steps=24, seed=5), Watcher()
         for step in range(problem.steps):
             problem.pulls[[rank for rank in range(3) if 2 * rank != step % 6], step] = np.nan
@@ -268,7 +268,7 @@ def test_without_staleness_dynsgd_is_downpour_and_with_that_of_turns_one_at_a_lo
         ages = sum((each.counters()["staleness"] for each in watcher.algorithms.values()), Counter())
         assert ages == {0: 12}
     np.testing.assert_array_equal(*seen)
-    # When each worker commits in its turn, the two commits of the others came before; at first, those of lower ranks.
+    # When each worker pushes in its turn, the two pushes of the others came before; at first, those of lower ranks.
     turns = LinearGradients(workers=3, steps=24, seed=5)
     in_order = CLUSTER.model_copy(update={"slow_ranks": {0: 1.0, 1: 1.0001, 2: 1.0002}})
 
@@ -292,7 +292,7 @@ def test_all_workers_continue_from_the_same_model_after_an_exact_average(name: s
             algorithm.model.read(models[rank])
 
     slow = {"slowmo": {"tau": 6, "beta": 0.5, "exact_average": True}}
-    # Nobody commits before all have the result.
+    # Nobody pushes before all have the result.
     problem = LinearGradients(workers=4, steps=13, seed=5)
     problem.drive(cluster=JITTER, before_step=look, **SGD | SERVERS[name] | slow)
     np.testing.assert_allclose([models[rank] for rank in range(4)], [models[0]] * 4, atol=1e-13)
@@ -317,21 +317,21 @@ def test_a_single_worker_is_sequential(chosen: dict[str, Any], optimizer: dict[s
     np.testing.assert_allclose(found, drive(alone, algorithm="sgd", **optimizer), atol=1e-13)
 
 
-def test_synchronous_easgd_moves_the_centre_by_all_workers_at_once() -> None:
-    alpha, centre = 0.2, NOISE.initial
+def test_synchronous_easgd_moves_the_server_by_all_workers_at_once() -> None:
+    alpha, server = 0.2, NOISE.initial
     results = np.empty((4, 5))
     found = drive(algorithm="easgd", synchronous=True, alpha=alpha, local_steps=1, gradient="snapshot", results=results)
     at = np.tile(NOISE.initial, (4, 1))
     for step in range(NOISE.steps):
         gradient = np.array([NOISE.gradient(rank, step, at[rank]) for rank in range(4)])
-        force = alpha * (at - centre)
-        at, centre = at - RATE * gradient - force, centre + force.sum(axis=0)
+        force = alpha * (at - server)
+        at, server = at - RATE * gradient - force, server + force.sum(axis=0)
         np.testing.assert_allclose(found[step], at, atol=1e-13)
-    np.testing.assert_allclose(results, np.tile(centre, (4, 1)), atol=1e-13)
-    assert abs(centre - at.mean(axis=0)).max() > 1e-3
+    np.testing.assert_allclose(results, np.tile(server, (4, 1)), atol=1e-13)
+    assert abs(server - at.mean(axis=0)).max() > 1e-3
 
 
-def test_workers_that_together_move_the_centre_all_the_way_make_it_their_mean() -> None:
+def test_workers_that_together_move_the_server_all_the_way_make_it_their_mean() -> None:
     results = np.empty((4, 5))
     found = drive(algorithm="easgd", synchronous=True, alpha=1 / 4, local_steps=1, results=results)
     # The exchange of a step is with the models before it.
@@ -341,18 +341,18 @@ def test_workers_that_together_move_the_centre_all_the_way_make_it_their_mean() 
 
 @pytest.mark.parametrize("synchronous", [False, True])
 @pytest.mark.parametrize("method", ["easgd", "eamsgd"])
-def test_an_exchange_keeps_the_sum_of_the_workers_and_the_centre(method: str, synchronous: bool) -> None:
+def test_an_exchange_keeps_the_sum_of_the_workers_and_the_server(method: str, synchronous: bool) -> None:
     problem = LinearGradients(workers=4, steps=9, seed=5, hessian=0.0, noise=0.0)
     start = np.random.default_rng(1).normal(size=(4, 5))
     results = np.empty((4, 5))
     chosen = {"synchronous": True} if synchronous and method == "easgd" else {}
     found = drive(problem, algorithm=method, local_steps=2, initial=start, results=results, **chosen)
-    # The centre begins as the model of rank 0.
+    # The server begins as the model of rank 0.
     np.testing.assert_allclose(found[-1].sum(axis=0) + results[0], start.sum(axis=0) + start[0], atol=1e-13)
     assert np.square(found[-1] - results).sum() < 0.2 * np.square(start - start[0]).sum()
 
 
-def test_the_returned_model_is_the_centre_with_what_workers_have_left() -> None:
+def test_the_returned_model_is_the_server_with_what_workers_have_left() -> None:
     for method, steps in (("downpour", 7), ("agn", 7), ("sharded", 1)):
         results = np.empty((4, 5))
         found = drive(algorithm=method, local_steps=steps, results=results)
@@ -371,11 +371,11 @@ def test_zealous_workers_gather_at_one_point_while_the_server_is_occupied() -> N
 
     problem.gradient = gradient  # type: ignore[method-assign]
     problem.drive(cluster=slow, algorithm="downpour", zealous=True, local_steps=5, before_step=watcher, **SGD)
-    commits = [watcher.algorithms[rank].counters()["commits"] for rank in range(4)]
-    assert sum(watcher.algorithms[rank].counters()["commits_put_off"] for rank in range(4)) > 10
-    assert 4 * 24 / 5 - 4 <= sum(commits) < 0.8 * 4 * 24
-    # A commit after the last gradient gives a point at which nobody computes.
-    assert all(made <= len(seen) <= made + 1 for made, seen in zip(commits, points, strict=True))
+    pushes = [watcher.algorithms[rank].counters()["pushes"] for rank in range(4)]
+    assert sum(watcher.algorithms[rank].counters()["pushes_put_off"] for rank in range(4)) > 10
+    assert 4 * 24 / 5 - 4 <= sum(pushes) < 0.8 * 4 * 24
+    # A push after the last gradient gives a point at which nobody computes.
+    assert all(made <= len(seen) <= made + 1 for made, seen in zip(pushes, points, strict=True))
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
@@ -383,31 +383,31 @@ def test_zealous_workers_gather_at_one_point_while_the_server_is_occupied() -> N
 def test_an_equilibrium_ends_a_window_early_but_not_each_step(chosen: dict[str, Any], optimizer: str) -> None:
     """Each step was an exchange, since the condition held for all gradients shorter than 1."""
     quiet = LinearGradients(workers=4, steps=96, seed=5, noise=0.0)
-    commits = []
+    pushes = []
     for stops in (False, True):
         watcher = Watcher()
         of_method = {"algorithm": "easgd", "local_steps": 12, "equilibrium_stop": stops} | chosen
         of_method |= {"delta": 0.5} if chosen.get("algorithm") == "eamsgd" else {}
         drive(quiet, **of_method, optimizer=optimizer, before_step=watcher)
-        commits.append(watcher.algorithms[1].counters()["commits"])
-    assert commits[0] == 96 / 12
-    assert 1.5 * commits[0] <= commits[1] < 96 / 2
+        pushes.append(watcher.algorithms[1].counters()["pushes"])
+    assert pushes[0] == 96 / 12
+    assert 1.5 * pushes[0] <= pushes[1] < 96 / 2
 
 
 @pytest.mark.parametrize(("gradient", "exchanges"), [("moved", [4, 7, 10, 13]), ("snapshot", [0, 5, 8, 11])])
-def test_a_window_ends_where_the_pull_of_the_centre_is_a_step_long(gradient: str, exchanges: list[int]) -> None:
+def test_a_window_ends_where_the_elastic_term_is_a_step_long(gradient: str, exchanges: list[int]) -> None:
     """Just after an exchange at a snapshot, the pull counted what the exchange takes from the model, too."""
     # Steps of equal length. With alpha 0.3, the pull is longer after four of them; an exchange leaves 0.4 of five.
-    straight, watcher, commits = LinearGradients(workers=1, steps=15, seed=5, hessian=0.0), Watcher(), []
+    straight, watcher, pushes = LinearGradients(workers=1, steps=15, seed=5, hessian=0.0), Watcher(), []
     straight.pulls[:] = 1.0
 
     def watch(rank: int, step: int, algorithm: Algorithm) -> None:
         watcher(rank, step, algorithm)
-        commits.append(algorithm.counters()["commits"])
+        pushes.append(algorithm.counters()["pushes"])
 
     chosen = {"algorithm": "easgd", "gradient": gradient, "alpha": 0.3, "local_steps": 12}
     drive(straight, **chosen, equilibrium_stop=True, before_step=watch)
-    assert np.flatnonzero(np.diff(commits)).tolist() == exchanges
+    assert np.flatnonzero(np.diff(pushes)).tolist() == exchanges
 
 
 def test_overlap_computes_at_the_parameters_of_the_step_before() -> None:
@@ -417,26 +417,26 @@ def test_overlap_computes_at_the_parameters_of_the_step_before() -> None:
     for step in range(10):
         server.append(server[-1] - RATE * alone.gradient(0, step, model))
         model = server[-2]
-    # The commit of a step has only begun at its end.
+    # The push of a step has only begun at its end.
     np.testing.assert_allclose(found[:, 0], server[1:-1], atol=1e-13)
 
 
-def test_a_bound_on_overlap_limits_the_steps_of_one_commit() -> None:
+def test_a_bound_on_overlap_limits_the_steps_of_one_push() -> None:
     slow = sleeping(1.0, latency_seconds=1.0)
-    commits = []
+    pushes = []
     for bound in (1, 2, None):
         records = run(algorithm="sharded", overlap="thread", bound=bound, shards=1, cluster=slow, epochs=4).records
-        commits.append(sum(record["commits"] for worker in records for record in worker))
+        pushes.append(sum(record["pushes"] for worker in records for record in worker))
     steps = 4 * 32
-    assert commits[0] == steps
-    assert steps / 2 <= commits[1] < 0.6 * steps
-    assert commits[2] <= steps / 4
+    assert pushes[0] == steps
+    assert steps / 2 <= pushes[1] < 0.6 * steps
+    assert pushes[2] <= steps / 4
 
 
 def test_the_sum_that_is_sent_is_applied_to_the_answer_so_that_nothing_is_late() -> None:
     alone = LinearGradients(workers=1, steps=10, seed=5)
     found = drive(alone, algorithm="sharded", overlap="thread", applies_sum=True)
-    # `found` is the server, which has the commit of a step at the end of the next.
+    # `found` is the server, which has the push of a step at the end of the next.
     np.testing.assert_allclose(found[1:], drive(alone, algorithm="sgd")[:-1], atol=1e-13)
 
 
@@ -460,9 +460,9 @@ def test_own_steps_during_an_exchange_are_replaced_by_the_answer() -> None:
         np.allclose(after, before - RATE * compute(1, step, before), atol=1e-13)
         for step, (before, after) in enumerate(itertools.pairwise(points))
     ]
-    # A step of its own leads to the next point, but where an answer came: that of each commit but the last.
+    # A step of its own leads to the next point, but where an answer came: that of each push but the last.
     answers = own.count(False)
-    assert answers == watcher.algorithms[1].counters()["commits"] - 1
+    assert answers == watcher.algorithms[1].counters()["pushes"] - 1
     assert 0 < answers <= len(own) / 2
 
 
@@ -491,7 +491,7 @@ def test_work_units_with_a_bound_on_staleness_are_refused() -> None:
 
 
 def test_workers_that_scale_count_the_staleness_of_their_windows() -> None:
-    """It was 0: the clocks were compared with those that the worker sees just before its commit."""
+    """It was 0: the clocks were compared with those that the worker sees just before its push."""
     equal = sleeping(1.0, jitter=0.02, latency_seconds=1e-9)
     means = {}
     for scaling in ("server", "worker"):
@@ -501,23 +501,23 @@ def test_workers_that_scale_count_the_staleness_of_their_windows() -> None:
         )
         counted = sum((each.counters()["staleness"] for each in watcher.algorithms.values()), Counter[int]())
         means[scaling] = sum(number * times for number, times in counted.items()) / counted.total()
-    # Each of the other five commits once in a window.
+    # Each of the other five pushes once in a window.
     assert means["worker"] == pytest.approx(means["server"], abs=0.1)
     assert means["worker"] == pytest.approx(5, abs=0.1)
 
 
 @pytest.mark.parametrize("exact", [False, True])
-def test_outer_steps_of_slowmo_are_no_commits(exact: bool) -> None:
-    """They counted as commits of staleness 0, so that the mean staleness fell from n - 1 by a fifth."""
+def test_outer_steps_of_slowmo_are_no_pushes(exact: bool) -> None:
+    """They counted as pushes of staleness 0, so that the mean staleness fell from n - 1 by a fifth."""
     equal = sleeping(1.0, jitter=0.02, latency_seconds=1e-9)
     watcher, problem = Watcher(), LinearGradients(workers=6, steps=200, seed=1, noise=0.0)
     slow = {"tau": 4, "exact_average": exact}
     problem.drive(cluster=equal, before_step=watcher, algorithm="downpour", slowmo=slow, **SGD)
     found = [each.counters() for each in watcher.algorithms.values()]
     counted = sum((each["staleness"] for each in found), Counter[int]())
-    assert counted.total() == sum(each["commits"] for each in found) == 6 * 200
+    assert counted.total() == sum(each["pushes"] for each in found) == 6 * 200
     mean = sum(number * times for number, times in counted.items()) / counted.total()
-    # After an exact average all workers see the same centre, so that the first commits of a window are less stale.
+    # After an exact average all workers see the same server, so that the first pushes of a window are less stale.
     first = (0 + 1 + 2 + 3 + 4 + 5) / 6
     assert mean == pytest.approx((first + 3 * 5) / 4 if exact else 5, abs=0.05)
 

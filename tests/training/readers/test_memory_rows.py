@@ -13,7 +13,7 @@ from features.columns import NUM_HLF
 from features.dataset import FeatureDataset
 from training.readers.memory_rows import MemoryRows
 from training.readers.opening import open_reader
-from training.readers.sharding import plan_epoch, share_of
+from training.readers.sharding import assignment_of, plan_epoch
 
 ROWS = {"train": [11, 11, 11, 11, 5], "val": [7, 3], "test": [4]}
 INPUTS = ("hlf", "particles", "num_particles")
@@ -35,7 +35,7 @@ def test_steps_picked_from_memory_are_those_of_the_reader(
     for epoch in (0, 2):
         plan = plan_epoch(rows.group_rows, world_size=world_size, batch_size=4, seed=3, epoch=epoch)
         for rank in range(world_size):
-            share = share_of(plan, rank=rank, epoch=epoch)
+            share = assignment_of(plan, rank=rank, epoch=epoch)
             order, bounds = rows.reading_order(share), np.cumsum([0, *share.sizes])
             for step, expected in enumerate(reader.train_batches(share)):
                 found = rows.rows.batch(order[bounds[step] : bounds[step + 1]])

@@ -25,7 +25,7 @@ from training.readers.batch import Batch
 from training.readers.cached import CachedReader
 from training.readers.opening import open_reader
 from training.readers.reader import Reader
-from training.readers.sharding import EpochPlan, plan_epoch, share_of
+from training.readers.sharding import EpochPlan, assignment_of, plan_epoch
 
 ROWS = {"train": [11, 11, 11, 11, 5], "val": [7, 7, 3], "test": [4]}
 KINDS = [("petastorm", "none"), ("arrow", "none"), ("arrow", "memory"), ("petastorm", "memory")]
@@ -82,7 +82,7 @@ def test_an_epoch_delivers_every_planned_row_once(
     reader = open_reader(dataset, ["hlf"], kind=kind, cache=cache, dtype=torch.float64, seed=1)
     plan, found = made_plan(world_size=world_size), list[tuple[float, ...]]()
     for rank in range(world_size):
-        batches = list(reader.train_batches(share_of(plan, rank=rank, epoch=0)))
+        batches = list(reader.train_batches(assignment_of(plan, rank=rank, epoch=0)))
         assert len(batches) == plan.num_steps
         assert max(map(len, batches)) <= 4
         found += rows_of(batches)
@@ -96,9 +96,9 @@ def test_all_readers_deliver_the_same_bits(dataset: FeatureDataset, inputs: tupl
     for world_size, epoch, batch_size in itertools.product([1, 2, 7], [0, 1], [4, 30]):
         plan = made_plan(world_size=world_size, epoch=epoch, batch_size=batch_size)
         for rank in range(world_size):
-            expected = list(first.train_batches(share_of(plan, rank=rank, epoch=epoch)))
+            expected = list(first.train_batches(assignment_of(plan, rank=rank, epoch=epoch)))
             for reader in others:
-                assert_same(list(reader.train_batches(share_of(plan, rank=rank, epoch=epoch))), expected)
+                assert_same(list(reader.train_batches(assignment_of(plan, rank=rank, epoch=epoch))), expected)
     for rank in range(2):
         expected = list(first.val_batches(rank=rank, world_size=2))
         for reader in others:
@@ -112,12 +112,12 @@ def test_a_resumed_epoch_gives_the_batches_of_the_uninterrupted_one(
 ) -> None:
     plan = made_plan(world_size=2, epoch=3)
     whole = list(
-        open_reader(dataset, inputs, kind=kind, cache=cache, seed=1).train_batches(share_of(plan, rank=1, epoch=3))
+        open_reader(dataset, inputs, kind=kind, cache=cache, seed=1).train_batches(assignment_of(plan, rank=1, epoch=3))
     )
     for first_step in range(plan.num_steps + 1):
         resumed = open_reader(dataset, inputs, kind=kind, cache=cache, seed=1)
         assert_same(
-            list(resumed.train_batches(share_of(plan, rank=1, epoch=3, first_step=first_step))),
+            list(resumed.train_batches(assignment_of(plan, rank=1, epoch=3, first_step=first_step))),
             whole[first_step:],
         )
 
@@ -129,8 +129,8 @@ def test_a_resumed_epoch_does_not_read_row_groups_that_are_used_up(tmp_path: Pat
     reader = open_reader(small, ["hlf"], kind=kind, cache=cache, seed=1)
     for used_up, *_ in plan.pieces[0][:2]:
         small.files("train")[used_up].unlink()
-    assert [len(b) for b in reader.train_batches(share_of(plan, rank=0, epoch=0, first_step=4))] == [4, 4]
-    assert list(reader.train_batches(share_of(plan, rank=0, epoch=0, first_step=6))) == []
+    assert [len(b) for b in reader.train_batches(assignment_of(plan, rank=0, epoch=0, first_step=4))] == [4, 4]
+    assert list(reader.train_batches(assignment_of(plan, rank=0, epoch=0, first_step=6))) == []
 
 
 @each_reader
@@ -156,7 +156,7 @@ def test_particles_are_cut_to_the_longest_event_of_each_batch(dataset: FeatureDa
     events = {tuple(row.tolist()): each for row, *each in zip(*table.values(), strict=True)}
     longest = set()
     for hlf, particles, num_particles in (
-        b.inputs for b in reader.train_batches(share_of(made_plan(world_size=1), rank=0, epoch=0))
+        b.inputs for b in reader.train_batches(assignment_of(made_plan(world_size=1), rank=0, epoch=0))
     ):
         assert hlf.shape == (len(hlf), NUM_HLF)
         assert particles.shape == (len(hlf), int(num_particles.max()), 19)
@@ -174,7 +174,7 @@ def test_the_order_depends_on_seed_and_epoch_and_differs_between_them(dataset: F
     def epoch_rows(*, seed: int, epoch: int) -> list[tuple[float, ...]]:
         reader = open_reader(dataset, ["hlf"], kind="arrow", seed=seed)
         plan = made_plan(world_size=1, seed=seed, epoch=epoch)
-        return rows_of(list(reader.train_batches(share_of(plan, rank=0, epoch=epoch))))
+        return rows_of(list(reader.train_batches(assignment_of(plan, rank=0, epoch=epoch))))
 
     first = epoch_rows(seed=1, epoch=0)
     assert first == epoch_rows(seed=1, epoch=0)
@@ -225,7 +225,7 @@ def test_a_rank_that_runs_out_of_rows_still_takes_all_steps(
     reader = open_reader(small, inputs, kind=kind, cache=cache, seed=1)
     sizes = []
     for rank in range(2):
-        batches = list(reader.train_batches(share_of(plan, rank=rank, epoch=0)))
+        batches = list(reader.train_batches(assignment_of(plan, rank=rank, epoch=0)))
         sizes.append([len(b) for b in batches])
         for empty in (b for b in batches if not len(b)):
             shapes = {"hlf": (0, NUM_HLF), "particles": (0, 1, 19), "num_particles": (0,)}
@@ -240,7 +240,7 @@ def test_float64_batches_hold_the_float32_values(dataset: FeatureDataset, kind: 
     doubles, floats = (
         list(
             open_reader(dataset, inputs, kind=kind, cache=cache, dtype=dtype, seed=1).train_batches(
-                share_of(plan, rank=0, epoch=0)
+                assignment_of(plan, rank=0, epoch=0)
             )
         )
         for dtype in (torch.float64, torch.float32)
@@ -261,7 +261,7 @@ def test_batches_are_on_the_device(dataset: FeatureDataset, kind: str, cache: st
     for device in ("cpu", "meta"):
         reader = open_reader(dataset, inputs, kind=kind, cache=cache, seed=1, device=device)
         batches = [
-            *reader.train_batches(share_of(plan, rank=0, epoch=0)),
+            *reader.train_batches(assignment_of(plan, rank=0, epoch=0)),
             *reader.val_batches(rank=0, world_size=1),
         ]
         assert {tensor.device.type for b in batches for tensor in tensors_of(b)} == {device}
@@ -287,15 +287,15 @@ def test_what_is_cached_is_not_read_again_and_is_counted(tmp_path: Path, kind: s
     assert cached_bytes(reader) == 0
     one_row = NUM_HLF * 4 + 8 + 4
     plan = plan_epoch([8, 8, 4], world_size=1, batch_size=4, seed=1, epoch=0)
-    batches = reader.train_batches(share_of(plan, rank=0, epoch=0, first_step=4))
+    batches = reader.train_batches(assignment_of(plan, rank=0, epoch=0, first_step=4))
     assert cached_bytes(reader) == 0
     next(batches)
     assert cached_bytes(reader) == one_row * [8, 8, 4][plan.pieces[0][2].group]
-    first = list(reader.train_batches(share_of(plan, rank=0, epoch=0)))
+    first = list(reader.train_batches(assignment_of(plan, rank=0, epoch=0)))
     assert cached_bytes(reader) == one_row * 20
     for path in small.files("train"):
         path.unlink()
-    assert_same(list(reader.train_batches(share_of(plan, rank=0, epoch=0))), first)
+    assert_same(list(reader.train_batches(assignment_of(plan, rank=0, epoch=0))), first)
     list(reader.val_batches(rank=0, world_size=1))
     assert cached_bytes(reader) == one_row * 23
 
@@ -314,11 +314,11 @@ def test_epochs_that_are_read_in_turns_do_not_disturb_each_other(
     plan = made_plan(world_size=2)
     inputs = ["hlf", "particles", "num_particles"]
     expected = [
-        list(open_reader(dataset, inputs, kind="arrow", seed=1).train_batches(share_of(plan, rank=rank, epoch=0)))
+        list(open_reader(dataset, inputs, kind="arrow", seed=1).train_batches(assignment_of(plan, rank=rank, epoch=0)))
         for rank in (0, 1)
     ]
     reader = open_reader(dataset, inputs, kind=kind, cache=cache, seed=1)
-    in_turns = zip(*(reader.train_batches(share_of(plan, rank=rank, epoch=0)) for rank in (0, 1, 0)), strict=True)
+    in_turns = zip(*(reader.train_batches(assignment_of(plan, rank=rank, epoch=0)) for rank in (0, 1, 0)), strict=True)
     ranks = list(zip(*in_turns, strict=True))
     assert_same(list(ranks[0]), expected[0])
     assert_same(list(ranks[1]), expected[1])
@@ -329,7 +329,7 @@ def test_epochs_that_are_read_in_turns_do_not_disturb_each_other(
 def test_an_epoch_that_is_given_up_leaves_no_thread(dataset: FeatureDataset, kind: str, cache: str) -> None:
     before = set(threading.enumerate())
     reader = open_reader(dataset, ["particles"], kind=kind, cache=cache, seed=1)
-    batches = reader.train_batches(share_of(made_plan(world_size=1), rank=0, epoch=0))
+    batches = reader.train_batches(assignment_of(made_plan(world_size=1), rank=0, epoch=0))
     next(batches)
     del batches
     wait_until(lambda: set(threading.enumerate()) <= before, what="all threads have ended", seconds=30)

@@ -12,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from training.errors import ShardError
-from training.readers.sharding import EpochPlan, Piece, part_of, plan_epoch, reading_order, rows_in, share_of, shuffled
+from training.readers.sharding import (
+    EpochPlan,
+    Piece,
+    assignment_of,
+    part_of,
+    plan_epoch,
+    reading_order,
+    rows_in,
+    shuffled,
+)
 
 sizes = st.lists(st.integers(1, 50), min_size=1, max_size=20)
 
@@ -27,7 +36,7 @@ def all_places(rows: Sequence[int]) -> Counter[tuple[int, int]]:
 
 
 def rest_of(plan: EpochPlan, world_size: int, *, first_step: int = 0) -> list[Piece]:
-    shares = (share_of(plan, rank=rank, epoch=0, first_step=first_step) for rank in range(world_size))
+    shares = (assignment_of(plan, rank=rank, epoch=0, first_step=first_step) for rank in range(world_size))
     return [piece for share in shares for piece in share.pieces]
 
 
@@ -41,7 +50,7 @@ def test_every_row_is_dealt_to_one_rank(rows: list[int], world_size: int, batch_
     assert places(rest_of(plan, world_size)) == all_places(rows)
     even = sum(rows) / world_size
     assert plan.num_steps == math.ceil(math.ceil(even) / batch_size)
-    shares = [share_of(plan, rank=rank, epoch=epoch) for rank in range(world_size)]
+    shares = [assignment_of(plan, rank=rank, epoch=epoch) for rank in range(world_size)]
     assert plan.samples.tolist() == [sum(of_ranks) for of_ranks in zip(*(share.sizes for share in shares), strict=True)]
     for share in shares:
         assert sum(share.sizes) == rows_in(share.pieces)
@@ -92,10 +101,10 @@ def test_the_rest_of_an_epoch_is_the_end_of_the_whole(
     world_size = min(world_size, sum(rows))
     plan = plan_epoch(rows, world_size=world_size, batch_size=batch_size, seed=1, epoch=0)
     for rank in range(world_size):
-        whole = share_of(plan, rank=rank, epoch=0)
+        whole = assignment_of(plan, rank=rank, epoch=0)
         assert len(whole.sizes) == plan.num_steps
         first_step = data.draw(st.integers(0, plan.num_steps))
-        rest = share_of(plan, rank=rank, epoch=0, first_step=first_step)
+        rest = assignment_of(plan, rank=rank, epoch=0, first_step=first_step)
         assert rest.sizes == whole.sizes[first_step:]
         ordered, end = (list(places(share.pieces)) for share in (whole, rest))
         assert ordered[len(ordered) - len(end) :] == end
@@ -105,7 +114,7 @@ def test_the_rest_of_an_epoch_is_the_end_of_the_whole(
 @given(sizes, st.data())
 def test_a_share_can_be_cut_anywhere(rows: list[int], data: st.DataObject) -> None:
     """An agent begins its share of a pass anew wherever its allowance ended."""
-    share = share_of(plan_epoch(rows, world_size=1, batch_size=4, seed=1, epoch=3), rank=0, epoch=3)
+    share = assignment_of(plan_epoch(rows, world_size=1, batch_size=4, seed=1, epoch=3), rank=0, epoch=3)
     cuts = data.draw(st.sets(st.integers(1, sum(rows))))
     bounds = sorted({0, *cuts, sum(rows)})
     parts = [part_of(share, first, stop, batch_size=4) for first, stop in pairwise(bounds)]
@@ -119,7 +128,7 @@ def test_a_share_can_be_cut_anywhere(rows: list[int], data: st.DataObject) -> No
 def test_a_step_outside_of_the_epoch_is_refused(first_step: int) -> None:
     plan = plan_epoch([10, 10], world_size=1, batch_size=8, seed=1, epoch=0)
     with pytest.raises(ValueError, match=f"step {first_step} in an epoch of 3 steps"):
-        share_of(plan, rank=0, epoch=0, first_step=first_step)
+        assignment_of(plan, rank=0, epoch=0, first_step=first_step)
 
 
 def test_the_order_of_rows_is_the_one_of_earlier_versions() -> None:

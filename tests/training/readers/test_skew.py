@@ -18,7 +18,7 @@ from features.dataset import FeatureDataset
 from training.errors import DamagedDatasetError, ShardError
 from training.readers.memory_rows import MemoryRows
 from training.readers.opening import open_reader
-from training.readers.sharding import Piece, Share, share_of
+from training.readers.sharding import Assignment, Piece, assignment_of
 from training.readers.skew import Owners, kinds_of_rows, owners_of
 from training.simulation.simulate import simulate
 from training.simulation.stacked import MeanModelEvaluator
@@ -81,7 +81,7 @@ def test_all_readers_read_each_event_at_its_owner(dataset: FeatureDataset, kind:
     assert int(plan.samples.sum()) == 167
     for rank in range(3):
         own = owners.rows_of(rank)
-        share = share_of(plan, rank=rank, epoch=1)
+        share = assignment_of(plan, rank=rank, epoch=1)
         reader = open_reader(dataset, ["hlf"], kind=kind, cache=cache, dtype=torch.float64, seed=3, own=own)
         order = memory.reading_order(share, own)
         assert (owners.owner[order] == rank).all()
@@ -99,13 +99,13 @@ def test_a_worker_continues_in_its_own_rows_over_the_ends_of_epochs(dataset: Fea
     asked = [7, 30, 20, 64]
     found, start = [], 0
     for size in asked:
-        unit = Share(5, [Piece(0, 0, size)], [size])
+        unit = Assignment(5, [Piece(0, 0, size)], [size])
         share = owners.following(unit, rank=1, start=start)
         assert share.sizes == [size]
         found.append(rows.reading_order(share, own))
         start += size
     sequence = [
-        rows.reading_order(share_of(owners.plan(batch_size=45, epoch=epoch), rank=1, epoch=epoch), own)
+        rows.reading_order(assignment_of(owners.plan(batch_size=45, epoch=epoch), rank=1, epoch=epoch), own)
         for epoch in range(3)
     ]
     assert start < 3 * total

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from training.errors import NoEventsError
 from training.readers.opening import open_reader
-from training.readers.sharding import plan_epoch, share_of, shuffled
+from training.readers.sharding import assignment_of, plan_epoch, shuffled
 from training.readers.streamed import StreamedReader
 from training.readers.units import Position, Unit, UnitQueue
 
@@ -38,10 +38,10 @@ def all_units(queue: UnitQueue) -> list[Unit]:
 def events(units: Sequence[Unit], rows: Sequence[int]) -> list[tuple[int, int, int]]:
     """Epoch, row group and row of all events, in the order of the tickets."""
     return [
-        (unit.share.epoch, group, row)
+        (unit.assignment.epoch, group, row)
         for unit in units
-        for group, start, stop in unit.share.pieces
-        for row in shuffled(rows[group], seed=1, epoch=unit.share.epoch, group=group)[start:stop].tolist()
+        for group, start, stop in unit.assignment.pieces
+        for row in shuffled(rows[group], seed=1, epoch=unit.assignment.epoch, group=group)[start:stop].tolist()
     ]
 
 
@@ -58,9 +58,9 @@ def test_every_event_comes_once_an_epoch_in_the_same_order_from_any_start(
     rest = all_units(queue_of(rows, world_size=data.draw(st.integers(1, 8)), start=Position(epoch, row)))
     assert events(rest, rows) == expected[place:]
     for unit in (*whole, *rest):
-        held = sum(stop - start for _, start, stop in unit.share.pieces)
-        assert sum(unit.share.sizes) == held > 0
-    assert max(size for unit in whole for size in unit.share.sizes) <= batch_size
+        held = sum(stop - start for _, start, stop in unit.assignment.pieces)
+        assert sum(unit.assignment.sizes) == held > 0
+    assert max(size for unit in whole for size in unit.assignment.sizes) <= batch_size
     assert [unit.start for unit in whole] == sorted(unit.start for unit in whole)
 
 
@@ -69,18 +69,21 @@ def test_a_single_worker_reads_in_the_order_of_an_epoch_of_equal_shares() -> Non
     units = all_units(queue_of(rows, world_size=1, batch_size=10))
     for epoch in range(3):
         plan = plan_epoch(rows, world_size=1, batch_size=10, seed=1, epoch=epoch)
-        pieces = [piece for unit in units if unit.share.epoch == epoch for piece in unit.share.pieces]
-        assert list(dict.fromkeys(piece.group for piece in pieces)) == share_of(plan, rank=0, epoch=epoch).groups
+        pieces = [piece for unit in units if unit.assignment.epoch == epoch for piece in unit.assignment.pieces]
+        assert list(dict.fromkeys(piece.group for piece in pieces)) == assignment_of(plan, rank=0, epoch=epoch).groups
 
 
 def test_units_are_row_groups_first_and_small_parts_of_one_at_the_end() -> None:
     units = all_units(queue_of([1000] * 40, world_size=4, batch_size=50, epochs=10))
-    rows = [sum(unit.share.sizes) for unit in units]
+    rows = [sum(unit.assignment.sizes) for unit in units]
     assert rows[0] >= 1000
     # A reader without a cache reads a row group 16 times at most.
     assert max(rows[-8:]) <= 1000 / 16
-    assert Counter(unit.share.pieces[0].group for unit in units if unit.share.epoch == 9).most_common(1)[0][1] <= 17
-    assert {len(unit.share.pieces) for unit in units if unit.share.epoch == 0} == {1}
+    assert (
+        Counter(unit.assignment.pieces[0].group for unit in units if unit.assignment.epoch == 9).most_common(1)[0][1]
+        <= 17
+    )
+    assert {len(unit.assignment.pieces) for unit in units if unit.assignment.epoch == 0} == {1}
     # A worker that is ten times slower and holds two units keeps the others waiting for a twentieth of the run at most.
     left = np.cumsum(rows[::-1])[::-1]
     assert all(2 * 10 * size <= max(0.7 * after, 20 * 1000 // 16) for size, after in zip(rows, left / 3, strict=True))
@@ -88,7 +91,7 @@ def test_units_are_row_groups_first_and_small_parts_of_one_at_the_end() -> None:
 
 def test_small_row_groups_are_put_together_into_full_steps() -> None:
     units = all_units(queue_of([5] * 64, world_size=2, batch_size=20))
-    assert {size for unit in units for size in unit.share.sizes} == {20}
+    assert {size for unit in units for size in unit.assignment.sizes} == {20}
 
 
 def test_boundaries_are_passed_once_and_none_is_jumped_over() -> None:
@@ -128,7 +131,7 @@ def test_a_row_group_was_read_again_for_each_of_its_parts(tmp_path: Path, monkey
 
     monkeypatch.setattr(reader.source, "row_groups", noted)
     units = all_units(queue_of([16, 16, 16], world_size=2, batch_size=2, epochs=2))
-    shares = [unit.share for unit in units]
+    shares = [unit.assignment for unit in units]
     assert len(shares) > 20
     for share, following in zip(shares, [*shares[1:], None], strict=True):
         batches = reader.train_batches(share)
@@ -149,7 +152,7 @@ def test_every_reader_delivers_units_on_demand_read_ahead_or_not(tmp_path: Path,
     whole = open_reader(dataset, ["hlf"], kind="arrow", cache="memory", seed=1)
     units = all_units(queue_of(rows, world_size=2, batch_size=4, epochs=1))
     assert len(units) > 3
-    shares = [unit.share for unit in units]
+    shares = [unit.assignment for unit in units]
     for number, share in enumerate(shares):
         batches = reader.train_batches(share)
         if number % 2 == 0 and number + 1 < len(shares):

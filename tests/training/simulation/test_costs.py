@@ -11,16 +11,16 @@ from message_programs import PROGRAMS, Program
 
 from training.simulation.cluster import ClusterSettings
 from training.simulation.costs import (
-    Cards,
     Link,
     Network,
+    Nics,
     all_reduce_seconds,
     average_seconds,
     recursive_doubling_seconds,
     ring_seconds,
     tree_seconds,
 )
-from training.simulation.losses import Losses
+from training.simulation.lost_messages import LostMessages
 
 SLOW, FAST = Link(1e-3, 1e6), Link(1e-5, 1e9)
 NBYTES = 4000
@@ -124,15 +124,15 @@ def test_an_average_takes_as_long_as_its_messages(protocol: str, steps: list[tup
 
 def test_workers_of_a_host_share_its_card() -> None:
     byte = NBYTES / SLOW.bandwidth
-    cards = Cards(Network(SLOW, FAST, 2), 6, Losses(0.0, 0.0, seed=1))
-    alone, second = (cards.arrival(0.0, rank, 2 + rank, NBYTES) for rank in (0, 1))
+    nics = Nics(Network(SLOW, FAST, 2), 6, LostMessages(0.0, 0.0, seed=1))
+    alone, second = (nics.arrival(0.0, rank, 2 + rank, NBYTES) for rank in (0, 1))
     assert (alone, second) == (pytest.approx(SLOW.latency + byte), pytest.approx(SLOW.latency + 2 * byte))
     # Two hosts send to one: the second message enters behind the first.
-    cards = Cards(Network(SLOW, FAST, 2), 6, Losses(0.0, 0.0, seed=1))
-    first, second = (cards.arrival(0.0, sender, 4, NBYTES) for sender in (0, 2))
+    nics = Nics(Network(SLOW, FAST, 2), 6, LostMessages(0.0, 0.0, seed=1))
+    first, second = (nics.arrival(0.0, sender, 4, NBYTES) for sender in (0, 2))
     assert second - first == pytest.approx(byte)
     # Within a host nothing passes the card.
-    assert cards.arrival(0.0, 0, 1, NBYTES) == pytest.approx(FAST.seconds(NBYTES))
+    assert nics.arrival(0.0, 0, 1, NBYTES) == pytest.approx(FAST.seconds(NBYTES))
 
 
 @pytest.mark.parametrize(("workers", "per_host", "expected"), [(8, 1, "sockets"), (8, 8, "memory"), (9, 8, "sockets")])

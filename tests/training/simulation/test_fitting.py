@@ -35,12 +35,12 @@ def test_the_cluster_of_simulated_runs_is_found_again() -> None:
         Measurement(operation, workers, nbytes, predicted(Measurement(operation, workers, nbytes, 0), LINK))
         for operation, workers, nbytes in (("all-reduce", 2, 100), ("memory", 2, 10_000), ("all-reduce", 4, 10_000))
     ]
-    commits = [
+    pushes = [
         each._replace(seconds=5e-4 + predicted(each, LINK))
-        for each in (Measurement("commit", 2, nbytes, 0) for nbytes in (100, 10_000))
+        for each in (Measurement("push", 2, nbytes, 0) for nbytes in (100, 10_000))
     ]
-    found = calibrate(alone, crowded, messages + commits)
-    assert found.commit_seconds == pytest.approx(5e-4)
+    found = calibrate(alone, crowded, messages + pushes)
+    assert found.push_seconds == pytest.approx(5e-4)
     assert found.step_seconds == pytest.approx(TRUTH.step_seconds, rel=0.1)
     assert found.event_seconds == pytest.approx(TRUTH.event_seconds, rel=0.15)
     assert found.jitter == pytest.approx(TRUTH.jitter, rel=0.35)

@@ -105,7 +105,7 @@ def test_what_workers_send_each_other_for_a_validation_is_validation_and_no_comm
 
 @pytest.mark.parametrize(
     ("method", "round_trips"),
-    # The models of the three others, or the one shard of the centre, which rank 0 owns.
+    # The models of the three others, or the one shard of the server, which rank 0 owns.
     [({"algorithm": "swarm-sgd", "local_steps": 1000}, 3), ({"algorithm": "agn", "local_steps": 1000}, 1)],
     ids=["pairs", "server"],
 )
@@ -131,11 +131,11 @@ def test_what_one_worker_reads_for_its_validation_was_called_communication(
 )
 def test_the_last_steps_of_an_epoch_were_sent_as_validation(method: dict[str, Any]) -> None:
     slow = CLUSTER.model_copy(update={"latency_seconds": 1e-3})
-    # Four steps of each worker. Rank 1 is as far from rank 0, which owns the centre, as from any other.
+    # Four steps of each worker. Rank 1 is as far from rank 0, which owns the server, as from any other.
     simulated = run(**method, train=toy_rows(80), workers=2, epochs=1, cluster=slow)
     (record,) = simulated.records[1]
-    messages = 4 * record["commits"] if "commits" in record else record["cycles"]
-    barriers = int("commits" in record)
+    messages = 4 * record["pushes"] if "pushes" in record else record["cycles"]
+    barriers = int("pushes" in record)
     kinds = record["seconds_by_kind"]
     assert messages >= 3
     assert kinds["communicate"] + kinds["wait"] == pytest.approx((messages + barriers) * 1e-3, rel=1e-2)

@@ -116,7 +116,7 @@ def test_messages_of_one_link_arrive_in_order() -> None:
 
 def test_a_locked_average_takes_two_round_trips_and_the_next_waits_for_it() -> None:
     async def average(transport: SimTransport) -> None:
-        shared = await transport.share(np.full(5, float(transport.rank)))
+        shared = await transport.shared_vector(np.full(5, float(transport.rank)))
         started = transport.now()
         if transport.rank:
             await shared.average_with(0)
@@ -134,7 +134,7 @@ def test_a_change_during_an_average_is_not_lost(protocol: str) -> None:
     seconds = average_seconds(LINK.network, protocol, 40)
 
     async def work(transport: SimTransport) -> None:
-        shared = await transport.share(np.full(5, 2.0 * transport.rank))
+        shared = await transport.shared_vector(np.full(5, 2.0 * transport.rank))
         if transport.rank:
             await shared.average_with(0)
             await shared.average_with(0)
@@ -251,7 +251,7 @@ def test_the_workers_that_wait_for_a_slow_one_say_so(algorithm: str) -> None:
 def test_waiting_for_a_lock_is_no_communication() -> None:
     async def one(transport: SimTransport) -> None:
         meter = Meter(transport.now)
-        shared = await MeteredTransport(transport, meter).share(np.zeros(5))
+        shared = await MeteredTransport(transport, meter).shared_vector(np.zeros(5))
         meter.restart()
         if transport.rank:
             await transport._network.clock.sleep(MESSAGE / 2)

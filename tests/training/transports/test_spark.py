@@ -197,8 +197,8 @@ def test_agents_tell_their_progress_and_notice_the_end_of_the_driver(driver: Dri
 
 def test_agents_only_add_up(driver: Driver) -> None:
     with pytest.raises(LaunchError, match=r"batch norm.*Set train\.sharding: static"):
-        run_now(driver.agents[0].share(np.zeros(1)))
+        run_now(driver.agents[0].shared_vector(np.zeros(1)))
     with pytest.raises(AssertionError):
-        run_now(driver.agents[0].centre(np.zeros(1)))
+        run_now(driver.agents[0].parameter_server(np.zeros(1)))
     with pytest.raises(AssertionError):
         driver.agents[0].begin_exchange(np.zeros(1), [1])

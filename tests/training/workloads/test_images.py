@@ -16,7 +16,7 @@ from models.networks.hlf_settings import HlfSettings
 from training.compiled.engines import PerceptronEngine, compiled_engine
 from training.errors import ImageFileError, ShardError
 from training.launching.rank import RunSpec
-from training.readers.sharding import Piece, Share, share_of
+from training.readers.sharding import Assignment, Piece, assignment_of
 from training.settings import TrainSettings
 from training.studies.run_in_simulator import train_in_simulator
 from training.workloads.hep_settings import HepSettings
@@ -70,7 +70,7 @@ def test_the_digits_are_divided_once_for_all_runs() -> None:
 def test_every_epoch_mixes_all_rows_and_reads_each_once() -> None:
     rows = MnistSettings().open().rows("train", TrainSettings())
     pieces = [Piece(group, 0, size) for group, size in enumerate(rows.group_rows)]
-    orders = [rows.reading_order(Share(epoch, pieces, [len(rows)])) for epoch in (0, 1)]
+    orders = [rows.reading_order(Assignment(epoch, pieces, [len(rows)])) for epoch in (0, 1)]
     for order in orders:
         assert sorted(order.tolist()) == list(range(len(rows)))
     assert np.corrcoef(orders[0], orders[1])[0, 1] < 0.2
@@ -139,7 +139,7 @@ def test_classes_can_be_unequal_among_the_workers() -> None:
     assert owners is not None
     rows, labels = owners.rows_of(0), workload.rows("train", settings).rows.labels
     reader = workload.reader(settings, torch.device("cpu"), own=rows)
-    read = list(reader.train_batches(share_of(owners.plan(batch_size=32, epoch=0), rank=0, epoch=0)))
+    read = list(reader.train_batches(assignment_of(owners.plan(batch_size=32, epoch=0), rank=0, epoch=0)))
     found = torch.cat([batch.labels for batch in read]).bincount(minlength=10)
     assert found.tolist() == labels[owners.owner == 0].bincount(minlength=10).tolist()
     assert found.max() > len(labels) / 4 / 5, "more than two classes' share is one class"

@@ -1,4 +1,4 @@
-"""The centre of one worker: what a rule sees, what is refused and counted."""
+"""The server of one worker: what a rule sees, what is refused and counted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from training.transports.basics import Vector, run_now
-from training.transports.centre import OwnCentre, Where
+from training.transports.parameter_server import OwnServer, Where
 from training.transports.shards import Layout, Shard
 from training.transports.transport import SingleTransport
 
@@ -23,9 +23,9 @@ def adding(change: Vector) -> Callable[[Shard], None]:
     return add
 
 
-def pulled(centre: OwnCentre, size: int, segment: str = "vector") -> list[float]:
+def pulled(server: OwnServer, size: int, segment: str = "vector") -> list[float]:
     out = np.empty(size)
-    run_now(centre.pull(out, segment=segment))
+    run_now(server.pull(out, segment=segment))
     values: list[float] = out.tolist()
     return values
 
@@ -42,34 +42,34 @@ def test_shards_cover_a_vector_once_and_every_rank_owns_its_share(size: int, sha
     assert max(owned) - min(owned) <= 1
 
 
-def test_a_rule_sees_its_elements_with_their_segments_and_clocks_count_the_commits_of_each_shard() -> None:
-    centre = OwnCentre(np.zeros(5), 2, {"momentum": 1.0}, now=time.perf_counter)
+def test_a_rule_sees_its_elements_with_their_segments_and_clocks_count_the_pushes_of_each_shard() -> None:
+    server = OwnServer(np.zeros(5), 2, {"momentum": 1.0}, now=time.perf_counter)
 
     def nesterov(shard: Shard) -> None:
         shard.segments["momentum"] *= 0.5
         shard.vector += shard.segments["momentum"] + shard.clock
 
-    made = run_now(centre.commit(nesterov))
+    made = run_now(server.push(nesterov))
     assert (made.before.tolist(), made.after.tolist(), made.is_made) == ([0, 0], [1, 1], True)
-    made = run_now(centre.commit(nesterov, Where(shard=1)))
+    made = run_now(server.push(nesterov, Where(shard=1)))
     assert (made.before.tolist(), made.after.tolist()) == ([1], [2])
-    assert pulled(centre, 5) == [0.5, 0.5, 1.75, 1.75, 1.75]
-    assert pulled(centre, 5, "momentum") == [0.5, 0.5, 0.25, 0.25, 0.25]
-    assert centre.counts.commits == 3
+    assert pulled(server, 5) == [0.5, 0.5, 1.75, 1.75, 1.75]
+    assert pulled(server, 5, "momentum") == [0.5, 0.5, 0.25, 0.25, 0.25]
+    assert server.counts.pushes == 3
 
 
-def test_a_sparse_commit_changes_the_elements_at_its_indices() -> None:
-    centre = OwnCentre(np.arange(6.0), 4, {}, now=time.perf_counter)
+def test_a_sparse_push_changes_the_elements_at_its_indices() -> None:
+    server = OwnServer(np.arange(6.0), 4, {}, now=time.perf_counter)
     indices = np.array([0, 2, 5], np.int32)
-    run_now(centre.commit(adding(np.array([10.0, 20.0, 30.0])), Where(indices=indices)))
-    assert pulled(centre, 6) == [10.0, 1.0, 22.0, 3.0, 4.0, 35.0]
-    assert run_now(centre.pull(np.empty(6))).tolist() == [1, 1, 1, 1]
+    run_now(server.push(adding(np.array([10.0, 20.0, 30.0])), Where(indices=indices)))
+    assert pulled(server, 6) == [10.0, 1.0, 22.0, 3.0, 4.0, 35.0]
+    assert run_now(server.pull(np.empty(6))).tolist() == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e200])
 def test_a_result_that_is_not_finite_reaches_no_shard_and_is_counted(bad: float) -> None:
-    centre = OwnCentre(np.zeros(4), 2, {"state": 0.0}, now=time.perf_counter)
-    made = run_now(centre.commit(adding(np.array([bad, 1.0, 2.0, 3.0]))))
+    server = OwnServer(np.zeros(4), 2, {"state": 0.0}, now=time.perf_counter)
+    made = run_now(server.push(adding(np.array([bad, 1.0, 2.0, 3.0]))))
     assert not made.is_made
     assert (made.before.tolist(), made.after.tolist()) == ([0, 0], [0, 1])
 
@@ -77,34 +77,34 @@ def test_a_result_that_is_not_finite_reaches_no_shard_and_is_counted(bad: float)
         shard.vector += 1
         shard.segments["state"][0] = bad
 
-    run_now(centre.commit(spoil_state, Where(shard=0)))
-    assert pulled(centre, 4) == [0.0, 0.0, 2.0, 3.0]
-    assert pulled(centre, 4, "state") == [0.0] * 4
-    assert (centre.counts.refused, centre.counts.commits) == (2, 1)
+    run_now(server.push(spoil_state, Where(shard=0)))
+    assert pulled(server, 4) == [0.0, 0.0, 2.0, 3.0]
+    assert pulled(server, 4, "state") == [0.0] * 4
+    assert (server.counts.refused, server.counts.pushes) == (2, 1)
 
 
 def test_a_rule_that_fails_changes_nothing_and_leaves_the_shard_open() -> None:
-    centre = OwnCentre(np.zeros(2), 1, {}, now=time.perf_counter)
+    server = OwnServer(np.zeros(2), 1, {}, now=time.perf_counter)
 
     def fail(shard: Shard) -> None:
         shard.vector += 1
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        run_now(centre.commit(fail))
-    assert pulled(centre, 2) == [0.0, 0.0]
+        run_now(server.push(fail))
+    assert pulled(server, 2) == [0.0, 0.0]
 
 
-def test_a_single_worker_has_a_centre_that_is_never_occupied_and_sums_of_its_own() -> None:
+def test_a_single_worker_has_a_server_that_is_never_occupied_and_sums_of_its_own() -> None:
     transport = SingleTransport()
-    centre = run_now(transport.centre(np.zeros(3), shards=2))
-    assert run_now(centre.try_commit(adding(np.ones(3)))) is not None
-    assert centre.begin_commit(adding(np.ones(3)))
-    ended = run_now(centre.drain())
+    server = run_now(transport.parameter_server(np.zeros(3), shards=2))
+    assert run_now(server.try_push(adding(np.ones(3)))) is not None
+    assert server.begin_push(adding(np.ones(3)))
+    ended = run_now(server.drain())
     assert ended is not None
     assert ended.after.tolist() == [2, 2]
-    assert run_now(centre.drain()) is None
-    assert centre.counts.bytes == 0
+    assert run_now(server.drain()) is None
+    assert server.counts.bytes == 0
 
     async def summed(vector: Vector) -> bool:
         pending = transport.begin_all_reduce(vector)

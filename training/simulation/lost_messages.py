@@ -17,7 +17,7 @@ from training.random_streams import random_stream
 _COLLECTIVE: Final = 1 << 30
 
 
-class Losses:
+class LostMessages:
     """Each message is lost with the same probability; every sender has a random stream of its own.
 
     Args:
@@ -26,10 +26,10 @@ class Losses:
         seed: Seed of the simulation.
 
     Examples:
-        >>> Losses(0.0, 1.0, seed=1).delay(0)
+        >>> LostMessages(0.0, 1.0, seed=1).delay(0)
         0.0
-        >>> losses = Losses(0.5, 1.0, seed=1)
-        >>> 4500 < sum(losses.delay(0) for _ in range(5000)) == losses.lost < 5500
+        >>> lost_messages = LostMessages(0.5, 1.0, seed=1)
+        >>> 4500 < sum(lost_messages.delay(0) for _ in range(5000)) == lost_messages.lost < 5500
         True
     """
 
@@ -57,7 +57,7 @@ class Losses:
         return self.timeout * (copies - 1)
 
     def delay_of_all(self, world_size: int, rounds: int) -> float:
-        """Time that losses add to a collective operation: each of its rounds waits for the last message of all [s].
+        """Time that lost messages add to a collective: each of its rounds waits for the last message of all [s].
 
         The largest of n geometric numbers is drawn by the inverse of its distribution (1 - p^k)^n.
         """
@@ -67,7 +67,7 @@ class Losses:
         with np.errstate(divide="ignore"):
             copies = np.ceil(np.log(-np.expm1(np.log(uniform) / world_size)) / np.log(self.probability))
         resent = int(np.maximum(copies - 1, 0).sum())
-        # Of the worker that waits longest; the losses of the others cost no time, and are not drawn.
+        # Of the worker that waits longest; those of the others cost no time, and are not drawn.
         self.lost += resent
         return self.timeout * resent
 

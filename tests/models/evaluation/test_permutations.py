@@ -9,7 +9,7 @@ import pytest
 from feature_datasets import made_particles
 
 from features.columns import HLF_NAMES, NUM_HLF, NUM_PARTICLE_FEATURES, PARTICLE_FEATURE_NAMES
-from models.evaluation.exchanges import Columns, exchanges_of
+from models.evaluation.permutations import Columns, permutations_of
 
 FLAGS = {
     "lepton": ["is_electron", "is_muon"],
@@ -45,7 +45,7 @@ def is_kind(particle: np.ndarray[Any, Any], kind: str) -> bool:
 def test_an_event_gets_all_particles_of_the_kind_of_another_and_keeps_its_own_of_other_kinds(kind: str) -> None:
     own, others = made_columns(1), made_columns(2, LENGTHS[::-1])
     before = [each.copy() for each in (*own.values(), *others.values())]
-    found = exchanges_of(["particles", "num_particles"])[kind](own, others)
+    found = permutations_of(["particles", "num_particles"])[kind](own, others)
     for event, ours, theirs in zip(lists_of(found), lists_of(own), lists_of(others), strict=True):
         placed = [(place / len(ours), 0, place, each) for place, each in enumerate(ours) if not is_kind(each, kind)]
         placed += [(place / len(theirs), 1, place, each) for place, each in enumerate(theirs) if is_kind(each, kind)]
@@ -57,7 +57,7 @@ def test_an_event_gets_all_particles_of_the_kind_of_another_and_keeps_its_own_of
 
 def test_the_lepton_stays_first_and_is_that_of_the_other_event() -> None:
     own, others = made_columns(1), made_columns(2)
-    found = exchanges_of(["particles", "num_particles"])["lepton"](own, others)
+    found = permutations_of(["particles", "num_particles"])["lepton"](own, others)
     for event, theirs in zip(lists_of(found), lists_of(others), strict=True):
         if len(theirs):
             np.testing.assert_array_equal(event[0], theirs[0])
@@ -67,7 +67,7 @@ def test_the_lepton_stays_first_and_is_that_of_the_other_event() -> None:
 @pytest.mark.parametrize("inputs", [["particles", "num_particles"], ["hlf", "particles", "num_particles"]])
 def test_events_that_exchange_with_themselves_stay_as_they_are(inputs: list[str]) -> None:
     columns = made_columns(3)
-    for exchange in exchanges_of(inputs).values():
+    for exchange in permutations_of(inputs).values():
         found = exchange(columns, columns)
         assert found.keys() == columns.keys()
         for one, other in zip(lists_of(found), lists_of(columns), strict=True):
@@ -77,16 +77,16 @@ def test_events_that_exchange_with_themselves_stay_as_they_are(inputs: list[str]
 
 def test_features_are_exchanged_one_by_one_or_all_together() -> None:
     own, others = made_columns(1), made_columns(2)
-    alone = exchanges_of(["hlf"])
+    alone = permutations_of(["hlf"])
     assert list(alone) == list(HLF_NAMES)
     for place, exchange in enumerate(alone.values()):
         expected = own["hlf"].copy()
         expected[:, place] = others["hlf"][:, place]
         np.testing.assert_array_equal(exchange(own, others)["hlf"], expected)
-    together = exchanges_of(["hlf", "particles", "num_particles"])
+    together = permutations_of(["hlf", "particles", "num_particles"])
     assert list(together) == [*FLAGS, "high-level features"]
     found = together["high-level features"](own, others)
     assert found["hlf"] is not others["hlf"]
     np.testing.assert_array_equal(found["hlf"], others["hlf"])
     np.testing.assert_array_equal(found["particles"], own["particles"])
-    assert exchanges_of(["pixels"]) == {}
+    assert permutations_of(["pixels"]) == {}

@@ -1,9 +1,9 @@
-"""A centre whose shards lie in the memory of their owners.
+"""A server whose shards lie in the memory of their owners.
 
 Ranks of the owner's host lock a shard, read, apply the rule and write, without the owner's help. For ranks of other
 hosts, threads of the owner do this. A connection carries the requests of one rank in their order: lock (answered when
 it has the lock), get (answered by the clock and the elements), put and unlock, which need no answer: the next holder's
-get comes after them. So a commit waits for two round trips. A put is taken when all of it is there; if its rank is lost
+get comes after them. So a push waits for two round trips. A put is taken when all of it is there; if its rank is lost
 before, the shard stays as it is, and its lock passes on.
 """
 
@@ -23,10 +23,10 @@ from typing_extensions import override
 
 from training.transports import kernels
 from training.transports.basics import Vector, run_now
-from training.transports.centre import EVERYWHERE, Commit, Rule, ShardedCentre, Where, copy_in, copy_out
 from training.transports.host_memory import HostMemory, aligned, refuse_different
 from training.transports.loading import load_mpi
 from training.transports.mpi_process import MpiProcess
+from training.transports.parameter_server import EVERYWHERE, Push, Rule, ShardedServer, Where, copy_in, copy_out
 from training.transports.peers import Peers, connect
 from training.transports.shards import Layout
 
@@ -38,15 +38,15 @@ _LOCK, _GET, _PUT, _UNLOCK, _ASK = range(5)
 _ANSWER: Final = struct.Struct("=q")
 
 
-class MpiCentre(ShardedCentre):
-    """One rank's view of the centre.
+class MpiServer(ShardedServer):
+    """One rank's view of the server.
 
     Args:
         process: This rank.
         layout: The shards.
         vector: Initial content.
         network: See `peers.connect`.
-        with_thread: Whether a thread makes the commits that `begin_commit` begins; else they are made at once.
+        with_thread: Whether a thread makes the pushes that `begin_push` begins; else they are made at once.
     """
 
     def __init__(
@@ -77,16 +77,16 @@ class MpiCentre(ShardedCentre):
         return self._background is not None and self._background.is_under_way
 
     @override
-    def begin_commit(self, rule: Rule, where: Where = EVERYWHERE) -> bool:
+    def begin_push(self, rule: Rule, where: Where = EVERYWHERE) -> bool:
         if self._background is None:
-            self._ended = run_now(self.commit(rule, where))
+            self._ended = run_now(self.push(rule, where))
             return True
-        is_begun = self._background.begin(lambda: run_now(self._commit_beside(rule, where)))
+        is_begun = self._background.begin(lambda: run_now(self._push_in_background(rule, where)))
         self._skipped += not is_begun
         return is_begun
 
     @override
-    async def drain(self) -> Commit | None:
+    async def drain(self) -> Push | None:
         if self._background is not None:
             self._blocked(self._background.drain())
             self._background.raise_error()
@@ -94,7 +94,7 @@ class MpiCentre(ShardedCentre):
 
     @override
     async def close(self) -> None:
-        """Close the centre; ranks that come early serve the others until all are here."""
+        """Close the server; ranks that come early serve the others until all are here."""
         if self._background is not None:
             self._background.close()
         started = time.perf_counter()
@@ -241,17 +241,17 @@ class _Memory:
 
 
 class _Background:
-    """A thread that commits while the worker computes, one commit at a time."""
+    """A thread that pushes while the worker computes, one push at a time."""
 
     def __init__(self) -> None:
-        #: Held by the one of both threads that talks to shards.
+        #: Held by the one of both threads that uses shards.
         self._turn = threading.Lock()
         #: Held while the thread has a job.
         self._under_way = threading.Lock()
         self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._error: BaseException | None = None
         # A daemon, since nothing stops the thread after a failed training.
-        self._thread = threading.Thread(target=self._serve, name="commits", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="pushes", daemon=True)
         self._thread.start()
 
     @property

@@ -1,6 +1,6 @@
-"""A centre on the virtual clock.
+"""A server on the virtual clock.
 
-Time of a commit to a shard of another rank, with a latency L and a bandwidth W of the link between them:
+Time of a push to a shard of another rank, with a latency L and a bandwidth W of the link between them:
 
  * its lock comes at once, or from the worker before; workers queue in the order of their requests;
  * under the lock, lock and get: 2 L + bytes / W, where bytes are those of the segments (or of the elements at some
@@ -9,9 +9,9 @@ Time of a commit to a shard of another rank, with a latency L and a bandwidth W 
  * under the lock, an answer: L + bytes / W, where bytes are those that a server would send.
 
 A pull locks and gets, and unlocks without a further message. The question whether a shard is occupied takes 2 L. A
-commit takes `commit_seconds` of the processor under each lock, whatever its rule. The owner of a shard pays for nothing
+push takes `push_seconds` of the processor under each lock, whatever its rule. The owner of a shard pays for nothing
 but that and the lock. Shards are independent, but what leaves a host, or
-enters it, at once goes one after the other through its network card (`costs.Cards`), whether it belongs to one of its
+enters it, at once goes one after the other through its NIC (`costs.Nics`), whether it belongs to one of its
 workers or to a shard that one of them owns; messages without content do not use the card.
 """
 
@@ -22,10 +22,10 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
-from training.simulation.costs import Cards
-from training.simulation.virtual_time import VirtualBeside, VirtualClock, VirtualLock
+from training.simulation.costs import Nics
+from training.simulation.virtual_time import VirtualBackground, VirtualClock, VirtualLock
 from training.transports.basics import Vector
-from training.transports.centre import EVERYWHERE, Answer, Commit, Rule, ShardedCentre, Where, copy_in, copy_out
+from training.transports.parameter_server import EVERYWHERE, Answer, Push, Rule, ShardedServer, Where, copy_in, copy_out
 from training.transports.shards import VECTOR, Layout
 
 
@@ -36,39 +36,39 @@ class Record:
     content: dict[str, Vector]
     """Its segments."""
     lock: VirtualLock
-    commits: int = 0
-    """Number of commits so far."""
+    pushes: int = 0
+    """Number of pushes so far."""
 
 
-class SimCentre(ShardedCentre):
-    """A simulated worker's view of the centre.
+class SimServer(ShardedServer):
+    """A simulated worker's view of the server.
 
     Args:
         clock: The virtual clock.
-        cards: The network cards of the hosts.
+        nics: The NICs of the hosts.
         layout: The shards.
         rank: Rank of the worker.
         records: The shards of all ranks; gets those that this one owns.
         vector: Their initial content.
-        commit_seconds: Processor time of a commit to a shard [s].
+        push_seconds: Processor time of a push to a shard [s].
     """
 
     def __init__(
         self,
         clock: VirtualClock,
-        cards: Cards,
+        nics: Nics,
         layout: Layout,
         rank: int,
         records: dict[int, Record],
         vector: Vector,
         *,
-        commit_seconds: float,
+        push_seconds: float,
     ) -> None:
         super().__init__(layout, rank=rank, now=lambda: clock.now)
-        self._clock, self._cards = clock, cards
+        self._clock, self._nics = clock, nics
         self._records = records
-        self._commit_seconds = commit_seconds
-        self._beside = VirtualBeside(clock, f"commit of rank {rank}")
+        self._push_seconds = push_seconds
+        self._background = VirtualBackground(clock, f"push of rank {rank}")
         for shard in range(layout.shards):
             if layout.owner(shard) == rank:
                 records[shard] = Record(layout.content(shard, vector), VirtualLock(clock))
@@ -76,19 +76,19 @@ class SimCentre(ShardedCentre):
     @property
     @override
     def is_under_way(self) -> bool:
-        return self._beside.is_under_way
+        return self._background.is_under_way
 
     @override
-    def begin_commit(self, rule: Rule, where: Where = EVERYWHERE) -> bool:
-        if self._beside.is_under_way:
+    def begin_push(self, rule: Rule, where: Where = EVERYWHERE) -> bool:
+        if self._background.is_under_way:
             self._skipped += 1
             return False
-        self._beside.begin(self._commit_beside(rule, where))
+        self._background.begin(self._push_in_background(rule, where))
         return True
 
     @override
-    async def drain(self) -> Commit | None:
-        blocked = await self._beside.drain()
+    async def drain(self) -> Push | None:
+        blocked = await self._background.drain()
         self.waited += blocked
         self._blocked_seconds += blocked
         return self._take_ended()
@@ -116,8 +116,8 @@ class SimCentre(ShardedCentre):
 
     @override
     async def _change(self, number: int, rule: Rule, indices: Vector | None, buffer: Vector) -> tuple[int, int, bool]:
-        if self._commit_seconds:
-            await self._clock.sleep(self._commit_seconds)
+        if self._push_seconds:
+            await self._clock.sleep(self._push_seconds)
         return await super()._change(number, rule, indices, buffer)
 
     @override
@@ -127,17 +127,17 @@ class SimCentre(ShardedCentre):
             await self._travel(self.rank, owner, within.nbytes)
         await self._travel(owner, self.rank, nbytes, messages=2 if within is None else 1)
         copy_out(self._records[shard].content, arrays, within)
-        return self._records[shard].commits
+        return self._records[shard].pushes
 
     @override
     async def _put(self, shard: int, arrays: Mapping[str, Vector], within: Vector | None, clock: int) -> None:
         nbytes = sum(each.nbytes for each in arrays.values())
         await self._travel(self.rank, self.layout.owner(shard), nbytes, messages=2)
         copy_in(self._records[shard].content, arrays, within)
-        self._records[shard].commits = clock
+        self._records[shard].pushes = clock
 
     def _latency(self, shard: int) -> float:
-        return self._cards.link(self.rank, self.layout.owner(shard)).latency
+        return self._nics.link(self.rank, self.layout.owner(shard)).latency
 
     @override
     async def _tell(self, number: int, answer: Answer) -> None:
@@ -151,4 +151,4 @@ class SimCentre(ShardedCentre):
         """Wait for a message, or for an empty one and one with all bytes."""
         if sender != receiver:
             now = self._clock.now
-            await self._clock.sleep(self._cards.arrival(now, sender, receiver, nbytes, round_trips=messages) - now)
+            await self._clock.sleep(self._nics.arrival(now, sender, receiver, nbytes, round_trips=messages) - now)

@@ -1,4 +1,4 @@
-"""Pauses of a worker that looks again and again whether something has happened."""
+"""Naps of a worker that looks again and again whether something has happened."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _YIELDS: Final = 50
 _FIRST_NAP: Final = 1e-5
 
 
-class Pauses:
-    """Pauses between looks: the first ones only give way to who needs the core, then naps become longer and longer.
+class Backoff:
+    """Pauses between looks: the first ones only give way to who needs the core, later ones are longer and longer naps.
 
-    Even the shortest nap takes 80 microseconds, with a length of 0 too: three times as long as a commit of another
+    Even the shortest nap takes 80 microseconds, with a length of 0 too: three times as long as a push of another
     worker that is waited for.
 
     Args:

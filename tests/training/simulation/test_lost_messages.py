@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from simulated import CLUSTER, METHODS, ROUGH, KeptCheckpoints, LinearGradients, Watcher, models, run, toy_rows
 
-from training.simulation.losses import Losses
+from training.simulation.lost_messages import LostMessages
 
 TIMEOUT = 0.01
 LOSSY = {"loss_probability": 0.2, "resend_seconds": TIMEOUT}
@@ -66,7 +66,7 @@ def test_nothing_is_lost_within_a_host() -> None:
 
 def test_a_collective_operation_waits_for_the_last_message_of_each_round() -> None:
     drawn = np.random.default_rng(5).geometric(0.7, size=(20_000, 3, 6)) - 1
-    losses = Losses(0.3, 2.0, seed=1)
+    losses = LostMessages(0.3, 2.0, seed=1)
     found = [losses.delay_of_all(6, 3) for _ in range(20_000)]
     assert np.mean(found) == pytest.approx(2 * drawn.max(axis=2).sum(axis=1).mean(), rel=0.02)
     assert np.quantile(found, 0.9) == np.quantile(2 * drawn.max(axis=2).sum(axis=1), 0.9)

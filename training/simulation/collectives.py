@@ -8,7 +8,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from training.simulation.virtual_time import VirtualBeside, VirtualClock, VirtualTask
+from training.simulation.virtual_time import VirtualBackground, VirtualClock, VirtualTask
 from training.transports.basics import Vector
 from training.transports.transport import PendingSum, Transport
 
@@ -16,7 +16,7 @@ Finish = Callable[[Sequence[Vector]], tuple[float, Vector | None]]
 """The time that a collective operation takes after the last worker arrives [s], and what it makes of all vectors."""
 
 
-class Meeting:
+class Collective:
     """One collective operation; it ends some time after the last worker arrives.
 
     Workers continue in the order of their ranks, so that the order of their arrival does not matter.
@@ -56,35 +56,35 @@ class Meeting:
 
 
 class SimSum(PendingSum):
-    """A sum beside the computation.
+    """A sum in the background.
 
     Args:
         clock: The virtual clock.
-        meeting: The worker's part in it; gives the time until the last worker began it [s].
+        collective: The worker's part in it; gives the time until the last worker began it [s].
         worker: Waits for others to begin it.
     """
 
-    def __init__(self, clock: VirtualClock, meeting: Awaitable[float], worker: Transport) -> None:
+    def __init__(self, clock: VirtualClock, collective: Awaitable[float], worker: Transport) -> None:
         self._clock = clock
         self._worker = worker
         self._complete = clock.now
-        self._beside = VirtualBeside(clock, "sum beside the computation")
-        self._beside.begin(self._meet(meeting))
+        self._background = VirtualBackground(clock, "sum in the background")
+        self._background.begin(self._take_part(collective))
 
     @override
     def is_done(self) -> bool:
-        return not self._beside.is_under_way
+        return not self._background.is_under_way
 
     @override
     def __await__(self) -> Generator[Any, Any, None]:
         return self._wait().__await__()
 
-    async def _meet(self, meeting: Awaitable[float]) -> None:
-        self._complete += await meeting
+    async def _take_part(self, collective: Awaitable[float]) -> None:
+        self._complete += await collective
 
     async def _wait(self) -> None:
         started = self._clock.now
-        await self._beside.drain()
+        await self._background.drain()
         self._worker.waited += max(0.0, self._complete - started)
 
 

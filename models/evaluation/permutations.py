@@ -14,7 +14,7 @@ from features.columns import HLF_NAMES, PARTICLE_FEATURE_NAMES
 #: Inputs of some events by name, as a model takes them (`features.matrices.model_inputs`).
 Columns = Mapping[str, NDArray[Any]]
 #: The columns of some events with a part of those of as many others.
-Exchange = Callable[[Columns, Columns], Columns]
+Permutation = Callable[[Columns, Columns], Columns]
 
 #: Kinds of particles, with the flags of which one is 1.
 _KINDS: Final = {
@@ -25,7 +25,7 @@ _KINDS: Final = {
 }
 
 
-def exchanges_of(inputs: Sequence[str]) -> dict[str, Exchange]:
+def permutations_of(inputs: Sequence[str]) -> dict[str, Permutation]:
     """What can be exchanged of a model's inputs, by name.
 
     Each feature of a model on high-level features alone; each kind of particle of one on particles, and all of its
@@ -38,7 +38,7 @@ def exchanges_of(inputs: Sequence[str]) -> dict[str, Exchange]:
         return {name: partial(_with_features, places=[place]) for place, name in enumerate(HLF_NAMES)}
     if "particles" not in inputs:
         return {}
-    found: dict[str, Exchange] = {
+    found: dict[str, Permutation] = {
         kind: partial(_with_kind, flags=[PARTICLE_FEATURE_NAMES.index(flag) for flag in flags])
         for kind, flags in _KINDS.items()
     }

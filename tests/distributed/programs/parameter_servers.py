@@ -1,4 +1,4 @@
-"""What ranks do with a centre, and with sums beside the computation, for test_centres.py."""
+"""What ranks do with a server, and with sums in the background, for test_parameter_servers.py."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import Any
 import numpy as np
 
 from training.transports.basics import Vector, run_now
-from training.transports.centre import Centre, Where
 from training.transports.mpi import MpiTransport
+from training.transports.parameter_server import ParameterServer, Where
 from training.transports.shards import Shard
 from training.transports.transport import Transport
 
 
-def pulled(centre: Centre, size: int) -> list[float]:
+def pulled(server: ParameterServer, size: int) -> list[float]:
     """The vector."""
     out = np.empty(size)
-    run_now(centre.pull(out))
+    run_now(server.pull(out))
     values: list[float] = out.tolist()
     return values
 
 
-def conserve(in_memory: bool, background: bool, commits: int, size: int, shards: int) -> dict[str, Any]:
+def conserve(in_memory: bool, background: bool, pushes: int, size: int, shards: int) -> dict[str, Any]:
     """All ranks add at once, to all or single shards or some elements; is anything of the sum lost?"""
     transport = MpiTransport(shares_memory=in_memory, background=background)
     rng = np.random.default_rng([transport.rank, 5])
-    centre = run_now(transport.centre(np.arange(float(size)), shards=shards, segments={"count": 0.0}))
+    server = run_now(transport.parameter_server(np.arange(float(size)), shards=shards, segments={"count": 0.0}))
     added, wanted = np.zeros(size), np.zeros(shards, np.int64)
-    for number in range(commits):
+    for number in range(pushes):
         change = rng.integers(-1000, 1000, size).astype(np.float64)
         indices = np.flatnonzero(rng.random(size) < 0.3).astype(np.int32) if number % 3 == 2 else None
         if indices is not None:
@@ -39,8 +39,8 @@ def conserve(in_memory: bool, background: bool, commits: int, size: int, shards:
             seen.vector += change[seen.part]
             seen.segments["count"] += 1
 
-        run_now(centre.drain())
-        centre.begin_commit(add, Where(shard, indices))
+        run_now(server.drain())
+        server.begin_push(add, Where(shard, indices))
         part = slice(None) if shard is None else slice(size * shard // shards, size * (shard + 1) // shards)
         if indices is not None:
             added[indices] += change
@@ -48,27 +48,27 @@ def conserve(in_memory: bool, background: bool, commits: int, size: int, shards:
             added[part] += change[part]
         wanted[slice(None) if shard is None else shard] += 1
         if number % 5 == 0:
-            pulled(centre, size)
-    run_now(centre.drain())
+            pulled(server, size)
+    run_now(server.drain())
     run_now(transport.barrier())
     out = np.empty(size)
-    clocks = run_now(centre.pull(out))
+    clocks = run_now(server.pull(out))
     for each in (added, wanted):
         run_now(transport.all_reduce_sum(each))
     result = {
         "lost": float(np.abs(out - np.arange(float(size)) - added).max()),
         "clocks_are_right": clocks.tolist() == wanted.tolist(),
-        "counts": centre.counts._asdict(),
+        "counts": server.counts._asdict(),
     }
-    run_now(centre.close())
+    run_now(server.close())
     transport.close()
     return result
 
 
 async def turns(transport: Transport) -> list[float]:
-    """Ranks commit in turn, dense and sparse, with momentum at the centre; returns the vector."""
+    """Ranks push in turn, dense and sparse, with momentum at the server; returns the vector."""
     size = 11
-    centre = await transport.centre(np.linspace(0, 1, size), shards=3, segments={"momentum": 0.0})
+    server = await transport.parameter_server(np.linspace(0, 1, size), shards=3, segments={"momentum": 0.0})
     for number in range(3 * transport.world_size):
         indices = np.arange(0, size, 1 + number % 2)
         change = np.sin(number + indices)
@@ -80,31 +80,31 @@ async def turns(transport: Transport) -> list[float]:
             shard.vector += momentum
 
         if number % transport.world_size == transport.rank:
-            await centre.commit(rule, Where(indices=indices if number % 2 else None))
+            await server.push(rule, Where(indices=indices if number % 2 else None))
         await transport.barrier()
     out = np.empty(size)
-    await centre.pull(out)
-    await centre.close()
+    await server.pull(out)
+    await server.close()
     values: list[float] = out.tolist()
     return values
 
 
-def order(commits: int, size: int, shards: int) -> dict[str, Any]:
+def order(pushes: int, size: int, shards: int) -> dict[str, Any]:
     """Rules that do not commute: x <- (3 x + c) mod 1009; returns what was added at each clock of each shard."""
     transport = MpiTransport()
-    centre = run_now(transport.centre(np.zeros(size), shards=shards))
+    server = run_now(transport.parameter_server(np.zeros(size), shards=shards))
     made: list[tuple[int, int, int]] = []
-    for number in range(commits):
-        value = commits * transport.rank + number
+    for number in range(pushes):
+        value = pushes * transport.rank + number
 
         def rule(shard: Shard, value: int = value) -> None:
             made.append((shard.number, shard.clock, value))
             shard.vector[...] = (3 * shard.vector + value) % 1009
 
-        run_now(centre.commit(rule))
+        run_now(server.push(rule))
     run_now(transport.barrier())
-    result: dict[str, Any] = {"made": made, "final": pulled(centre, size)}
-    run_now(centre.close())
+    result: dict[str, Any] = {"made": made, "final": pulled(server, size)}
+    run_now(server.close())
     result["turns"] = run_now(turns(transport))
     transport.close()
     return result
@@ -113,7 +113,7 @@ def order(commits: int, size: int, shards: int) -> dict[str, Any]:
 def occupied(in_memory: bool, nap: float) -> dict[str, Any]:
     """Rank 0 holds shard 1 until the other has tried: it is occupied, shard 0 is not; then a result is not finite."""
     transport = MpiTransport(shares_memory=in_memory, background=True)
-    centre = run_now(transport.centre(np.zeros(5), shards=2))
+    server = run_now(transport.parameter_server(np.zeros(5), shards=2))
 
     def hold(shard: Shard) -> None:
         shard.vector += 1
@@ -132,66 +132,66 @@ def occupied(in_memory: bool, nap: float) -> dict[str, Any]:
 
     tried: list[bool] = []
     if transport.rank == 0:
-        centre.begin_commit(hold, Where(1))
+        server.begin_push(hold, Where(1))
         time.sleep(nap)
-        run_now(centre.drain())
+        run_now(server.drain())
     else:
         transport.comm.Barrier()
-        tried = [run_now(centre.try_commit(add, Where(shard))) is not None for shard in (1, 0)]
-        tried.append(run_now(centre.try_commit(add)) is not None)
+        tried = [run_now(server.try_push(add, Where(shard))) is not None for shard in (1, 0)]
+        tried.append(run_now(server.try_push(add)) is not None)
         transport.comm.Ibarrier().Wait()
     run_now(transport.barrier())
-    tried.append(run_now(centre.try_commit(add, Where(1))) is not None)
-    refused = not run_now(centre.commit(spoil)).is_made
+    tried.append(run_now(server.try_push(add, Where(1))) is not None)
+    refused = not run_now(server.push(spoil)).is_made
     run_now(transport.barrier())
-    result = {"tried": tried, "refused": refused, "final": pulled(centre, 5), "counts": centre.counts._asdict()}
-    run_now(centre.close())
+    result = {"tried": tried, "refused": refused, "final": pulled(server, 5), "counts": server.counts._asdict()}
+    run_now(server.close())
     transport.close()
     return result
 
 
-def between_hosts(commits: int) -> dict[str, Any]:
-    """How long a commit to the other host takes, and whether nothing is lost."""
+def between_hosts(pushes: int) -> dict[str, Any]:
+    """How long a push to the other host takes, and whether nothing is lost."""
     transport = MpiTransport()
-    centre = run_now(transport.centre(np.zeros(100), shards=2))
+    server = run_now(transport.parameter_server(np.zeros(100), shards=2))
 
     def add(shard: Shard) -> None:
         shard.vector += 1
 
     times = []
-    for _ in range(commits):
+    for _ in range(pushes):
         started = time.perf_counter()
-        run_now(centre.commit(add, Where(1 - transport.rank)))
+        run_now(server.push(add, Where(1 - transport.rank)))
         times.append(time.perf_counter() - started)
     run_now(transport.barrier())
     result = {
         "median": float(np.median(times)),
-        "final": sorted(set(pulled(centre, 100))),
-        "bytes": centre.counts.bytes,
+        "final": sorted(set(pulled(server, 100))),
+        "bytes": server.counts.bytes,
     }
-    run_now(centre.close())
+    run_now(server.close())
     transport.close()
     return result
 
 
 def sums(background: bool, size: int) -> dict[str, Any]:
-    """Two sums are under way at once while ranks compute; another all-reduce and a centre work meanwhile."""
+    """Two sums are under way at once while ranks compute; another all-reduce and a server work meanwhile."""
     transport = MpiTransport(background=background)
-    centre = run_now(transport.centre(np.zeros(3)))
+    server = run_now(transport.parameter_server(np.zeros(3)))
     first, second = np.full(size, 1.0 + transport.rank), np.full(3, 10.0 * transport.rank)
 
     def add(shard: Shard) -> None:
         shard.vector += 1
 
     pending = [transport.begin_all_reduce(each) for each in (first, second)]
-    run_now(centre.commit(add))
+    run_now(server.push(add))
     between = np.ones(2)
     run_now(transport.all_reduce_sum(between))
     deadline = time.perf_counter() + 20
     # The thread alone brings them to their end: nothing here enters MPI for a sum.
     while background and not all(each._has_ended for each in pending) and time.perf_counter() < deadline:  # type: ignore[attr-defined]
         time.sleep(1e-3)
-    ended_beside = all(each._has_ended for each in pending)  # type: ignore[attr-defined]
+    ended_in_background = all(each._has_ended for each in pending)  # type: ignore[attr-defined]
 
     async def wait() -> None:
         for each in pending:
@@ -202,8 +202,8 @@ def sums(background: bool, size: int) -> dict[str, Any]:
         "first": sorted(set(first.tolist())),
         "second": second.tolist(),
         "between": between.tolist(),
-        "ended_beside": ended_beside,
+        "ended_in_background": ended_in_background,
     }
-    run_now(centre.close())
+    run_now(server.close())
     transport.close()
     return result

@@ -1,12 +1,12 @@
-"""A vector that all workers share, in shards that commits change one after the other: no server processes.
+"""A vector that all workers share, in shards that pushes change one after the other: no server processes.
 
-Each rank owns some shards. The committing worker does the work of a server itself: it locks a shard, gets it, applies a
+Each rank owns some shards. The pushing worker does the work of a server itself: it locks a shard, gets it, applies a
 rule, puts the result and unlocks. So
 
- * a rule sees a shard that nobody else changes: the commits to a shard have an order, even if they do not commute;
- * a shard's clock counts its commits, but for those that a rule excludes. The difference of the clocks of a commit and
-   of the worker's last pull is the exact staleness of the commit;
- * there is no deadlock: a commit holds one lock at a time;
+ * a rule sees a shard that nobody else changes: the pushes to a shard have an order, even if they do not commute;
+ * a shard's clock counts its pushes, but for those that a rule excludes. The difference of the clocks of a push and
+   of the worker's last pull is the exact staleness of the push;
+ * there is no deadlock: a push holds one lock at a time;
  * a rule's result that is not finite does not reach the shard, and is counted;
  * the state of an optimiser at the server (momentum, moments) is a further segment of the shard.
 """
@@ -29,7 +29,7 @@ Rule = Callable[[Shard], None]
 
 
 Answer = Callable[[slice, Vector], int]
-"""Takes what it wants of a whole shard after a commit; returns the bytes that a server would send for this."""
+"""Takes what it wants of a whole shard after a push; returns the bytes that a server would send for this."""
 
 
 class Where(NamedTuple):
@@ -46,54 +46,54 @@ class Where(NamedTuple):
 EVERYWHERE: Final = Where()
 
 
-class Commit(NamedTuple):
-    """A commit; the clocks are those of the shards that it changed, in their order."""
+class Push(NamedTuple):
+    """A push; the clocks are those of the shards that it changed, in their order."""
 
     before: Vector
-    """Number of commits to each shard before this one."""
+    """Number of pushes to each shard before this one."""
     after: Vector
-    """Number of commits including this one; equal to `before` where it was refused, or does not count."""
+    """Number of pushes including this one; equal to `before` where it was refused, or does not count."""
     is_made: bool
     """Whether no shard refused it."""
 
 
-class CentreCounts(NamedTuple):
-    """Counters of one worker's commits so far."""
+class ServerCounts(NamedTuple):
+    """Counters of one worker's pushes so far."""
 
-    commits: int = 0
-    """Number of shards that its commits changed, but for those that a rule excludes."""
+    pushes: int = 0
+    """Number of shards that its pushes changed, but for those that a rule excludes."""
     refused: int = 0
     """Number of shards that they did not change, because the result was not finite."""
     occupied: int = 0
-    """Number of commits not tried because another worker was at a shard."""
+    """Number of pushes not tried because another worker was at a shard."""
     skipped: int = 0
-    """Number of commits not begun because the one before was still under way."""
+    """Number of pushes not begun because the one before was still under way."""
     wait_seconds: float = 0.0
     """Time spent waiting for locks [s]."""
     exchange_seconds: float = 0.0
-    """Time of commits and pulls, waiting included [s]; it may overlap with the computation."""
+    """Time of pushes and pulls, waiting included [s]; it may overlap with the computation."""
     hidden_seconds: float = 0.0
-    """Part of `exchange_seconds` beside the computation [s]."""
+    """Part of `exchange_seconds` in the background [s]."""
     bytes: int = 0
     """Bytes that it sent to other ranks, or got from them."""
 
 
-class Centre(Protocol):
+class ParameterServer(Protocol):
     """A vector that all workers share; see this module."""
 
     waited: float = 0.0
-    """Time that this worker has waited in its calls, for locks or for its own commit beside the computation [s]."""
+    """Time that this worker has waited in its calls, for locks or for its own push in the background [s]."""
 
     @property
-    def counts(self) -> CentreCounts:
+    def counts(self) -> ServerCounts:
         """Counters so far."""
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a commit that this worker began is under way."""
+        """Whether a push that this worker began is under way."""
 
     async def pull(self, out: Vector, *, segment: str = VECTOR) -> Vector:
-        """Copy the vector, or another segment, into `out`; each shard as it was between two commits.
+        """Copy the vector, or another segment, into `out`; each shard as it was between two pushes.
 
         Args:
             out: Gets the elements.
@@ -103,7 +103,7 @@ class Centre(Protocol):
             The clocks of all shards.
         """
 
-    async def commit(self, rule: Rule, where: Where = EVERYWHERE) -> Commit:
+    async def push(self, rule: Rule, where: Where = EVERYWHERE) -> Push:
         """Change shards by a rule, one after the other, each under its lock.
 
         Args:
@@ -111,24 +111,24 @@ class Centre(Protocol):
             where: What it sees and changes.
         """
 
-    async def try_commit(self, rule: Rule, where: Where = EVERYWHERE) -> Commit | None:
-        """Ask whether other workers are at the shards; if they are, count it and return None, else commit."""
+    async def try_push(self, rule: Rule, where: Where = EVERYWHERE) -> Push | None:
+        """Ask whether other workers are at the shards; if they are, count it and return None, else push."""
 
-    def begin_commit(self, rule: Rule, where: Where = EVERYWHERE) -> bool:
-        """Begin a commit beside the computation; False: the one before is under way, so it is skipped and counted.
+    def begin_push(self, rule: Rule, where: Where = EVERYWHERE) -> bool:
+        """Begin a push in the background; False: the one before is under way, so it is skipped and counted.
 
         The arrays of the rule must not change before its end, which `is_under_way` or `drain` shows.
         """
 
-    async def drain(self) -> Commit | None:
-        """Wait for the commit that `begin_commit` began; returns the last one, once."""
+    async def drain(self) -> Push | None:
+        """Wait for the push that `begin_push` began; returns the last one, once."""
 
     async def close(self) -> None:
-        """Free the centre; all workers together, after the last commit."""
+        """Free the server; all workers together, after the last push."""
 
 
-class ShardedCentre(Centre):
-    """The course of commits and pulls, whatever carries them.
+class ShardedServer(ParameterServer):
+    """The course of pushes and pulls, whatever carries them.
 
     Args:
         layout: The shards.
@@ -140,26 +140,26 @@ class ShardedCentre(Centre):
         self.layout = layout
         self.rank = rank
         self._now = now
-        self._commits = self._refused = self._occupied = self._skipped = self._bytes = 0
+        self._pushes = self._refused = self._occupied = self._skipped = self._bytes = 0
         self._wait = self._exchange = 0.0
-        #: Time of the commits beside the computation, and the part for which the computation waited [s].
-        self._beside_seconds = self._blocked_seconds = 0.0
-        #: The last commit that ended beside the computation.
-        self._ended: Commit | None = None
+        #: Time of the pushes in the background, and the part for which the computation waited [s].
+        self._background_seconds = self._blocked_seconds = 0.0
+        #: The last push that ended in the background.
+        self._ended: Push | None = None
         self._spare: list[Vector] = []
         self._row = max(layout.size(shard) for shard in range(layout.shards))
 
     @property
     @override
-    def counts(self) -> CentreCounts:
-        return CentreCounts(
-            self._commits,
+    def counts(self) -> ServerCounts:
+        return ServerCounts(
+            self._pushes,
             self._refused,
             self._occupied,
             self._skipped,
             self._wait,
             self._exchange,
-            max(0.0, self._beside_seconds - self._blocked_seconds),
+            max(0.0, self._background_seconds - self._blocked_seconds),
             self._bytes,
         )
 
@@ -181,23 +181,23 @@ class ShardedCentre(Centre):
         return clocks
 
     @override
-    async def commit(self, rule: Rule, where: Where = EVERYWHERE) -> Commit:
+    async def push(self, rule: Rule, where: Where = EVERYWHERE) -> Push:
         with self._own_turn():
-            made, waited = await self._commit_all(rule, where)
+            made, waited = await self._push_all(rule, where)
         self.waited += waited
         return made
 
     @override
-    async def try_commit(self, rule: Rule, where: Where = EVERYWHERE) -> Commit | None:
+    async def try_push(self, rule: Rule, where: Where = EVERYWHERE) -> Push | None:
         with self._own_turn():
             for each in self._chosen(where.shard):
                 if await self._is_occupied(each):
                     self._occupied += 1
                     return None
-        return await self.commit(rule, where)
+        return await self.push(rule, where)
 
-    async def _commit_all(self, rule: Rule, where: Where) -> tuple[Commit, float]:
-        """Commit to the shards; returns the clocks, and the time spent waiting for locks [s]."""
+    async def _push_all(self, rule: Rule, where: Where) -> tuple[Push, float]:
+        """Push to the shards; returns the clocks, and the time spent waiting for locks [s]."""
         started, waited = self._now(), 0.0
         changes = []
         buffer = self._spare.pop() if self._spare else np.empty((len(self.layout.names), self._row), self.layout.dtype)
@@ -212,7 +212,7 @@ class ShardedCentre(Centre):
         self._spare.append(buffer)
         self._exchange += self._now() - started
         before, after, made = np.array(changes, np.int64).T
-        return Commit(before, after, bool(made.all())), waited
+        return Push(before, after, bool(made.all())), waited
 
     async def _change(self, number: int, rule: Rule, indices: Vector | None, buffer: Vector) -> tuple[int, int, bool]:
         """Apply the rule to a locked shard; returns its clock before and after, and whether it is made."""
@@ -231,7 +231,7 @@ class ShardedCentre(Centre):
         after = clock + shard.counts
         await self._put(number, {VECTOR: shard.vector, **shard.segments}, within, after)
         self._count_bytes(number, 2 * nbytes, indices, part)
-        self._commits += shard.counts
+        self._pushes += shard.counts
         return clock, after, True
 
     async def _tell(self, number: int, answer: Answer) -> None:
@@ -242,13 +242,13 @@ class ShardedCentre(Centre):
         answer(part, values)
         self._count_bytes(number, values.nbytes, None, part)
 
-    async def _commit_beside(self, rule: Rule, where: Where) -> None:
-        """Commit beside the computation."""
+    async def _push_in_background(self, rule: Rule, where: Where) -> None:
+        """Push in the background."""
         started = self._now()
-        self._ended, _ = await self._commit_all(rule, where)
-        self._beside_seconds += self._now() - started
+        self._ended, _ = await self._push_all(rule, where)
+        self._background_seconds += self._now() - started
 
-    def _take_ended(self) -> Commit | None:
+    def _take_ended(self) -> Push | None:
         ended, self._ended = self._ended, None
         return ended
 
@@ -292,18 +292,18 @@ class ShardedCentre(Centre):
         """Copy arrays into segments of a locked shard, or some elements of them, and set its clock."""
 
 
-class OwnCentre(ShardedCentre):
-    """The centre of a single worker.
+class OwnServer(ShardedServer):
+    """The server of a single worker.
 
     Examples:
         >>> import time
-        >>> centre = OwnCentre(np.zeros(3), 2, {}, now=time.perf_counter)
+        >>> server = OwnServer(np.zeros(3), 2, {}, now=time.perf_counter)
         >>> def add(shard: Shard) -> None:
         ...     shard.vector += np.array([1.0, 2.0, 3.0])[shard.part]
-        >>> run_now(centre.commit(add)).after.tolist()
+        >>> run_now(server.push(add)).after.tolist()
         [1, 1]
         >>> out = np.empty(3)
-        >>> run_now(centre.pull(out)).tolist(), out.tolist()
+        >>> run_now(server.pull(out)).tolist(), out.tolist()
         ([1, 1], [1.0, 2.0, 3.0])
     """
 
@@ -318,13 +318,13 @@ class OwnCentre(ShardedCentre):
         return False
 
     @override
-    def begin_commit(self, rule: Rule, where: Where = EVERYWHERE) -> bool:
-        """Commit at once, since it takes no time."""
-        run_now(self._commit_beside(rule, where))
+    def begin_push(self, rule: Rule, where: Where = EVERYWHERE) -> bool:
+        """Push at once, since it takes no time."""
+        run_now(self._push_in_background(rule, where))
         return True
 
     @override
-    async def drain(self) -> Commit | None:
+    async def drain(self) -> Push | None:
         return self._take_ended()
 
     @override

@@ -1,4 +1,4 @@
-"""The centre and sums beside the computation, on real MPI ranks."""
+"""The server and sums in the background, on real MPI ranks."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 
 
 CONSERVED = [(4, 1, False, True), (3, 7, True, False)]
-ORDER = {"commits": 100, "size": 10, "shards": 3}
+ORDER = {"pushes": 100, "size": 10, "shards": 3}
 CASES: dict[Hashable, Case] = {
     **{
         ("conserve", ranks): Case(
             ranks,
-            "centres:conserve",
-            {"in_memory": in_memory, "background": background, "commits": 150, "size": 101, "shards": shards},
+            "parameter_servers:conserve",
+            {"in_memory": in_memory, "background": background, "pushes": 150, "size": 101, "shards": shards},
         )
         for ranks, shards, background, in_memory in CONSERVED
     },
-    ("order",): Case(4, "centres:order", ORDER),
+    ("order",): Case(4, "parameter_servers:order", ORDER),
     **{
-        ("occupied", in_memory): Case(2, "centres:occupied", {"in_memory": in_memory, "nap": 0.3})
+        ("occupied", in_memory): Case(2, "parameter_servers:occupied", {"in_memory": in_memory, "nap": 0.3})
         for in_memory in (True, False)
     },
     **{
-        ("sums", background): Case(3, "centres:sums", {"background": background, "size": 50_001})
+        ("sums", background): Case(3, "parameter_servers:sums", {"background": background, "size": 50_001})
         for background in (True, False)
     },
 }
@@ -41,14 +41,14 @@ CASES: dict[Hashable, Case] = {
 
 @pytest.fixture(scope="module", params=IMPLEMENTATIONS, ids=str)
 def cases(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Cases:
-    return Cases(request.param, tmp_path_factory.mktemp(f"centres-{request.param}"), CASES)
+    return Cases(request.param, tmp_path_factory.mktemp(f"parameter-servers-{request.param}"), CASES)
 
 
 def simulated_turns(ranks: int) -> list[float]:
-    """The result of `centres.turns` on the virtual clock."""
+    """The result of `parameter_servers.turns` on the virtual clock."""
     found: list[list[float]] = []
     clock = VirtualClock()
-    turns = runpy.run_path(str(PROGRAMS / "centres.py"))["turns"]
+    turns = runpy.run_path(str(PROGRAMS / "parameter_servers.py"))["turns"]
 
     async def run(transport: Transport) -> None:
         found.append(await turns(transport))
@@ -61,13 +61,13 @@ def simulated_turns(ranks: int) -> list[float]:
 
 
 @pytest.mark.parametrize(("ranks", "shards"), [(ranks, shards) for ranks, shards, *_ in CONSERVED])
-def test_no_commit_is_lost_and_clocks_count_them(cases: Cases, ranks: int, shards: int) -> None:
+def test_no_push_is_lost_and_clocks_count_them(cases: Cases, ranks: int, shards: int) -> None:
     results = cases.results("conserve", ranks)
     for result in results:
         assert result["lost"] == 0
         assert result["clocks_are_right"]
         counts = result["counts"]
-        assert counts["commits"] == 50 + 2 * 50 * shards
+        assert counts["pushes"] == 50 + 2 * 50 * shards
         assert (counts["refused"], counts["skipped"]) == (0, 0)
         assert counts["exchange_seconds"] > counts["wait_seconds"] > 0
         # The owner of all shards sends nothing.
@@ -75,14 +75,14 @@ def test_no_commit_is_lost_and_clocks_count_them(cases: Cases, ranks: int, shard
 
 
 def test_rules_that_do_not_commute_have_one_order_which_the_clocks_give(cases: Cases) -> None:
-    ranks, (commits, size, shards) = 4, ORDER.values()
+    ranks, (pushes, size, shards) = 4, ORDER.values()
     results = cases.results("order")
     made = {(shard, clock): value for result in results for shard, clock, value in result["made"]}
-    assert len(made) == ranks * commits * shards
+    assert len(made) == ranks * pushes * shards
     expected = []
     for shard in range(shards):
         value = 0
-        for clock in range(ranks * commits):
+        for clock in range(ranks * pushes):
             value = (3 * value + made[shard, clock]) % 1009
         expected += [value] * (size * (shard + 1) // shards - size * shard // shards)
     assert [result["final"] for result in results] == [expected] * ranks
@@ -93,7 +93,7 @@ def test_rules_that_do_not_commute_have_one_order_which_the_clocks_give(cases: C
 @pytest.mark.parametrize("in_memory", [True, False], ids=["memory", "sockets"])
 def test_an_occupied_shard_is_not_waited_for_and_what_is_not_finite_is_refused(cases: Cases, in_memory: bool) -> None:
     results = cases.results("occupied", in_memory)
-    # The commit of rank 0 is in the thread while the rank sleeps.
+    # The push of rank 0 is in the thread while the rank sleeps.
     assert results[0]["counts"]["hidden_seconds"] > 0.1
     assert results[1]["tried"][:3] == [False, True, False]
     assert results[1]["counts"]["occupied"] >= 2
@@ -105,9 +105,9 @@ def test_an_occupied_shard_is_not_waited_for_and_what_is_not_finite_is_refused(c
 
 
 @pytest.mark.parametrize("background", [True, False])
-def test_sums_beside_the_computation_are_right_and_need_no_call_of_the_worker(cases: Cases, background: bool) -> None:
+def test_sums_in_the_background_are_right_and_need_no_call_of_the_worker(cases: Cases, background: bool) -> None:
     for result in cases.results("sums", background):
         assert result["first"] == [6.0]
         assert result["second"] == [30.0] * 3
         assert result["between"] == [3.0] * 2
-        assert result["ended_beside"] == background
+        assert result["ended_in_background"] == background

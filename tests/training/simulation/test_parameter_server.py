@@ -1,4 +1,4 @@
-"""The centre on the virtual clock: times by hand, order, overlap; and sums beside the computation."""
+"""The server on the virtual clock: times by hand, order, overlap; and sums in the background."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from training.loop.metering import Meter, MeteredTransport
 from training.simulation.transport import SimNetwork
 from training.simulation.virtual_time import VirtualClock
 from training.transports.basics import Vector
-from training.transports.centre import Centre, Where
+from training.transports.parameter_server import ParameterServer, Where
 from training.transports.shards import Shard
 from training.transports.transport import Transport
 
@@ -24,7 +24,7 @@ CARD = 8 * SIZE / BANDWIDTH
 #: A round trip that carries the vector one way.
 TRIP = 2 * LATENCY + CARD
 
-Work = Callable[[Transport, Centre], Coroutine[Any, Any, None]]
+Work = Callable[[Transport, ParameterServer], Coroutine[Any, Any, None]]
 
 
 def on_workers(
@@ -37,7 +37,7 @@ def on_workers(
     seconds: float = 0.0,
     **more: object,
 ) -> float:
-    """Run something on some workers with a centre; the virtual time from its creation to the end."""
+    """Run something on some workers with a server; the virtual time from its creation to the end."""
     cluster = sleeping(
         seconds,
         latency_seconds=LATENCY,
@@ -50,9 +50,9 @@ def on_workers(
     clock, begun = VirtualClock(), []
 
     async def run(transport: Transport) -> None:
-        centre = await transport.centre(np.zeros(SIZE), shards=shards, segments=segments)
+        server = await transport.parameter_server(np.zeros(SIZE), shards=shards, segments=segments)
         begun.append(clock.now)
-        await work(transport, centre)
+        await work(transport, server)
 
     for transport in SimNetwork(clock, cluster, workers).transports():
         clock.spawn(run(transport), f"worker {transport.rank}")
@@ -70,64 +70,64 @@ def add_one(shard: Shard) -> None:
     shard.vector += 1
 
 
-def test_a_pull_a_commit_and_a_sparse_commit_take_their_time_and_bytes() -> None:
+def test_a_pull_a_push_and_a_sparse_push_take_their_time_and_bytes() -> None:
     seen: dict[str, tuple[float, int]] = {}
 
-    async def work(transport: Transport, centre: Centre) -> None:
+    async def work(transport: Transport, server: ParameterServer) -> None:
         if transport.rank == 0:
-            await centre.commit(add_one)
-            assert (transport.now() - begun[0], centre.counts.bytes) == (0, 0)
+            await server.push(add_one)
+            assert (transport.now() - begun[0], server.counts.bytes) == (0, 0)
             return
         await sleep(transport, 1.0)
         for name, does in {
-            "pull": lambda: centre.pull(np.empty(SIZE)),
-            "commit": lambda: centre.commit(add_one),
-            "sparse": lambda: centre.commit(add_one, Where(indices=np.arange(10, dtype=np.int32))),
-            "probe": lambda: centre.try_commit(add_one),
+            "pull": lambda: server.pull(np.empty(SIZE)),
+            "push": lambda: server.push(add_one),
+            "sparse": lambda: server.push(add_one, Where(indices=np.arange(10, dtype=np.int32))),
+            "probe": lambda: server.try_push(add_one),
         }.items():
-            now, sent = transport.now(), centre.counts.bytes
+            now, sent = transport.now(), server.counts.bytes
             await does()
-            seen[name] = transport.now() - now, centre.counts.bytes - sent
+            seen[name] = transport.now() - now, server.counts.bytes - sent
 
     #: The barrier of two workers is one round of messages.
     begun = [LATENCY]
     on_workers(2, work, segments={"m": 1.0})
-    assert seen["commit"] == (pytest.approx(2 * (2 * LATENCY + 2 * CARD)), 3200)
+    assert seen["push"] == (pytest.approx(2 * (2 * LATENCY + 2 * CARD)), 3200)
     on_workers(2, work)
     assert seen["pull"] == (pytest.approx(TRIP), 800)
-    assert seen["commit"] == (pytest.approx(2 * TRIP), 1600)
+    assert seen["push"] == (pytest.approx(2 * TRIP), 1600)
     assert seen["sparse"] == (pytest.approx(4 * LATENCY + (40 + 80 + 80) / BANDWIDTH), 200)
     assert seen["probe"] == (pytest.approx(2 * LATENCY + 2 * TRIP), 1600)
 
 
-def test_a_commit_keeps_the_processor_busy_under_the_lock_of_each_shard() -> None:
+def test_a_push_keeps_the_processor_busy_under_the_lock_of_each_shard() -> None:
     """The rules of servers took no time, so the simulator promised batches that took up to 3.8 times as long."""
     seen: dict[int, float] = {}
 
-    async def work(transport: Transport, centre: Centre) -> None:
+    async def work(transport: Transport, server: ParameterServer) -> None:
         begun = transport.now()
-        await centre.pull(np.empty(SIZE))
+        await server.pull(np.empty(SIZE))
         assert transport.now() == pytest.approx(begun)
         await transport.barrier()
-        await centre.commit(add_one)
+        await server.push(add_one)
         seen[transport.rank] = transport.now() - begun
 
     # Both are on one host, whose messages take no time here; the straggler is three times as slow, and comes second.
-    on_workers(2, work, shards=2, per_host=2, commit_seconds=0.1, slow_ranks={1: 3.0}, crowding={2: 2.0})
+    on_workers(2, work, shards=2, per_host=2, push_seconds=0.1, slow_ranks={1: 3.0}, crowding={2: 2.0})
     # Worker 0: both shards. Worker 1 waits for shard 0, and its visit to shard 1 begins when that to shard 0 ends.
     assert seen[0] == pytest.approx(2 * 0.2)
     assert seen[1] == pytest.approx(0.2 + 2 * 0.6)
 
 
-def test_commits_to_one_shard_follow_each_other_in_the_order_of_asking_and_shards_are_independent() -> None:
+def test_pushes_to_one_shard_follow_each_other_in_the_order_of_asking_and_shards_are_independent() -> None:
     ended: list[tuple[int, float, int]] = []
 
     def work(shard_of: Callable[[int], int]) -> Work:
-        async def run(transport: Transport, centre: Centre) -> None:
+        async def run(transport: Transport, server: ParameterServer) -> None:
             started = transport.now()
             if transport.rank:
                 await sleep(transport, 1e-6 * (4 - transport.rank))
-                made = await centre.commit(add_one, Where(shard_of(transport.rank)))
+                made = await server.push(add_one, Where(shard_of(transport.rank)))
                 ended.append((transport.rank, transport.now() - started, int(made.before[0])))
 
         return run
@@ -136,7 +136,7 @@ def test_commits_to_one_shard_follow_each_other_in_the_order_of_asking_and_shard
     assert [(rank, clock) for rank, _, clock in ended] == [(3, 0), (2, 1), (1, 2)]
     assert [seconds for _, seconds, _ in ended] == pytest.approx([1e-6 + n * 2 * TRIP for n in (1, 2, 3)])
     ended.clear()
-    # Ranks 1, 2 and 3 commit to the shards of ranks 2, 3 and 0, a quarter of the vector each.
+    # Ranks 1, 2 and 3 push to the shards of ranks 2, 3 and 0, a quarter of the vector each.
     on_workers(4, work(lambda rank: (rank + 1) % 4), shards=4)
     quarter = 2 * (2 * LATENCY + CARD / 4)
     assert [seconds for _, seconds, _ in ended] == pytest.approx([1e-6 * n + quarter for n in (1, 2, 3)])
@@ -144,13 +144,13 @@ def test_commits_to_one_shard_follow_each_other_in_the_order_of_asking_and_shard
 
 @pytest.mark.parametrize(("ranks", "factor"), [((2, 4), 1), ((4, 5), 2)])
 def test_transfers_of_two_workers_of_one_host_share_its_card(ranks: tuple[int, int], factor: int) -> None:
-    """They commit to shards 0 and 1, of the ranks 0 and 2: two other hosts, if the workers are 4 and 5."""
+    """They push to shards 0 and 1, of the ranks 0 and 2: two other hosts, if the workers are 4 and 5."""
     ended: list[float] = []
 
-    async def work(transport: Transport, centre: Centre) -> None:
+    async def work(transport: Transport, server: ParameterServer) -> None:
         started = transport.now()
         if transport.rank in ranks:
-            await centre.commit(add_one, Where(ranks.index(transport.rank)))
+            await server.push(add_one, Where(ranks.index(transport.rank)))
             ended.append(transport.now() - started)
 
     on_workers(8, work, shards=4, per_host=2 if factor == 2 else 1)
@@ -161,13 +161,13 @@ def test_transfers_of_two_workers_of_one_host_share_its_card(ranks: tuple[int, i
 
 
 def test_shards_of_one_host_share_its_card() -> None:
-    """Workers 4 and 6, of two hosts, commit to shards 0 and 1 of 12 and 13 numbers, both of host 0."""
+    """Workers 4 and 6, of two hosts, push to shards 0 and 1 of 12 and 13 numbers, both of host 0."""
     ended: list[float] = []
 
-    async def work(transport: Transport, centre: Centre) -> None:
+    async def work(transport: Transport, server: ParameterServer) -> None:
         started = transport.now()
         if transport.rank in (4, 6):
-            await centre.commit(add_one, Where(transport.rank // 2 - 2))
+            await server.push(add_one, Where(transport.rank // 2 - 2))
             ended.append(transport.now() - started)
 
     on_workers(8, work, shards=8, per_host=2)
@@ -179,7 +179,7 @@ def test_nothing_is_lost_and_the_order_is_that_of_the_clocks_for_rules_that_do_n
     made: dict[tuple[int, int], float] = {}
     final = np.empty(SIZE)
 
-    async def work(transport: Transport, centre: Centre) -> None:
+    async def work(transport: Transport, server: ParameterServer) -> None:
         for step in range(5):
             number = 5 * transport.rank + step
 
@@ -189,11 +189,11 @@ def test_nothing_is_lost_and_the_order_is_that_of_the_clocks_for_rules_that_do_n
                 made[shard.number, shard.clock] = number
 
             await sleep(transport, 1e-3 * (1 + (7 * number) % 5))
-            if not centre.begin_commit(rule):
+            if not server.begin_push(rule):
                 raise AssertionError
-            await centre.drain()
+            await server.drain()
         await transport.barrier()
-        clocks = await centre.pull(final)
+        clocks = await server.pull(final)
         assert clocks.tolist() == [20] * 3
 
     on_workers(4, work, shards=3)
@@ -205,54 +205,54 @@ def test_nothing_is_lost_and_the_order_is_that_of_the_clocks_for_rules_that_do_n
 
 
 def test_an_occupied_shard_is_not_waited_for() -> None:
-    async def work(transport: Transport, centre: Centre) -> None:
+    async def work(transport: Transport, server: ParameterServer) -> None:
         if transport.rank == 1:
-            await centre.commit(add_one)
+            await server.push(add_one)
         if transport.rank == 2:
             await sleep(transport, LATENCY)
             started = transport.now()
-            assert await centre.try_commit(add_one) is None
+            assert await server.try_push(add_one) is None
             assert transport.now() - started == pytest.approx(2 * LATENCY)
-            assert centre.counts.occupied == 1
+            assert server.counts.occupied == 1
             await sleep(transport, 1.0)
-            made = await centre.try_commit(add_one)
+            made = await server.try_push(add_one)
             assert made is not None
             assert made.before.tolist() == [1]
 
     on_workers(3, work)
 
 
-def test_a_commit_beside_the_computation_hides_and_the_next_one_is_skipped_meanwhile() -> None:
-    async def work(transport: Transport, centre: Centre) -> None:
+def test_a_push_in_the_background_hides_and_the_next_one_is_skipped_meanwhile() -> None:
+    async def work(transport: Transport, server: ParameterServer) -> None:
         if transport.rank == 0:
             return
         started = transport.now()
-        assert centre.begin_commit(add_one)
-        assert centre.is_under_way
-        assert not centre.begin_commit(add_one)
+        assert server.begin_push(add_one)
+        assert server.is_under_way
+        assert not server.begin_push(add_one)
         await sleep(transport, 2 * TRIP - 1e-3)
-        assert centre.is_under_way
-        made = await centre.drain()
+        assert server.is_under_way
+        made = await server.drain()
         assert made is not None
         assert made.after.tolist() == [1]
-        assert not centre.is_under_way
+        assert not server.is_under_way
         assert transport.now() - started == pytest.approx(2 * TRIP)
-        counts = centre.counts
-        assert (counts.commits, counts.skipped) == (1, 1)
+        counts = server.counts
+        assert (counts.pushes, counts.skipped) == (1, 1)
         assert counts.exchange_seconds == pytest.approx(2 * TRIP)
         assert counts.hidden_seconds == pytest.approx(2 * TRIP - 1e-3)
-        assert centre.waited == pytest.approx(1e-3)
+        assert server.waited == pytest.approx(1e-3)
 
     on_workers(2, work)
 
 
-def test_sums_beside_the_computation_follow_each_other_and_hide() -> None:
+def test_sums_in_the_background_follow_each_other_and_hide() -> None:
     #: The sum of two workers by recursive doubling, of a vector below the size for a ring.
     seconds = LATENCY + CARD
     found: list[Vector] = []
     waited: list[float] = []
 
-    async def work(transport: Transport, _: Centre) -> None:
+    async def work(transport: Transport, _: ParameterServer) -> None:
         meter = Meter(transport.now)
         metered = MeteredTransport(transport, meter)
         first, second = np.full(SIZE, 1.0 + transport.rank), np.full(SIZE, 10.0 + transport.rank)
