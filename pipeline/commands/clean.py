@@ -62,7 +62,7 @@ def _clean(run_folder: RunFolder, store: StageStore, folders: list[Path], *, dry
     stored = []
     if store.stored:
         unused, root = store.unused_files(without=folders), store.stored.root
-        stored = [Removable(root / each.version, sum(each.sizes.values())) for each in unused]
+        stored = [Removable(root / version, sum(sizes.values())) for version, sizes in unused.items()]
 
     def log(folder: Path) -> None:
         if folder in versions:

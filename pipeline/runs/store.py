@@ -27,11 +27,13 @@ from pipeline.errors import RunFolderError, cannot_write
 from pipeline.runs import own_folders
 from pipeline.runs.code_meaning import code_digests
 from pipeline.runs.outputs import OutputFile, flush_folder, written_files
-from pipeline.runs.stored_files import StoredFiles, UnusedFiles, used_by, version_of
+from pipeline.runs.stored_files import StoredFiles, used_by
 
 POINTER: Final = "current.json"
 MANIFEST: Final = "manifest.json"
 MANIFEST_VERSION: Final = 3
+#: File with the words of the claims on object storage, by folder there.
+_CLAIMS: Final = "storage.json"
 _NAME: Final = re.compile(r"([0-9]{4,})-[0-9a-f]{8}")
 
 
@@ -152,20 +154,16 @@ class StageStore:
             RunFolderError: The folder cannot be written, or another run folder writes to the storage.
             IngestionError: The storage cannot be written.
         """
-        if self.stored:
-            self.stored.refuse_others({path.name for path in self._named_like_versions()})
         try:
+            if self.stored:
+                self._claim(self.stored)
             self.folder.mkdir(parents=True, exist_ok=True)
             kept = [path for path in self.unfinished() if can_continue(path)]
-            same = [path for path in kept if _is_twin(path, folder)]
-            if same:
+            if same := [path for path in kept if _is_twin(path, folder)]:
                 max(same, key=lambda path: number_of(path.name)).rename(folder)
             else:
                 own_folders.make(folder)
-            if self.stored:
-                self.stored.claim(folder.name, _signed(folder / own_folders.MARKER, self.stored.root))
-            if twins := self._unpublished_twins(folder):
-                self.remove(twins, but=[folder])
+            self.remove(self._unpublished_twins(folder))
             self.remove_unfinished(but=[folder, *kept])
         except OSError as cause:
             raise cannot_write(self.folder, cause) from cause
@@ -196,8 +194,6 @@ class StageStore:
         outputs = [each.to_json() for each in files]
         manifest = {"manifest_version": MANIFEST_VERSION, **manifest, "outputs": outputs}
         write_atomically(folder / MANIFEST, manifest)
-        if self.stored:
-            self.stored.publish(folder.name)
         self.point_to(folder.name)
         return Version(folder.name, folder, manifest)
 
@@ -244,91 +240,69 @@ class StageStore:
 
     def remove_unfinished(self, *, but: Collection[Path] = ()) -> None:
         """Remove version folders without a manifest."""
-        self.remove([path for path in self.unfinished() if path not in but and self.may_remove(path)], but=but)
+        self.remove([path for path in self.unfinished() if path not in but and self.may_remove(path)])
 
     def unfinished(self) -> list[Path]:
         """Version folders of ours without a manifest, which killed runs left."""
-        named = {version_of(path) for path in self._used() or ()}
-        return [
-            path
-            for path in self._versions()
-            if not (path / MANIFEST).exists()
-            and own_folders.is_ours(path)
-            and path.name not in named
-            and not (self._is_claim_elsewhere(path) and own_folders.is_empty(path))
-        ]
+        return [path for path in self._versions() if not (path / MANIFEST).exists() and own_folders.is_ours(path)]
 
-    def _is_claim_elsewhere(self, folder: Path) -> bool:
-        """Whether the run of a version wrote to another place on object storage than the present one.
-
-        The marker is all that says that what lies there is ours; without it nobody could write there again.
-        """
-        _, _, root = _words(folder / own_folders.MARKER).partition(" ")
-        return bool(root) and (self.stored is None or root != str(self.stored.root))
-
-    def remove(
-        self,
-        folders: Collection[Path],
-        *,
-        but: Collection[Path] = (),
-        on_removed: Callable[[Path], None] = lambda _: None,
-    ) -> None:
+    def remove(self, folders: Collection[Path], *, on_removed: Callable[[Path], None] = lambda _: None) -> None:
         """Remove versions, and files on object storage that nothing names any more.
-
-        A folder stays, empty, while other versions use files that its run wrote to object storage.
 
         Args:
             folders: Version folders of ours.
-            but: Further folders whose files on object storage stay.
-            on_removed: Called after each folder is removed or emptied.
+            on_removed: Called after each folder is removed.
         """
         for folder in filter(own_folders.is_ours, folders):
             # First the manifest: after a kill, the rest is an unfinished version, which nobody reads.
             (folder / MANIFEST).unlink(missing_ok=True)
         if self.stored:
-            self.stored.remove(self.unused_files(but=but))
-        used = self._used()
-        left = self.unfinished() if self.stored else []
-        emptied = [path for path in left if path not in but and self.may_remove(path)]
-        for folder in dict.fromkeys([*folders, *emptied]):
-            if used is None or folder.name in {version_of(path) for path in used} or self._is_claim_elsewhere(folder):
-                own_folders.empty(folder)
-            else:
-                own_folders.remove(folder)
+            self.stored.remove([path for sizes in self.unused_files().values() for path in sizes])
+        for folder in folders:
+            own_folders.remove(folder)
             on_removed(folder)
 
-    def unused_files(self, without: Collection[Path] = (), *, but: Collection[Path] = ()) -> list[UnusedFiles]:
-        """Files on object storage that no complete version names.
+    def unused_files(self, without: Collection[Path] = ()) -> dict[str, dict[str, int]]:
+        """Sizes of the files on object storage that no complete version names; see `StoredFiles.unused`.
 
         Args:
             without: Versions that do not count.
-            but: Version folders whose own files are left out.
         """
-        used = self._used(without)
-        if self.stored is None or used is None:
-            return []
-        ours = [path for path in self._versions() if path not in but and self.may_remove(path)]
-        claims = {path.name: _words(path / own_folders.MARKER) for path in ours}
-        complete = set(self.complete()) - {path.name for path in without}
-        return self.stored.unused(claims, used, complete)
-
-    def _used(self, without: Collection[Path] = ()) -> set[str] | None:
-        """Paths on object storage that complete versions name; None if one cannot be read."""
-        if self.stored is None:
-            return set()
         names = set(self.complete()) - {path.name for path in without}
         manifests = {name: self.manifest_of(name) for name in names}
+        readable = [manifest for manifest in manifests.values() if manifest is not None]
+        if self.stored is None or len(readable) < len(names) or self._is_linked():
+            return {}
         try:
             current = self._name_in_use() if self.pointer.exists() else ""
-            readable = [manifest for manifest in manifests.values() if manifest is not None]
             used = used_by(readable, manifests.get(current), self.stored.root)
         except (OSError, ValueError, KeyError, TypeError, RunFolderError):
-            return None
-        return used if len(readable) == len(manifests) else None
+            return {}
+        return self.stored.unused(used, self._claims().get(str(self.stored.root), ()))
+
+    def _claim(self, stored: StoredFiles) -> None:
+        """Claim the storage for this run folder, by new words each time: a copy of the run folder has the old ones."""
+        claims, root = self._claims(), str(stored.root)
+        before, new = stored.refuse_others(claims.get(root, ())), uuid.uuid4().hex
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # A kill may come before the new words are there.
+        write_atomically(self.folder / _CLAIMS, {**claims, root: [each for each in (before, new) if each]})
+        stored.claim(new, is_first=not before)
+
+    def _claims(self) -> dict[str, list[str]]:
+        """Words that this run folder wrote, by the folder on object storage."""
+        try:
+            found: dict[str, list[str]] = json.loads((self.folder / _CLAIMS).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found
 
     def may_remove(self, folder: Path) -> bool:
         """Whether a version folder is ours, and no symbolic link in the run folder leads to it."""
-        return own_folders.is_ours(folder) and not any(path.is_symlink() for path in self._holders)
+        return own_folders.is_ours(folder) and not self._is_linked()
+
+    def _is_linked(self) -> bool:
+        return any(path.is_symlink() for path in self._holders)
 
     def discard(self, folder: Path) -> None:
         """Remove a version that was just made; the next run removes what this cannot."""
@@ -360,20 +334,6 @@ class StageStore:
         if not self.folder.is_dir():
             return []
         return [path for path in self.folder.iterdir() if _NAME.fullmatch(path.name)]
-
-
-def _signed(marker: Path, root: Path) -> str:
-    """Write random words, which nobody else has, and the place on object storage into a marker; returns both."""
-    words = f"{uuid.uuid4().hex} {root}"
-    with marker.open("w", encoding="utf-8") as file:
-        file.write(words)
-        file.flush()
-        os.fsync(file.fileno())
-    return words
-
-
-def _words(marker: Path) -> str:
-    return marker.read_text(encoding="utf-8") if marker.is_file() else ""
 
 
 def number_of(name: str) -> int:

@@ -1,24 +1,21 @@
 """Files of a stage on object storage, where the config names one (`storage`).
 
-    <storage>/<stage>/0002-1f0a93bc/made-by-hep-pipeline    claims the version; holds the same words as the local marker
-    <storage>/<stage>/0002-1f0a93bc/events/...              the files that the run of this version wrote
-    <storage>/<stage>/kernels/0002-1f0a93bc/...             and its kernel outputs
-    <storage>/<stage>/0002.json                             publishes the version
+    <storage>/<stage>/made-by-hep-pipeline          claims the folder: random words that this run folder knows too
+    <storage>/<stage>/0002-1f0a93bc/events/...      the files that the run of this version wrote
+    <storage>/<stage>/kernels/0002-1f0a93bc/...     and its kernel outputs
 
 Manifests stay in the run folder. They name all files of a version by URL, also those that earlier runs wrote, so a file
-is there once. Claim and publication fail if the object is there already, so of two run folders with one storage one
-learns of the other before it works, or at the latest before it publishes. Only objects of versions that this run folder
-has claimed are ever removed.
+is there once. The first claim fails if the object exists, and every run writes new words: a second run folder, or an
+older copy of this one, is refused before it writes. Objects are removed only where the claim is that of the run folder.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ingestion.errors import RefusedFileError
 from ingestion.storage import answers, file_digest, on_system, sizes_below
@@ -29,15 +26,6 @@ from pipeline.runs.own_folders import MARKER
 #: Folder of the kernel outputs of all versions.
 KERNELS: Final = "kernels"
 _OBJECT: Final = re.compile(rf"(?:{KERNELS}/)?(?P<version>[0-9]{{4,}}-[0-9a-f]{{8}})/.+")
-_POINTER: Final = re.compile(r"[0-9]{4,}\.json")
-
-
-class UnusedFiles(NamedTuple):
-    """Objects of a version that no manifest names."""
-
-    version: str
-    sizes: dict[str, int]
-    """By path below the folder of the stage; the marker comes last."""
 
 
 class StoredFiles:
@@ -50,63 +38,48 @@ class StoredFiles:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def refuse_others(self, known: Collection[str]) -> None:
-        """Refuse a storage with versions that this run folder does not know.
+    def refuse_others(self, known: Collection[str]) -> str:
+        """The words of the claim; empty before the first one.
 
         Args:
-            known: Names of the versions of the run folder, also unfinished ones.
+            known: Words that this run folder wrote, or was about to write.
 
         Raises:
-            StorageInUseError: There is such a version.
+            StorageInUseError: Another run folder writes there.
             IngestionError: The storage cannot be listed.
         """
-        pointers = {_pointer(name) for name in known}
-        unknown = set()
-        for path in sizes_below(self.root):
-            # A late task of a killed run may leave an object without a marker.
-            if path.endswith(f"/{MARKER}") and (version := version_of(path)) and version not in known:
-                unknown.add(version)
-            if _POINTER.fullmatch(path) and path not in pointers:
-                unknown.add(path)
-        if unknown:
-            raise StorageInUseError(
-                f"{self.root} holds {min(unknown)}, which this run folder does not know: another run folder writes "
-                f"there, or the run folder that did is gone. Give each run folder a `storage` of its own, or remove "
-                f"{self.root} if nothing needs it."
-            )
+        found, words = self._objects(), self._words()
+        if words in known or not (words or found):
+            return words
+        raise StorageInUseError(
+            f"{self.root} holds {min(found, default=MARKER)}, which this run folder does not know: another run folder "
+            f"writes there, or the run folder that did is gone. Give each run folder a `storage` of its own, or remove "
+            f"{self.root} if nothing needs it."
+        )
 
-    def claim(self, version: str, words: str) -> None:
-        """Make the marker of a version, which nobody else can make then.
+    def claim(self, words: str, *, is_first: bool) -> None:
+        """Write the words of the claim.
+
+        Args:
+            words: The new words.
+            is_first: Whether there was no claim; then only one of several run folders succeeds.
 
         Raises:
-            StorageInUseError: It is there already.
+            StorageInUseError: Another run folder was faster.
             IngestionError: The storage cannot be written.
         """
-        self._create(f"{version}/{MARKER}", words)
-
-    def publish(self, version: str) -> None:
-        """Make the pointer to a version, which nobody else can make then.
-
-        Raises:
-            StorageInUseError: It is there already.
-            IngestionError: The storage cannot be written.
-        """
-        self._create(_pointer(version), _publication(version))
-
-    def _create(self, path: str, words: str) -> None:
-        system, name = on_system(self.root / path)
+        system, name = on_system(self.root / MARKER)
         with answers(self.root, "the storage"):
             try:
-                # A conditional PUT (If-None-Match).
-                system.pipe_file(name, words.encode(), mode="create")
+                # To create is a conditional PUT (If-None-Match).
+                system.pipe_file(name, words.encode(), mode="create" if is_first else "overwrite")
             except FileExistsError as cause:
-                if self._words(path) == words:
-                    # Ours: the answer to the first attempt was lost.
-                    return
-                raise StorageInUseError(
-                    f"{self.root / path} is there already: another run with the same `storage` was faster. Nothing of "
-                    f"it was changed, and nothing of this run was published. Give each run folder a storage of its own."
-                ) from cause
+                # The library asks again if an answer is lost.
+                if self._words() != words:
+                    raise StorageInUseError(
+                        f"{self.root / MARKER} is there already: another run with the same `storage` was faster. Give "
+                        f"each run folder a storage of its own."
+                    ) from cause
 
     def written(self, version: str, digests: Mapping[str, str]) -> list[OutputFile]:
         """The files that the run of a version wrote, without kernel outputs.
@@ -118,65 +91,54 @@ class StoredFiles:
         folder = self.root / version
         files = []
         for path, size in sorted(sizes_below(folder).items()):
-            if path != MARKER:
-                with answers(folder, path):
-                    digest = digests.get(path) or file_digest(folder / path)
-                files.append(OutputFile(path, size, digest, digest, str(folder)))
+            with answers(folder, path):
+                digest = digests.get(path) or file_digest(folder / path)
+            files.append(OutputFile(path, size, digest, digest, str(folder)))
         return files
 
-    def unused(self, claims: Mapping[str, str], used: set[str], complete: Collection[str]) -> list[UnusedFiles]:
-        """Objects of this run folder that nothing names.
+    def unused(self, used: Collection[str], known: Collection[str]) -> dict[str, dict[str, int]]:
+        """Sizes of the objects that nothing names, by version and path below the folder of the stage.
 
         Args:
-            claims: By version of the run folder, the words in its local marker.
-            used: Paths of files that are named, below the folder of the stage.
-            complete: Versions that are complete; the pointers to others, and their markers, are unused.
+            used: Paths of the objects that manifests name.
+            known: Words of this run folder; without its claim the objects are not its own.
         """
-        objects: defaultdict[str, dict[str, int]] = defaultdict(dict)
-        pointers = {}
-        for path, size in sizes_below(self.root).items():
-            if there := _OBJECT.fullmatch(path):
-                objects[there["version"]][path] = size
-            elif _POINTER.fullmatch(path):
-                pointers[path] = size
-        found = []
-        for version, sizes in objects.items():
-            marker = f"{version}/{MARKER}"
-            gone = {path: size for path, size in sizes.items() if path not in used and path != marker}
-            pointer = _pointer(version)
-            if version not in complete and pointer in pointers and self._words(pointer) == _publication(version):
-                gone[pointer] = pointers[pointer]
-            # The marker of a complete version stays, even if all its files are those of earlier ones.
-            if version not in complete and marker in sizes and used.isdisjoint(sizes):
-                gone[marker] = sizes[marker]
-            if gone and marker in sizes and claims.get(version) and self._words(marker) == claims[version]:
-                found.append(UnusedFiles(version, gone))
-        return found
+        found: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        is_ours = bool(known) and self._words() in known
+        for path, size in self._objects().items() if is_ours else ():
+            if path not in used:
+                found[path.removeprefix(f"{KERNELS}/").partition("/")[0]][path] = size
+        return dict(found)
 
-    def remove(self, unused: Iterable[UnusedFiles]) -> None:
-        """Remove objects; the marker comes last, so that the rest after a kill is still ours.
+    def remove(self, paths: Collection[str]) -> None:
+        """Remove objects.
 
         Raises:
             RefusedFileError: The server leaves some of them.
             IngestionError: The storage cannot be written.
         """
+        if not paths:
+            return
         system, root = on_system(self.root)
-        names = [path for each in unused for path in each.sizes]
-        markers = [name for name in names if name.endswith(f"/{MARKER}")]
-        for some in ([name for name in names if name not in markers], markers):
-            if some:
-                with answers(self.root, "the storage"):
-                    system.rm([f"{root}/{name}" for name in some])
-                # s3fs passes over the objects that a server refuses to remove.
-                if left := sorted(set(some) & set(sizes_below(self.root))):
-                    raise RefusedFileError(
-                        f"{self.root / left[0]} cannot be removed: the server refuses it. Give the key the right to "
-                        f"remove objects (s3:DeleteObject), and run the command again."
-                    )
-
-    def _words(self, path: str) -> str:
         with answers(self.root, "the storage"):
-            return (self.root / path).read_text(encoding="utf-8")
+            system.rm([f"{root}/{path}" for path in paths])
+        # s3fs passes over the objects that a server refuses to remove.
+        if left := sorted(set(paths) & set(sizes_below(self.root))):
+            raise RefusedFileError(
+                f"{self.root / left[0]} cannot be removed: the server refuses it. Give the key the right to remove "
+                f"objects (s3:DeleteObject), and run the command again."
+            )
+
+    def _objects(self) -> dict[str, int]:
+        return {path: size for path, size in sizes_below(self.root).items() if _OBJECT.fullmatch(path)}
+
+    def _words(self) -> str:
+        """The words of the claim; empty before the first one."""
+        with answers(self.root, "the storage"):
+            try:
+                return (self.root / MARKER).read_text(encoding="utf-8")
+            except FileNotFoundError:
+                return ""
 
 
 def used_by(manifests: Iterable[dict[str, Any]], current: dict[str, Any] | None, root: Path) -> set[str]:
@@ -195,22 +157,3 @@ def used_by(manifests: Iterable[dict[str, Any]], current: dict[str, Any] | None,
     }
     outputs = [] if current is None else current.get("counters", {}).get("kernel_outputs", [])
     return used | {f"{KERNELS}/{each['lies_in']}/{Path(each['name']).stem}.arrow" for each in outputs}
-
-
-def version_of(path: str) -> str:
-    """The version whose folder holds an object, given by its path below the folder of the stage.
-
-    Examples:
-        >>> version_of("kernels/0002-1f0a93bc/a.arrow"), version_of("0002-1f0a93bc/events/a.parquet")
-        ('0002-1f0a93bc', '0002-1f0a93bc')
-    """
-    found = _OBJECT.fullmatch(path)
-    return found["version"] if found else ""
-
-
-def _pointer(version: str) -> str:
-    return f"{version.partition('-')[0]}.json"
-
-
-def _publication(version: str) -> str:
-    return json.dumps({"version": version})

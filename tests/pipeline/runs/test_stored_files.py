@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -117,7 +118,7 @@ def contents(config: Path) -> dict[str, str]:
 
 
 def named(config: Path) -> set[str]:
-    """Objects that the versions in use need: files, kernel outputs, markers and pointers."""
+    """Objects that the versions in use need: files, kernel outputs, and the claim of each stage."""
     found: set[str] = set()
     storage = load_config(str(config)).storage
     for stage in STAGES:
@@ -125,10 +126,7 @@ def named(config: Path) -> set[str]:
         files = [str(file.place(version.folder)) for file in version.files if file.lies_in]
         kernels = version.manifest["counters"].get("kernel_outputs", [])
         files += [f"{storage}/features/kernels/{e['lies_in']}/{Path(e['name']).stem}.arrow" for e in kernels]
-        inside = {path.removeprefix(f"{storage}/") for path in files}
-        makers = {path.split("/")[2 if "/kernels/" in path else 1] for path in inside} | {version.name}
-        found |= inside | {f"{stage}/{name}/made-by-hep-pipeline" for name in makers}
-        found.add(f"{stage}/{version.name[:4]}.json")
+        found |= {path.removeprefix(f"{storage}/") for path in files} | {f"{stage}/made-by-hep-pipeline"}
     return found
 
 
@@ -206,15 +204,11 @@ def test_nights_reuse_parts_by_name_and_clean_removes_what_nothing_names(site: S
     local = site.config("local")
     run_here(local, *STAGES)
     assert contents(remote) == contents(local)
-    # Without the file, its parts go with the next version; the folder of their version with them.
+    # Without the file, its parts go with the next version.
     (site.folder / "data" / "qcd_1.root").unlink()
     run_here(remote, *STAGES)
     clean(folder_of(remote), 1)
     assert site.objects() == named(remote) | {"ingest/notes.txt"}
-    assert sorted(path.name for path in (site.folder / "remote" / "ingest").glob("0*")) == sorted(
-        {path.split("/")[1] for path in site.objects() if path.startswith("ingest/0") and "/" in path[7:]}
-    )
-    # A version that took everything over keeps its marker, so later nights find their way.
     assert current(remote, "ingest").name not in {each.lies_in[-13:] for each in current(remote, "ingest").files}
     site.arrive("qcd_3")
     run_here(remote, *STAGES)
@@ -288,38 +282,35 @@ def test_another_run_folder_is_refused_before_it_writes(site: Site) -> None:
     assert not list((site.folder / "other" / "ingest").glob("0*"))
 
 
-@pytest.mark.parametrize("when", ["claim", "publish"])
-def test_the_second_of_two_writers_loses_the_conditional_request(
-    site: Site, monkeypatch: pytest.MonkeyPatch, when: str
+def test_the_second_of_two_first_writers_loses_the_conditional_request(
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They begin at once, with the same settings or others, and neither sees the other in a list."""
+    """They begin at once, and neither sees the other in a list."""
     one, two = (StageStore(site.folder / name, "ingest", storage=place(site.storage)) for name in ("one", "two"))
-    folders = [
-        each.next_folder("aaaaaaaa" if when == "claim" else digest * 8) for each, digest in ((one, "a"), (two, "b"))
-    ]
-    monkeypatch.setattr("pipeline.runs.stored_files.StoredFiles.refuse_others", lambda *_: None)
-    one.begin(folders[0])
-    (one.data_of(folders[0]) / "events" / "a.parquet").write_bytes(b"one")
-    if when == "claim":
-        with pytest.raises(StorageInUseError, match="is there already: another run with the same `storage` was faster"):
-            two.begin(folders[1])
-    else:
-        two.begin(folders[1])
-        (two.data_of(folders[1]) / "events" / "b.parquet").write_bytes(b"two")
-    one.commit(folders[0], {})
-    if when == "publish":
-        with pytest.raises(StorageInUseError, match=r"0001\.json is there already"):
-            two.commit(folders[1], {})
-    two.discard(folders[1])
-    assert two.current() is None
+    monkeypatch.setattr("pipeline.runs.stored_files.StoredFiles.refuse_others", lambda *_: "")
+    folder, other = one.next_folder("a" * 8), two.next_folder("b" * 8)
+    one.begin(folder)
+    (one.data_of(folder) / "events" / "a.parquet").write_bytes(b"one")
+    with pytest.raises(StorageInUseError, match="another run with the same `storage` was faster"):
+        two.begin(other)
+    two.discard(other)
+    version = one.commit(folder, {})
     assert list((site.folder / "two" / "ingest").glob("0*")) == []
-    name = folders[0].name
-    assert site.objects() == {
-        f"ingest/{each}" for each in (f"{name}/made-by-hep-pipeline", f"{name}/events/a.parquet", "0001.json")
-    }
-    version = one.current()
-    assert version is not None
+    assert site.objects() == {"ingest/made-by-hep-pipeline", f"ingest/{folder.name}/events/a.parquet"}
     assert [file.path for file in version.files] == ["events/a.parquet"]
+
+
+def test_an_older_copy_of_the_run_folder_is_another_writer(site: Site) -> None:
+    remote, copied = site.config("remote", site.storage), site.config("copied", site.storage)
+    run_here(remote, "ingest")
+    shutil.copytree(site.folder / "remote", site.folder / "copied")
+    run_here(remote, "ingest", force=True)
+    before = site.objects()
+    with pytest.raises(StorageInUseError, match="another run folder writes there"):
+        run_here(copied, "ingest", force=True)
+    clean(folder_of(copied), 1)
+    assert site.objects() == before
+    assert verify(folder_of(remote)) == []
 
 
 def test_a_lost_answer_is_no_second_writer(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,7 +329,7 @@ def test_a_lost_answer_is_no_second_writer(site: Site, monkeypatch: pytest.Monke
     folder = store.next_folder("aaaaaaaa")
     store.begin(folder)
     store.commit(folder, {})
-    assert site.objects() == {f"ingest/{folder.name}/made-by-hep-pipeline", "ingest/0001.json"}
+    assert site.objects() == {"ingest/made-by-hep-pipeline"}
 
 
 @pytest.mark.minutes
