@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, get_args, get_origin
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -14,10 +14,8 @@ from pydantic_core import ErrorDetails
 from ingestion.secrets import redact_all
 from pipeline.configuration.credentials import shown
 from pipeline.configuration.overrides import Keys, Override
-from pipeline.configuration.sections import advice, kinds_of, section_of
+from pipeline.configuration.sections import advice, item_section, kinds_of
 from pipeline.errors import nearest, short
-
-_LINES_SHOWN: Final = 20
 
 
 def explain(error: ValidationError, model: type[BaseModel], *, place: str, overrides: Sequence[Override] = ()) -> str:
@@ -33,7 +31,7 @@ def explain(error: ValidationError, model: type[BaseModel], *, place: str, overr
     for mistake in error.errors():
         where = _place_of(mistake["loc"], model)
         about = short(_about(mistake, where))
-        giving = [each for each in overrides if where.keys and (each.concerns(where.keys) or each.is_below(where.keys))]
+        giving = [each for each in overrides if where.keys and each.touches(where.keys)]
         if giving:
             in_options.append(f"{giving[-1].shown}: {about}")
         else:
@@ -42,9 +40,7 @@ def explain(error: ValidationError, model: type[BaseModel], *, place: str, overr
                 # Values that contradict each other: of the file, of options, or of both.
                 place = " ".join([place, "with", *(each.shown for each in overrides)])
     number = f"{len(in_file)} mistake{'s' if len(in_file) > 1 else ''}"
-    lines = [*([f"{place} has {number}:", *in_file] if in_file else []), *in_options]
-    more = [f"  ... and {len(lines) - _LINES_SHOWN} more"] if len(lines) > _LINES_SHOWN else []
-    return "\n".join([*lines[:_LINES_SHOWN], *more])
+    return "\n".join([*([f"{place} has {number}:", *in_file] if in_file else []), *in_options])
 
 
 class _Place(NamedTuple):
@@ -62,24 +58,20 @@ class _Place(NamedTuple):
 def _place_of(loc: Keys, model: type[BaseModel]) -> _Place:
     """The place to which pydantic's path leads; this also names validators and the kinds of sections."""
     keys: list[int | str] = []
-    inner: type[BaseModel] | None = model
-    section, around, kind = inner, None, ""
+    section: type[BaseModel] | None = model
+    inner, around, kind = section, None, ""
     kinds: dict[str, type[BaseModel]] = {}
     for part in loc:
-        if isinstance(part, str) and part.startswith("function-"):
-            continue
         if part in kinds:
             inner, kind, kinds = kinds[str(part)], str(part), {}
-            continue
-        keys.append(part)
-        if isinstance(part, int):
-            continue
-        section = inner
-        field = None if section is None else section.model_fields.get(part)
-        kinds = {} if field is None else kinds_of(field)
-        if kinds:
-            around = field
-        inner = None if field is None else _section_of(field.annotation)
+        elif not str(part).startswith("function-"):
+            keys.append(part)
+            if isinstance(part, str):
+                section = inner
+                field = section.model_fields.get(part) if section else None
+                kinds = kinds_of(field) if field else {}
+                around = field if kinds else around
+                inner = item_section(field.annotation) if field else None
     return _Place(tuple(keys), section, around, kind)
 
 
@@ -90,18 +82,17 @@ def _about(mistake: ErrorDetails, place: _Place) -> str:
         last = str(keys[-1])
         near = advice(last, place.section, prefix=key.removesuffix(last))
         return f"unknown key '{key}'.{_of_other_kinds(place) or near}"
-    if mistake["type"] == "missing":
-        return f"'{key}' is missing."
-    if mistake["type"] == "union_tag_not_found":
-        return f"'{key}.{context['discriminator'].strip(chr(39))}' is missing."
+    if mistake["type"] in {"missing", "union_tag_not_found"}:
+        lacking = [key, *(name.strip("'") for name in [context.get("discriminator")] if name)]
+        return f"'{'.'.join(lacking)}' is missing."
     if mistake["type"] == "value_error":
         words = f"{key + ': ' if key else ''}{context['error']}"
         return words if words.endswith((".", "?")) else f"{words}."
-    given = redact_all(mistake["input"])
-    seen = shown(f"{key}={given!r}").removeprefix(f"{key}=")
     names = re.findall(r"'([^']+)'", context.get("expected_tags", context.get("expected", "")))
     if mistake["type"] == "union_tag_invalid":
         return f"'{key}': there is no '{context['tag']}', only {', '.join(names)}.{nearest(context['tag'], names)}"
+    given: Any = redact_all(mistake["input"])
+    seen = shown(f"{key}={given!r}").removeprefix(f"{key}=")
     close = difflib.get_close_matches(str(given), names, n=1, cutoff=0.5)
     return f"'{key}': {mistake['msg']} (given: {seen}).{f' Did you mean {close[0]!r}?' if close else ''}"
 
@@ -112,8 +103,3 @@ def _of_other_kinds(place: _Place) -> str:
         return ""
     having = [name for name, kind in kinds_of(place.field).items() if place.keys[-1] in kind.model_fields]
     return f" {place.kind} has no such key, only {', '.join(having)}." if having else ""
-
-
-def _section_of(annotation: Any) -> type[BaseModel] | None:
-    """The section that a key, or each item of its list, holds."""
-    return section_of(get_args(annotation)[0] if get_origin(annotation) is list else annotation)

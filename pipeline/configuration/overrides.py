@@ -10,7 +10,7 @@ from pydantic import BaseModel, SecretStr
 from ruamel.yaml.error import YAMLError
 
 from pipeline.configuration.credentials import shown
-from pipeline.configuration.sections import section_of, without_none
+from pipeline.configuration.sections import item_section, section_of, without_none
 from pipeline.configuration.yaml_text import about_yaml, read_yaml
 from pipeline.errors import ConfigError, short
 
@@ -29,9 +29,9 @@ class Override(NamedTuple):
         """Whether it gives the value of a key, or of a section around it."""
         return self.keys == keys[: len(self.keys)]
 
-    def is_below(self, keys: Keys) -> bool:
-        """Whether it gives a part of the value of a key."""
-        return keys == self.keys[: len(keys)]
+    def touches(self, keys: Keys) -> bool:
+        """Whether it gives the value of a key, of a section around it, or a part of its value."""
+        return self.concerns(keys) or keys == self.keys[: len(keys)]
 
 
 def read_override(text: str, model: type[BaseModel]) -> Override:
@@ -55,7 +55,7 @@ def read_override(text: str, model: type[BaseModel]) -> Override:
     said = f"--set {short(shown(text))}"
     if not separator or not all(path.split(".")):
         raise ConfigError(f"{said}: write it as key.subkey=value, for example --set train.epochs=5.")
-    keys, kind = _find(path, model)
+    keys, kind = _find(path.split("."), model)
     is_quoted = given[:1] in {"'", '"'}
     if kind in (str, Path) and not is_quoted:
         return Override(keys, given, said)
@@ -83,57 +83,44 @@ def put(content: dict[str, Any], override: Override, model: type[BaseModel]) -> 
     """
     where: Any = content
     section: type[BaseModel] | None = model
-    default: Any = None
     for place, key in enumerate(override.keys):
         name = short(".".join(map(str, override.keys[:place])))
-        if isinstance(where, list):
-            if not where:
-                raise ConfigError(f"{override.shown}: '{name}' has no items; set the whole list.")
-            if not (isinstance(key, int) and key < len(where)):
-                raise ConfigError(f"{override.shown}: '{name}' has the items 0 to {len(where) - 1}, no item '{key}'.")
-        elif not isinstance(where, dict):
+        if isinstance(where, list) and not (isinstance(key, int) and key < len(where)):
+            raise ConfigError(f"{override.shown}: '{name}' has {len(where)} items, counted from 0, no item '{key}'.")
+        if not isinstance(where, dict | list):
             raise ConfigError(f"{override.shown}: '{name}' holds a value, not further keys.")
         if place == len(override.keys) - 1:
             where[key] = override.value
             return
         field = section.model_fields.get(str(key)) if section else None
-        section = section_of(field.annotation) if field else None
-        if place == 0:
-            default = field.get_default(call_default_factory=True) if field else None
-        else:
-            default = getattr(default, str(key), None) if isinstance(default, BaseModel) else None
+        section = item_section(field.annotation) if field else section if isinstance(key, int) else None
         # The key that names the kind of the section, if it has several kinds.
-        tag = field.discriminator if field and isinstance(field.discriminator, str) else None
+        tag = str(field.discriminator) if field and field.discriminator else ""
         if isinstance(where, dict) and where.get(key) is None:
-            # A section that is off by default is null.
-            of_kind = getattr(default, tag, default) if tag else None
-            is_list = isinstance(override.keys[place + 1], int)
-            where[key] = copy.deepcopy(default) if isinstance(default, list) else of_kind or ([] if is_list else {})
+            default = field.get_default(call_default_factory=True) if field else None
+            where[key] = copy.deepcopy(default) if isinstance(default, list) else getattr(default, tag, {})
         if tag and isinstance(where[key], str):
             # The name alone stands for the section of this name.
             where[key] = {tag: where[key]}
         where = where[key]
 
 
-def _find(path: str, model: type[BaseModel]) -> tuple[Keys, Any]:
-    """The keys of a dotted path, and the type of the value; None if it is not known.
+def _find(path: list[str], kind: Any) -> tuple[Keys, Any]:
+    """The keys of a dotted path below a type, and the type of the value; None if it is not known.
 
     In a mapping of text, such as the Spark properties, the rest of the path is one key.
     """
-    kind: Any = model
-    keys: list[str | int] = []
-    rest = path.split(".")
-    while rest:
-        arguments = get_args(kind)
-        if get_origin(kind) is dict and arguments[1] in (str, str | SecretStr):
-            keys.append(".".join(rest))
-            return tuple(keys), str
-        name = rest.pop(0)
-        is_item = get_origin(kind) is list and name.isdecimal()
-        keys.append(int(name) if is_item else name)
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            field = kind.model_fields.get(name)
-            kind = None if field is None else without_none(field.annotation)
-        else:
-            kind = without_none(arguments[-1]) if get_origin(kind) in (list, dict) else None
-    return tuple(keys), kind
+    if not path:
+        return (), kind
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is dict and arguments[1] in (str, str | SecretStr):
+        return (".".join(path),), str
+    name, *rest = path
+    key = int(name) if origin is list and name.isdecimal() else name
+    if section := section_of(kind):
+        field = section.model_fields.get(name)
+        inner = without_none(field.annotation) if field else None
+    else:
+        inner = without_none(arguments[-1]) if origin in (list, dict) else None
+    keys, found = _find(rest, inner)
+    return (key, *keys), found

@@ -39,16 +39,12 @@ def locate_paths(content: Any, folder: str | Path, place: str) -> None:
 
 def _locate(content: Any, keys: list[str], folder: str | Path, place: str) -> None:
     key, *inner = keys
-    names: list[Any] = list(range(len(content))) if key == "*" and isinstance(content, list) else [key]
-    for name in names:
-        try:
-            value = content[name]
-        except (LookupError, TypeError):
-            continue
+    items = dict(enumerate(content)) if isinstance(content, list) else content if isinstance(content, dict) else {}
+    for name in items if key == "*" else [key] if key in items else []:
         if inner:
-            _locate(value, inner, folder, f"{place}{name}.")
-        elif isinstance(value, str):
+            _locate(items[name], inner, folder, f"{place}{name}.")
+        elif isinstance(items[name], str):
             try:
-                content[name] = located(value, folder)
+                content[name] = located(items[name], folder)
             except PathError as cause:
                 raise ConfigError(f"{place}{name}: {cause}.") from None

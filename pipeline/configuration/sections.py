@@ -28,6 +28,11 @@ def section_of(annotation: Any) -> type[BaseModel] | None:
     return found if isinstance(found, type) and issubclass(found, BaseModel) else None
 
 
+def item_section(annotation: Any) -> type[BaseModel] | None:
+    """The section that a key of this type, or each item of its list, holds."""
+    return section_of(get_args(annotation)[0] if get_origin(annotation) is list else annotation)
+
+
 def kinds_of(field: FieldInfo) -> dict[str, type[BaseModel]]:
     """The kinds of a section by the value of their key `field.discriminator`; none if it has only one kind."""
     if not isinstance(field.discriminator, str):

@@ -1,73 +1,40 @@
-"""YAML by the rules of version 1.2: `no` is a word and 010 is ten. Likely mistakes are errors."""
+"""YAML by the rules of version 1.2: `no` is a word and 010 is ten."""
 
 from __future__ import annotations
 
 import io
 import json
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.constructor import ConstructorError, SafeConstructor
+from ruamel.yaml.constructor import SafeConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.resolver import VersionedResolver
-from ruamel.yaml.tag import Tag
 
 from pipeline.errors import ConfigError, short
 
-#: Tags that the library gives to plain words, although YAML 1.2 lacks their types.
-_WORDS_ALL_THE_SAME: Final = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value")
-
-
-class _Resolver(VersionedResolver):
-    """Resolves plain words to types."""
-
-    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
-        """The tag of a node; see the base class."""
-        tag = super().resolve(kind, value, implicit)
-        return self.DEFAULT_SCALAR_TAG if isinstance(tag, Tag) and str(tag) in _WORDS_ALL_THE_SAME else tag
-
 
 class _Constructor(SafeConstructor):
-    """Makes text, numbers, true, false, null, lists and mappings; refuses repeated keys."""
-
-    def construct_undefined(self, node: Any) -> Any:
-        """Refuse a value of another type; a set, for one, has no order, and the order of most lists matters."""
-        raise ConstructorError(
-            None,
-            None,
-            f"a value of the type {node.tag} is none of text, number, true, false, null, list and keys with values; a "
-            f"set, for one, has no order",
-            node.start_mark,
-        )
-
-    def check_mapping_key(self, node: Any, key_node: Any, mapping: Any, key: Any, value: Any) -> bool:  # noqa: ARG002
-        """Whether a key is new; see the base class, whose message shows the values."""
-        if key in mapping:
-            (first, *_) = (each.start_mark.line + 1 for each, _ in node.value if each.value == key_node.value)
-            raise ConstructorError(
-                None, None, f"the key '{key}' is given twice, first in line {first}", key_node.start_mark
-            )
-        return True
+    """Dates are text, as in JSON."""
 
 
-for _tag in (None, *(f"tag:yaml.org,2002:{kind}" for kind in ("set", "omap", "pairs", "binary", "timestamp"))):
-    _Constructor.add_constructor(_tag, _Constructor.construct_undefined)
+for _kind in ("timestamp", "value"):
+    _Constructor.add_constructor(f"tag:yaml.org,2002:{_kind}", _Constructor.construct_yaml_str)
 
 
 def _yaml() -> YAML:
     yaml = YAML(typ="safe", pure=True)
-    yaml.Resolver, yaml.Constructor = _Resolver, _Constructor
+    yaml.Constructor = _Constructor
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
     return yaml
 
 
 def read_yaml(text: str) -> Any:
-    """The content of YAML text.
+    """The content of YAML text, as JSON can hold it: a set, for one, has no order.
 
     Raises:
-        YAMLError: It is no valid YAML, or cannot be held in memory.
+        YAMLError: It is no valid YAML, or holds something else.
 
     Examples:
         >>> read_yaml("{epochs: 010, title: no, when: 1:30, day: 2026-11-20}")
@@ -75,7 +42,6 @@ def read_yaml(text: str) -> Any:
     """
     try:
         content = _yaml().load(text)
-        # Neither circles of aliases, lists as keys, nor halves of characters.
         json.dumps(content, ensure_ascii=False).encode()
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as cause:
         raise YAMLError(f"a value in it cannot be read ({short(str(cause))})") from None
@@ -116,5 +82,5 @@ def about_yaml(cause: YAMLError) -> str:
     """The mistake in YAML text with its position. The text itself may hold a secret."""
     if not isinstance(cause, MarkedYAMLError) or cause.problem_mark is None:
         return short(str(cause))
-    words = " ".join(each for each in (cause.context, cause.problem) if each)
+    words = " ".join(each.partition(" with value")[0] for each in (cause.context, cause.problem) if each)
     return f"{words} (line {cause.problem_mark.line + 1}, column {cause.problem_mark.column + 1})"

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import atexit
-import errno
 import io
 import logging
 import os
 import re
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable
 from enum import IntEnum
 from types import FrameType
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import typer
 from rich.console import Console, ConsoleDimensions
 from rich.markup import escape
 
 from ingestion.secrets import redact
-from pipeline.errors import NOT_THERE_YET, USER_ERRORS, ConfigError, FolderInUseError, cannot_write
+from pipeline.errors import NOT_THERE_YET, USER_ERRORS, ConfigError, FolderInUseError
 from pipeline.runs.space import out_of_room
 from pipeline.terminal.interrupts import requested
 
-_SECONDS_BEFORE_AGAIN: Final = 0.05
-#: Errors of the system because of a name or of permissions.
-_OF_THE_MACHINE: Final = frozenset({errno.ENAMETOOLONG, errno.EACCES, errno.EPERM})
 _WIDTH_OF_FILES: Final = 1000
 #: Variables that force colours on help texts and tracebacks, also in files.
 _FORCING_COLOURS: Final = ("FORCE_COLOR", "PY_COLORS")
@@ -99,27 +94,18 @@ def with_exit_code(command_line: Callable[[], None]) -> None:
         command_line()
     except SystemExit as end:
         if requested.is_set():
-            _end_with(int(end.code or 0))
+            # Python 3.11 may end by SIGINT whatever the exit code is, if an interrupt comes during an import.
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(int(end.code or 0))
         raise
-
-
-def _end_with(code: int) -> NoReturn:
-    """End the process with this exit code, after its clean-up.
-
-    If an interrupt comes during `exec` or `eval` of a string, as in every import of a namedtuple, Python 3.11 remembers
-    it as unhandled, and at its end kills itself by SIGINT whatever the exit code is.
-    """
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 def guard(work: Callable[[], None], *, debug: bool) -> None:
     """Run a command; turn errors into messages and exit codes."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
-    sys.unraisablehook = _not_lost
     if not debug:
         # Spark's gateway logs a traceback for each call that an interrupt or a lost worker breaks; the error suffices.
         logging.getLogger().setLevel(logging.CRITICAL)
@@ -130,7 +116,10 @@ def guard(work: Callable[[], None], *, debug: bool) -> None:
     except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001 - it is said, and is the exit code
         if debug:
             err.print(traceback.format_exc(), markup=False)
-        _leave(_explain(error))
+        code = _explain(error)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        raise typer.Exit(code) from None
 
 
 def _explain(error: BaseException) -> Exit:
@@ -145,12 +134,8 @@ def _explain(error: BaseException) -> Exit:
     if isinstance(error, USER_ERRORS):
         err.print(f"[bold red]error:[/] {escape(str(error))}")
         return _of_user_error(error)
-    no_room = out_of_room(error)
-    if no_room:
-        err.print(f"[bold red]error:[/] {escape(str(cannot_write('a file', no_room)))}")
-        return Exit.USER_ERROR
-    if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
-        err.print(f"[bold red]error:[/] {escape(str(error))}. Check this name and its permissions.")
+    if of_system := out_of_room(error) or (error if isinstance(error, OSError) else None):
+        err.print(f"[bold red]error:[/] {escape(str(of_system))}. Check this name, its permissions and its disk.")
         return Exit.USER_ERROR
     err.print(
         f"[bold red]unexpected error:[/] {escape(f'{type(error).__name__}: {error}')}\n"
@@ -165,20 +150,6 @@ def _of_user_error(error: BaseException) -> Exit:
     if isinstance(error, FolderInUseError):
         return Exit.IN_USE
     return Exit.NOT_THERE_YET if isinstance(error, NOT_THERE_YET) else Exit.USER_ERROR
-
-
-def _leave(code: Exit) -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    raise typer.Exit(code)
-
-
-def _not_lost(unraisable: sys.UnraisableHookArgs) -> None:
-    """Resend an interrupt that Python has dropped, as it drops all exceptions of destructors."""
-    if unraisable.exc_type is KeyboardInterrupt:
-        threading.Timer(_SECONDS_BEFORE_AGAIN, os.kill, (os.getpid(), signal.SIGINT)).start()
-    else:
-        sys.__unraisablehook__(unraisable)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of signal handlers

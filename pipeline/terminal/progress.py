@@ -11,10 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 _SECONDS_BETWEEN_LINES: Final = 5.0
-#: After this time without a line, one repeats the last state; after twice this time again, then after four times.
+#: After this time without news, a line repeats the last state; the next one comes after twice this time, and so on.
 _SECONDS_OF_SILENCE: Final = 9.0
-_LONGEST_SILENCE: Final = 300.0
-_SECONDS_BETWEEN_LOOKS: Final = 0.5
 
 
 class Bar:
@@ -36,9 +34,8 @@ class Bar:
         self._begun = self._last_line = time.monotonic()
         self._words = "starting"
         self._state: tuple[int, int, str] | None = None
-        self._is_news = False
-        self._silence = _SECONDS_OF_SILENCE
-        self._ended = threading.Event()
+        self._news = threading.Event()
+        self._ended = False
         # Rate and remaining time start at the first update: the start of Spark or MPI is not part of the work.
         self._first: tuple[float, int] | None = None
         self._progress: Progress | None = None
@@ -63,19 +60,23 @@ class Bar:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ended.set()
+        self._ended = True
+        self._news.set()
         if self._progress:
             self._progress.stop()
 
     def _break_silence(self) -> None:
-        while not self._ended.wait(_SECONDS_BETWEEN_LOOKS):
-            now = time.monotonic()
-            if now - self._last_line >= self._silence:
-                self._silence = min(2 * self._silence, _LONGEST_SILENCE)
-                self._line(f"{self._words}, at work for {now - self._begun:.0f} s")
+        silence = _SECONDS_OF_SILENCE
+        while not self._ended:
+            if self._news.wait(silence):
+                self._news.clear()
+                silence = _SECONDS_OF_SILENCE
+            elif not self._ended:
+                silence *= 2
+                self._line(f"{self._words}, at work for {time.monotonic() - self._begun:.0f} s")
 
     def _line(self, words: str) -> None:
-        self._last_line, self._is_news = time.monotonic(), False
+        self._last_line = time.monotonic()
         self._console.print(f"  {self._label}: {words}", highlight=False, markup=False)
 
     def add(self, number: int) -> None:
@@ -85,18 +86,20 @@ class Bar:
 
     def __call__(self, done: int, total: int, note: str = "") -> None:
         """Show that `done` of `total` is done; a total of 0 means unknown."""
+        now = time.monotonic()
         if self._first is None and done:
-            self._first = (time.monotonic(), done)
+            self._first = (now, done)
         rate = 0.0
         if self._first is not None and done > self._first[1]:
-            rate = (done - self._first[1]) / (time.monotonic() - self._first[0])
+            rate = (done - self._first[1]) / (now - self._first[0])
         parts = [f"{done}/{total} {self._unit}"] if total else []
         if rate and done < total:
             parts += [f"{rate:,.0f}/s", f"about {(total - done) / rate:.0f} s left"]
         self._words = ", ".join([*parts, *([note] if note else [])])
-        if (done, total, note) != self._state:
-            self._state, self._is_news, self._silence = (done, total, note), True, _SECONDS_OF_SILENCE
         if self._progress:
             self._progress.update(self._task, completed=done, total=total or None, words=self._words)
-        elif self._is_news and time.monotonic() - self._last_line >= _SECONDS_BETWEEN_LINES:
-            self._line(self._words)
+        elif (done, total, note) != self._state:
+            self._state = (done, total, note)
+            self._news.set()
+            if now - self._last_line >= _SECONDS_BETWEEN_LINES:
+                self._line(self._words)

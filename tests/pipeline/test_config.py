@@ -113,7 +113,6 @@ def test_missing_keys_are_named(tmp_path: Path) -> None:
         ({"classes": ["A", "A", "B"]}, "'A' is blank, given twice"),
         ({"classes": ["A", " ", "B"]}, "' ' is blank, given twice"),
         ({"run_dir": "s3://bucket/run"}, "run_dir: 's3://bucket/run' is a URL, and outputs go to local file systems"),
-        ({"run_dir": "runs/" + "x" * 300}, "run_dir: a name in it is 300 bytes long"),
         ({"samples": [{"name": "q" * 300, "label": 0, "files": ["a"]}]}, "at most 100 characters"),
         ({"run_dir": str(ROOT)}, "holds the code of the pipeline"),
         ({"run_dir": str(ROOT / "features" / "x")}, "holds the code of the pipeline"),
@@ -274,7 +273,7 @@ def test_yaml_cannot_run_code(tmp_path: Path) -> None:
 def test_a_key_given_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text("run_dir: x\ntrain: {epochs: 3}\ntrain: {seed: 4}\n")
-    with pytest.raises(ConfigError, match="the key 'train' is given twice"):
+    with pytest.raises(ConfigError, match='duplicate key "train"'):
         load_config(str(path))
 
 

@@ -49,7 +49,7 @@ def test_words_in_an_override_are_taken_whole(tmp_path: Path) -> None:
             "train.epochs=0",
             "--set train.epochs=0: 'train.epochs': Input should be greater than or equal to 1 (given: 0).",
         ),
-        ("samples.7.label=1", "--set samples.7.label=1: 'samples' has the items 0 to 2, no item '7'."),
+        ("samples.7.label=1", "--set samples.7.label=1: 'samples' has 3 items, counted from 0, no item '7'."),
         ("samples.first.label=1", "no item 'first'"),
         ("samples.0.lable=1", "--set samples.0.lable=1: unknown key 'samples.0.lable'. Did you mean 'label'?"),
         ("spark.conf.my.password=[hush", ""),

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import get_args, get_origin
 
 import pytest
-from minimal_configs import MINIMAL, mistakes, write
+from minimal_configs import MINIMAL, write
 from pydantic import BaseModel
 
-from ingestion.errors import IngestionError
 from ingestion.files import expand
 from pipeline.config import SHIPPED, Config, load_config
 from pipeline.configuration.relative_paths import PATHS
@@ -45,16 +44,6 @@ def test_relative_paths_count_from_the_folder_of_the_file_and_in_options_from_th
     assert load_config(write(tmp_path, run_dir="~/x")).run_dir == Path.home() / "x"
     config = load_config(path, ["run_dir=runs/y", "samples.0.files=[d.root]"])
     assert (config.run_dir, config.samples[0].files) == (Path("runs/y"), ["d.root"])
-
-
-def test_a_name_that_is_too_long_is_a_mistake_also_beside_other_runs(tmp_path: Path, elsewhere: Path) -> None:
-    (elsewhere / "runs").mkdir()
-    name = "x" * 300
-    assert "run_dir: a name in it is 300 bytes long" in mistakes(tmp_path, run_dir=f"runs/{name}")
-    samples = [{**MINIMAL["samples"][0], "files": [f"{name}.root"]}, *MINIMAL["samples"][1:]]
-    config = load_config(write(tmp_path, samples=samples))
-    with pytest.raises(IngestionError, match=f"{name}.root"):
-        expand(config.samples[:1])
 
 
 @pytest.mark.usefixtures("elsewhere")

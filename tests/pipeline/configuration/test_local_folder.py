@@ -34,12 +34,6 @@ def test_other_names_are_taken_as_they_are(name: str) -> None:
     assert local_folder(name) == Path(name)
 
 
-@pytest.mark.parametrize("name", ["x" * 300, "ü" * 150])
-def test_what_no_file_system_takes_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="a name in it is 300 bytes long"):
-        local_folder(f"runs/{name}")
-
-
 def test_of_a_folder_on_the_command_line_the_option_is_named() -> None:
     assert chosen_folder(Path("runs/a"), "--out") == Path("runs/a")
     with pytest.raises(ConfigError, match=r"^--out: 's3:/bucket/a' is a URL"):

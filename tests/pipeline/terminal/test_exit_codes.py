@@ -14,15 +14,14 @@ from typing import NoReturn
 import pytest
 import typer
 
-from pipeline.errors import RunFolderError
+from pipeline.errors import ConfigError, FolderInUseError, NoOutputYetError, RunFolderError
 from pipeline.terminal.exit_codes import Exit, SafeConsole, err, guard, out, with_exit_code
 from pipeline.terminal.progress import Bar
 
 
 @pytest.fixture(autouse=True)
-def what_a_command_sets_for_its_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def what_a_command_sets_for_its_process() -> Iterator[None]:
     """Is put back."""
-    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     level = logging.getLogger().level
     yield
@@ -77,23 +76,25 @@ def test_help_and_logs_of_ranks_in_files_get_no_colours(monkeypatch: pytest.Monk
     assert not {"FORCE_COLOR", "PY_COLORS"} & seen.keys()
 
 
-@pytest.mark.parametrize("name", ["x" * 300, "locked"])
-def test_names_and_permissions_are_no_bugs_of_ours(capsys: pytest.CaptureFixture[str], name: str) -> None:
-    number = errno.ENAMETOOLONG if name != "locked" else errno.EACCES
-
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (OSError(errno.ENAMETOOLONG, "File name too long", "x" * 300), Exit.USER_ERROR),
+        (PermissionError(errno.EACCES, "Permission denied", "locked"), Exit.USER_ERROR),
+        (RunFolderError("it is damaged"), Exit.USER_ERROR),
+        (ConfigError("unknown key"), Exit.USAGE),
+        (FolderInUseError("held"), Exit.IN_USE),
+        (NoOutputYetError("later"), Exit.NOT_THERE_YET),
+        (ValueError("a bug"), Exit.BUG),
+    ],
+)
+def test_names_and_permissions_are_no_bugs_of_ours(
+    capsys: pytest.CaptureFixture[str], error: Exception, code: Exit
+) -> None:
     def work() -> NoReturn:
-        raise OSError(number, os.strerror(number), name)
+        raise error
 
     with pytest.raises(typer.Exit) as ended:
         guard(work, debug=False)
-    assert ended.value.exit_code == Exit.USER_ERROR
-    assert f"'{name}'. Check this name and its permissions" in capsys.readouterr().err
-
-
-def test_any_other_error_is_a_bug_of_ours() -> None:
-    def work() -> NoReturn:
-        raise OSError(errno.ENOENT, "No such file")
-
-    with pytest.raises(typer.Exit) as ended:
-        guard(work, debug=False)
-    assert ended.value.exit_code == Exit.BUG
+    assert ended.value.exit_code == code
+    assert str(error) in capsys.readouterr().err

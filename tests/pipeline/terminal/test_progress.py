@@ -40,21 +40,14 @@ def test_the_time_before_the_first_news_does_not_count(monkeypatch: pytest.Monke
 
 
 def test_work_that_stands_still_does_not_fill_the_log_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LOOKS", 0.001)
+    monkeypatch.setattr(progress, "_SECONDS_OF_SILENCE", 0.01)
     out = io.StringIO()
     with Bar(Console(file=out, width=200), "ingest", "events", 940) as bar:
-        for second in range(2_000):
-            clock[0] = float(second)
-            bar(min(second, 5) if second < 1_990 else 600, 940)
-            if second % 100 == 50:
-                # The thread that breaks the silence looks twice a second of the real clock.
-                time.sleep(0.02)
-    lines = [line.strip() for line in out.getvalue().splitlines()]
-    assert lines[0].startswith("ingest: 5/940 events")
-    assert lines[-1].startswith("ingest: 600/940 events")
-    assert len(lines) < 12
+        for _ in range(100):
+            # As of a Spark job whose tasks stand still.
+            bar(5, 940)
+            time.sleep(0.005)
+    assert 1 <= len(out.getvalue().splitlines()) < 9
 
 
 def test_on_a_terminal_there_is_a_bar_from_the_start_on() -> None:
@@ -70,7 +63,6 @@ def test_on_a_terminal_there_is_a_bar_from_the_start_on() -> None:
 
 def test_without_news_a_line_says_that_it_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_SECONDS_OF_SILENCE", 0.05)
-    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LOOKS", 0.01)
     out = io.StringIO()
 
     def wait_for(words: str) -> None:
