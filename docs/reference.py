@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 import json
+import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
@@ -18,6 +20,7 @@ from typing import Any, Final
 
 import typer
 import yaml
+from pydantic import BaseModel
 
 from features.columns import COLUMNS, INPUT_COLUMNS
 from ingestion.schema import COLLECTIONS, SCALARS
@@ -37,7 +40,7 @@ Schema = dict[str, Any]
 
 def config_page() -> str:
     """Every key of the config, a table for each section."""
-    schema = Config.model_json_schema()
+    schema = schema_of(Config)
     top: list[list[str]] = []
     sections: list[str] = []
     for name, field in schema["properties"].items():
@@ -55,9 +58,38 @@ def config_page() -> str:
 
 def full_config() -> str:
     """The text of `pipeline/configs/full.yaml`: every key with its default, and its meaning as a comment."""
-    schema = Config.model_json_schema()
+    schema = schema_of(Config)
     head = "All keys with their defaults; names and paths are examples. Copy what you change into a file of your own."
     return "\n".join([*_comment(head, ""), *_keys(schema["properties"], schema, "")]) + "\n"
+
+
+def schema_of(section: type[BaseModel]) -> Schema:
+    """The JSON schema of a section of the config; the docstrings below its keys are their descriptions."""
+    schema = section.model_json_schema()
+    known = {each.__name__: each for each in _classes_below(BaseModel)}
+    for name, content in {section.__name__: schema, **schema.get("$defs", {})}.items():
+        kinds = known[name].__mro__[::-1] if name in known else ()
+        for key, words in (found for kind in kinds for found in _documented(kind)):
+            if key in content.get("properties", ()):
+                content["properties"][key]["description"] = words
+    return schema
+
+
+def _classes_below(kind: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _classes_below(each)
+
+
+def _documented(kind: type) -> Iterator[tuple[str, str]]:
+    """Own attributes of a class, and the docstrings below them."""
+    if kind.__module__ in {"builtins", "pydantic.main"}:
+        return
+    module = ast.parse(inspect.getsource(sys.modules[kind.__module__]))
+    of_class = [each for each in ast.walk(module) if isinstance(each, ast.ClassDef) and each.name == kind.__name__]
+    for node, below in (pair for each in of_class for pair in itertools.pairwise(each.body)):
+        if isinstance(node, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            yield ast.unparse(node.target), inspect.cleandoc(str(below.value.value))
 
 
 def commands_page() -> str:
@@ -108,7 +140,7 @@ def algorithms_page() -> str:
     without = ", ".join(_code(name) for name, method in METHODS.items() if method.traits.joint_model)
     parts = ["# Algorithms", "", f"`train.algorithm` names the method; SlowMo goes around each but {without}.", ""]
     for name, method in METHODS.items():
-        schema = method.settings.model_json_schema()
+        schema = schema_of(method.settings)
         own = {key: field for key, field in schema["properties"].items() if key != "name"}
         rows = [row for key, field in own.items() for row in _rows(key, field, schema)]
         traits = (trait for trait, value in asdict(method.traits).items() if value is True)

@@ -49,7 +49,7 @@ class LeptonFlavour(StrEnum):
 class SplitSettings(BaseModel):
     """Shares of the three splits."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     train: float = Field(default=0.64, gt=0, lt=1)
     """Share of events in the training split, between 0 and 1; `train`, `val` and `test` add up to 1."""
@@ -69,7 +69,7 @@ class SplitSettings(BaseModel):
 class FeatureSettings(BaseModel):
     """Selection, physics of the features, and layout of the dataset."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     convention: Convention = Convention.CORRECT
     """Definitions of the features: `correct`, or `sparkdltrigger` as in CERN's notebooks (needs `ordering: file`)."""

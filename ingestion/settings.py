@@ -20,7 +20,7 @@ NO_WEIGHT: Final = "none"
 class StrictSettings(BaseModel):
     """A section of the config: unknown keys are errors, values do not change, docstrings are the reference."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 def _known_fields(value: dict[str, str]) -> dict[str, str]:

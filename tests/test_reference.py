@@ -58,7 +58,7 @@ def test_every_key_has_its_default_values_and_meaning(reference: ModuleType) -> 
     # A row names all methods whose key is the same in default, values and meaning, and no others.
     having: dict[str, list[str]] = {}
     for name, method in METHODS.items():
-        for key, field in method.settings.model_json_schema()["properties"].items():
+        for key, field in reference.schema_of(method.settings)["properties"].items():
             if key != "name":
                 having.setdefault(f"{key} {field}", [f"train.algorithm.{key}"]).append(name)
     shown = [[row[0].strip("`"), *re.findall(r"`([^`]+)`", row[3].rpartition("(")[2])] for row in of_methods]

@@ -63,7 +63,7 @@ def _value_and_default(section: BaseModel, key: str) -> tuple[Any, Any]:
 class SettingsSection(BaseModel):
     """A section of the config: it refuses unknown keys and keys without effect, and nobody changes it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     #: Its keys that act only beside others.
     NEEDS: ClassVar[tuple[Needs, ...]] = ()
 

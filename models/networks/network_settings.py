@@ -29,7 +29,7 @@ class Frame(StrEnum):
 class NetworkSettings(BaseModel):
     """Settings of one network; the fields are its section of the config."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: ClassVar[str]
     """Name of the network in the config and on disk, and of its module."""

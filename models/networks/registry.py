@@ -54,7 +54,7 @@ def settings_from_json(content: Mapping[str, Any]) -> NetworkSettings:
 
 
 class _Names(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     names: list[ModelName] = Field(
         default=["hlf"],

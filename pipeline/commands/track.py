@@ -6,7 +6,6 @@ import datetime as dt
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import accumulate, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -15,10 +14,10 @@ from pipeline.errors import ConfigError, MachineError, TrackingError
 from pipeline.run_folder import RunFolder
 from pipeline.runs.store import Version
 from pipeline.stages.report import Report
+from training.loop.records import read_records
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Metric, Param
 
 #: Tags that identify a run: its evaluation and its network.
 EVALUATION: Final = "hep_pipeline.evaluation"
@@ -28,41 +27,8 @@ _URI_VARIABLE: Final = "MLFLOW_TRACKING_URI"
 _MOST_LETTERS: Final = 500
 #: Values of an epoch that become curves.
 _CURVES: Final = ("train_loss", "val_loss", "val_accuracy", "consensus_distance")
-
-
-class _Training(NamedTuple):
-    """The records of the training of a network."""
-
-    settings: dict[str, Any]
-    """The network and its training settings, after `train_by_network` and the grid search."""
-    epochs: list[dict[str, Any]]
-    """Its records."""
-    seconds: float
-    """Duration [s]."""
-    end: float
-    """Time of its end [s since 1970]."""
-
-    @classmethod
-    def of(cls, network: str, trained: Version) -> _Training:
-        folder = trained.folder / network
-        run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        records = (folder / "metrics" / "rank-0.jsonl").read_text(encoding="utf-8").splitlines()
-        summary = trained.manifest["counters"]["networks"][network]
-        settings = {name: run[name] for name in ("model", "train")}
-        return cls(settings, [*map(json.loads, records)], summary["seconds"], _seconds(summary["created"]))
-
-    @property
-    def start(self) -> float:
-        """Time of its start, as if it had no interruptions [s since 1970]."""
-        return self.end - self.seconds
-
-    def curves(self) -> Iterator[tuple[str, float, float, int]]:
-        """Name, value, time and epoch of all points of its learning curves."""
-        times = accumulate((each["seconds"] for each in self.epochs), initial=self.start)
-        for record, time in zip(self.epochs, islice(times, 1, None), strict=True):
-            for name in _CURVES:
-                if record.get(name) is not None:
-                    yield name, float(record[name]), time, int(record["epoch"])
+#: Name, value, time [s since 1970] and epoch of a metric.
+_Value = tuple[str, float, float, int]
 
 
 class Tracked(NamedTuple):
@@ -119,6 +85,8 @@ def _experiment(client: MlflowClient, name: str) -> str:
 
 
 def _track(client: MlflowClient, experiment: str, network: str, upstream: Mapping[str, Version]) -> Tracked:
+    from mlflow.entities import Metric, Param
+
     evaluated = upstream["evaluate"]
     tags = {EVALUATION: f"{evaluated.name} of {evaluated.manifest['created']}", NETWORK: network}
     words = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
@@ -127,37 +95,60 @@ def _track(client: MlflowClient, experiment: str, network: str, upstream: Mappin
             return Tracked(network, run.info.run_id, is_new=False)
         # A killed command left it.
         client.delete_run(run.info.run_id)
-    training = _Training.of(network, upstream["train"])
+    trained = upstream["train"]
+    run = json.loads((trained.folder / network / "run.json").read_text(encoding="utf-8"))
+    summary = trained.manifest["counters"]["networks"][network]
+    end = _seconds(summary["created"])
+    # As if it had no interruptions.
+    start = end - summary["seconds"]
     run_id = client.create_run(
         experiment,
-        start_time=_milliseconds(training.start),
-        run_name=f"{network} {upstream['train'].name}",
+        start_time=_milliseconds(start),
+        run_name=f"{network} {trained.name}",
         tags=tags | {"code_version": str(evaluated.manifest["code_version"])},
     ).info.run_id
+    settings = {name: run[name] for name in ("model", "train")}
+    values = [*_curves(trained.folder / network, start), ("training_seconds", summary["seconds"], end, 0)]
+    values += _measured(network, evaluated)
     # The client cuts them into calls of the size that servers take.
-    params, metrics = _params(_config(training, upstream)), _metrics(network, training, evaluated)
-    client.log_batch(run_id, params=[*params], metrics=[*metrics])
+    client.log_batch(
+        run_id,
+        params=[
+            Param(key, (value if isinstance(value, str) else json.dumps(value))[:_MOST_LETTERS])
+            for key, value in flat(_config(settings, upstream))
+        ],
+        metrics=[Metric(name, float(value), _milliseconds(when), epoch) for name, value, when, epoch in values],
+    )
     for path, place in _artifacts(network, upstream):
         client.log_artifact(run_id, str(path), place)
-    client.set_terminated(run_id, end_time=_milliseconds(training.end))
+    client.set_terminated(run_id, end_time=_milliseconds(end))
     return Tracked(network, run_id, is_new=True)
 
 
-def _config(training: _Training, upstream: Mapping[str, Version]) -> dict[str, Any]:
-    """The config of each stage, and the settings of the network."""
+def _curves(training: Path, start: float) -> Iterator[_Value]:
+    """The learning curves of a training that began at a time [s since 1970]."""
+    time = start
+    for record in read_records(training)[0]:
+        time += record["seconds"]
+        yield from ((name, record[name], time, record["epoch"]) for name in _CURVES if record.get(name) is not None)
+
+
+def _measured(network: str, evaluated: Version) -> Iterator[_Value]:
+    """The metrics of the test split; errors are separate metrics."""
+    when, found = _seconds(evaluated.manifest["created"]), evaluated.manifest["counters"]["runs"][network]
+    areas = {f"test_auc/{_letters(name)}": area for name, area in found["auc"].items()}
+    for name, estimate in {"test_accuracy": found["accuracy"], **areas}.items():
+        yield name, estimate["value"], when, 0
+        yield f"{name}_error", estimate["error"], when, 0
+
+
+def _config(settings: Mapping[str, Any], upstream: Mapping[str, Version]) -> dict[str, Any]:
+    """The config of each stage, and the settings of the network after `train_by_network` and the grid search."""
     config: dict[str, Any] = upstream["train"].manifest["config"]
     data = upstream["ingest"].manifest["config"]
     of_stages = {name: each.manifest["config"][name] for name, each in upstream.items() if name in config}
     given = {name: each for name, each in config.items() if name != "train_by_network"}
-    return {**given, "samples": data["samples"], **of_stages, **training.settings}
-
-
-def _params(config: Mapping[str, Any]) -> Iterator[Param]:
-    """A parameter for each key of a config."""
-    from mlflow.entities import Param
-
-    for key, value in flat(config):
-        yield Param(key, (value if isinstance(value, str) else json.dumps(value))[:_MOST_LETTERS])
+    return {**given, "samples": data["samples"], **of_stages, **settings}
 
 
 def flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -172,22 +163,6 @@ def flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield from flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
-
-
-def _metrics(network: str, training: _Training, evaluated: Version) -> Iterator[Metric]:
-    """Learning curves by epoch, and the metrics of the test split; errors are separate metrics."""
-    from mlflow.entities import Metric
-
-    for name, value, time, epoch in training.curves():
-        yield Metric(name, value, _milliseconds(time), epoch)
-    yield Metric("training_seconds", training.seconds, _milliseconds(training.end), 0)
-    measured = _milliseconds(_seconds(evaluated.manifest["created"]))
-    found = evaluated.manifest["counters"]["runs"][network]
-    estimates = {"test_accuracy": found["accuracy"]}
-    estimates |= {f"test_auc/{_letters(name)}": area for name, area in found["auc"].items()}
-    for name, estimate in estimates.items():
-        yield Metric(name, float(estimate["value"]), measured, 0)
-        yield Metric(f"{name}_error", float(estimate["error"]), measured, 0)
 
 
 def _letters(name: str) -> str:

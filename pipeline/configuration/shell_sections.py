@@ -12,7 +12,7 @@ from pipeline.configuration.credentials import holds_credential
 class ShellSection(BaseModel):
     """A section: it refuses unknown keys, and nobody changes it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class SparkSettings(ShellSection):

@@ -13,8 +13,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from packaging.requirements import Requirement
-
 from ingestion.environment import LOCAL_SPARK, ignored
 from pipeline.runs.provenance import DISTRIBUTION, installed_version
 from pipeline.runs.space import LEAST_BYTES
@@ -179,6 +177,8 @@ def _java_version(java: str, env: frozenset[tuple[str, str]]) -> str:
 @cache  # The metadata of a hundred packages takes longer than some commands.
 def _unmet(requirements: tuple[str, ...]) -> Mapping[str, str | None]:
     """Unmet requirements with the installed versions; None for missing packages."""
+    from packaging.requirements import Requirement  # noqa: PLC0415 - `status` starts without it
+
     unmet = {}
     for wanted in map(Requirement, requirements):
         if wanted.marker is None or wanted.marker.evaluate({"extra": ""}):

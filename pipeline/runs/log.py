@@ -12,13 +12,14 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
-
-from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
+from typing import TYPE_CHECKING, Any, Final
 
 from ingestion.secrets import redact_all
 from pipeline.errors import cannot_write
 from pipeline.runs.space import size_of
+
+if TYPE_CHECKING:
+    from prometheus_client import Gauge
 
 METRICS: Final = "metrics.prom"
 _LOGS: Final = "logs"
@@ -69,8 +70,9 @@ class RunLog:
         Raises:
             RunFolderError: It cannot be written.
         """
-        registry = CollectorRegistry()
+        from prometheus_client import CollectorRegistry, Gauge, write_to_textfile  # noqa: PLC0415 - `status` starts without it
 
+        registry = CollectorRegistry()
         run_dir = str(self._run_dir.absolute())
 
         def gauge(name: str, words: str, *labels: str) -> Callable[..., Gauge]:

@@ -17,7 +17,7 @@ class ClusterSettings(BaseModel):
     The defaults have the network of the thesis' cloud: 10 Gb/s ethernet, whose latency is of the order of 50 us.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     step_seconds: float = Field(default=1e-4, ge=0)
     """Constant part of the computing time of a step [s]."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class BaseSettings(BaseModel, ABC):
     """Settings of one workload."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     @property
     @abstractmethod
