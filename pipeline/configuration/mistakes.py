@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -16,6 +16,8 @@ from pipeline.configuration.credentials import shown
 from pipeline.configuration.overrides import Keys, Override
 from pipeline.configuration.sections import advice, item_section, kinds_of
 from pipeline.errors import nearest, short
+
+_LINES_SHOWN: Final = 20
 
 
 def explain(error: ValidationError, model: type[BaseModel], *, place: str, overrides: Sequence[Override] = ()) -> str:
@@ -40,7 +42,8 @@ def explain(error: ValidationError, model: type[BaseModel], *, place: str, overr
                 # Values that contradict each other: of the file, of options, or of both.
                 place = " ".join([place, "with", *(each.shown for each in overrides)])
     number = f"{len(in_file)} mistake{'s' if len(in_file) > 1 else ''}"
-    return "\n".join([*([f"{place} has {number}:", *in_file] if in_file else []), *in_options])
+    lines = [*([f"{place} has {number}:", *in_file] if in_file else []), *in_options]
+    return "\n".join([*lines[:_LINES_SHOWN], *(["  ..."] if len(lines) > _LINES_SHOWN else [])])
 
 
 class _Place(NamedTuple):

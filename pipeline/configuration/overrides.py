@@ -98,7 +98,7 @@ def put(content: dict[str, Any], override: Override, model: type[BaseModel]) -> 
         tag = str(field.discriminator) if field and field.discriminator else ""
         if isinstance(where, dict) and where.get(key) is None:
             default = field.get_default(call_default_factory=True) if field else None
-            where[key] = copy.deepcopy(default) if isinstance(default, list) else getattr(default, tag, {})
+            where[key] = copy.deepcopy(default) if isinstance(default, list | str) else getattr(default, tag, {})
         if tag and isinstance(where[key], str):
             # The name alone stands for the section of this name.
             where[key] = {tag: where[key]}
