@@ -85,9 +85,10 @@ def put(content: dict[str, Any], override: Override, model: type[BaseModel]) -> 
     section: type[BaseModel] | None = model
     for place, key in enumerate(override.keys):
         name = short(".".join(map(str, override.keys[:place])))
-        if isinstance(where, list) and not (isinstance(key, int) and key < len(where)):
+        is_list = isinstance(where, list)
+        if is_list and not (isinstance(key, int) and key < len(where)):
             raise ConfigError(f"{override.shown}: '{name}' has {len(where)} items, counted from 0, no item '{key}'.")
-        if not isinstance(where, dict | list):
+        if not (is_list or isinstance(where, dict)):
             raise ConfigError(f"{override.shown}: '{name}' holds a value, not further keys.")
         if place == len(override.keys) - 1:
             where[key] = override.value
@@ -96,7 +97,7 @@ def put(content: dict[str, Any], override: Override, model: type[BaseModel]) -> 
         section = item_section(field.annotation) if field else section if isinstance(key, int) else None
         # The key that names the kind of the section, if it has several kinds.
         tag = str(field.discriminator) if field and field.discriminator else ""
-        if isinstance(where, dict) and where.get(key) is None:
+        if not is_list and where.get(key) is None:
             default = field.get_default(call_default_factory=True) if field else None
             where[key] = copy.deepcopy(default) if isinstance(default, list | str) else getattr(default, tag, {})
         if tag and isinstance(where[key], str):

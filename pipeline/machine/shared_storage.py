@@ -68,11 +68,11 @@ def _looking(written: Path | None, inputs: list[Path]) -> Callable[[int], str]:
         hidden = [str(path) for path in [*([written] if written else []), *inputs] if not path.exists()]
         if hidden:
             return f"{host} does not see {hidden[0]}"
-        try:
-            if written:
+        if written:
+            try:
                 written.with_name(f"executor-{number}").touch()
-        except OSError as error:
-            return f"{host} cannot write into {written.parent.parent} ({error})"
+            except OSError as error:
+                return f"{host} cannot write into {written.parent.parent} ({error})"
         return ""
 
     return look
