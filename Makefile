@@ -119,7 +119,7 @@ test: setup $(VENV)/spark.jsa ## Run the tests, except those that the next goals
 test-slow: setup browser $(VENV)/spark.jsa ## Run the tests that need minutes of real processes: kills, full disks, clusters, a browser
 	$(PYTEST) -m "minutes and not cluster"
 
-test-goals: setup $(VENV)/.docs-installed ## Run benchmarks, torture, mutants and the site at their smallest size (five minutes)
+test-goals: setup $(VENV)/.docs-installed ## Run benchmarks, mutants and the site at their smallest size (five minutes)
 	$(BIN)/python -m pytest -m goals tests/test_goals.py
 
 test-airflow: setup airflow-setup ## Run the DAG in a real Airflow (minutes)
@@ -132,8 +132,8 @@ test-cluster: setup ## Run on hosts in network namespaces: ssh, SLURM, standalon
 test-fast: setup ## Run the tests without JVM, MPI and command line, and the examples in docstrings
 	$(PYTEST) $(patsubst %,--ignore=tests/%,airflow benchmarks cluster distributed) -m "not slow and not spark and not distributed and not end_to_end and not minutes and not airflow and not cluster and not goals"
 
-torture: setup ## Kill every stage twenty times, spoil 4,000 inputs (an hour; TORTURE='--kills 3 --fuzz 100' is quicker)
-	PYTHONPATH=.:tests/helpers $(BIN)/python tests/torture.py $$HEP_PIPELINE_TORTURE
+torture: setup ## Kill every stage forty times, spoil 1,200 ROOT files (an hour; TORTURE='--rounds 1 --first-seed 17' is quicker)
+	$(BIN)/python -m pytest --rounds=20 --first-seed="$$(date +%s)" tests/integration/test_killed_runs.py tests/property/test_fuzz_inputs.py $$HEP_PIPELINE_TORTURE
 
 mutants: setup ## Put 70 errors into a copy of the code, one at a time, and count those that tests find (an hour; MUTANTS='--count 10')
 	PYTHONPATH=tests/helpers $(BIN)/python tests/mutants.py $$HEP_PIPELINE_MUTANTS

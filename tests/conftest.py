@@ -28,10 +28,12 @@ settings.load_profile("any machine")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The switches that write golden files, and that show processor times."""
+    """The switches that write golden files, that try more random faults, and that show processor times."""
     parser.addoption(
         "--update-golden", action="store_true", help="write tests/golden and full.yaml instead of comparing them"
     )
+    parser.addoption("--rounds", type=int, default=1, help="how often random faults are tried")
+    parser.addoption("--first-seed", type=int, default=0, help="of random faults")
     parser.addoption("--cpu-times", action="store_true", help="show the processor time of each file of tests")
 
 
@@ -52,6 +54,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Examples())
     if config.getoption("--cpu-times"):
         config.pluginmanager.register(CpuTimes())
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test with a `fault_seed` makes random faults: it runs in each round with another one."""
+    if "fault_seed" in metafunc.fixturenames:
+        first, rounds = (metafunc.config.getoption(name) for name in ("--first-seed", "--rounds"))
+        metafunc.parametrize("fault_seed", range(first, first + rounds))
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ SMALL = {
     "bench-inference": "BENCH=--repeats 1",
     "bench-reading": "BENCH=--hlf 1000 --particles 1000 --repeats 1",
     "bench-data": "BENCH=--events 300 2000 --repeats 1 --skip growth",
-    "torture": "TORTURE=--kills 1 --fuzz 5 --stages features",
     "mutants": "MUTANTS=--count 1 --minutes 2 --timeout 60",
     "docs": "",
 }
@@ -31,6 +30,8 @@ ELSEWHERE = {
     *("config", "validate", "plan", "status", "promote", "track", "clean", "rollback", "doctor"),
     # `tests/integration/test_notebooks.py` runs the notebooks.
     "notebooks",
+    # More of what `test-slow` does.
+    "torture",
 }
 #: Goals that need Airflow, other hosts, or the newest packages; and one that is all others of its name.
 NOT_IN_CI = {

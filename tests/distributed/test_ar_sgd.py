@@ -19,7 +19,7 @@ from ranks import processes_of, wait_until
 from training_runs import flat_weights, make_spec, records
 
 from features.dataset import FeatureDataset
-from training.errors import LaunchError, ShardError
+from training.errors import LaunchError
 from training.launching.launcher import launch, launch_all
 from training.launching.rank import RunSpec
 from training.loop.making import make_model
@@ -29,7 +29,7 @@ from training.transports.transport import SingleTransport
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
 
-#: Uneven on purpose: neither row groups nor rows divide among 2 or 3 ranks.
+#: Uneven on purpose: neither row groups nor rows divide among 3 ranks.
 ROWS = {"train": [20] * 6 + [7], "val": [15, 15], "test": [10]}
 
 
@@ -41,17 +41,15 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
 OPTIMIZERS = [{"optimizer": "sgd", "momentum": 0.9}, {"optimizer": "adam"}]
 
 
-@pytest.fixture(scope="module", params=[2, 3])
-def done(
-    request: pytest.FixtureRequest, dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, RunSpec]:
+@pytest.fixture(scope="module")
+def done(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunSpec]:
     """A run with each optimizer and one of all defaults, in ranks that are started once."""
     folder = tmp_path_factory.mktemp("runs")
     runs = {
         each["optimizer"]: make_spec(
             dataset,
             folder / each["optimizer"],
-            workers=request.param,
+            workers=3,
             learning_rate=0.01,
             precision="float64",
             reader="petastorm",
@@ -59,7 +57,7 @@ def done(
         )
         for each in OPTIMIZERS
     }
-    runs["default"] = make_spec(dataset, folder / "default", workers=request.param, reader="petastorm")
+    runs["default"] = make_spec(dataset, folder / "default", workers=3, reader="petastorm")
     launch_all(list(runs.values()), folder / "job", on_progress=lambda *_: None)
     return runs
 
@@ -114,12 +112,6 @@ def test_ranks_agree_count_all_samples_and_write_metrics_each(done: dict[str, Ru
         assert samples == epoch[0]["samples_all_ranks"]
         assert samples == epoch[0]["train_rows"] == sum(ROWS["train"])
         assert all(record["bytes_sent"] > 0 for record in epoch)
-
-
-def test_fewer_events_than_workers_are_refused_with_the_fix(tmp_path: Path) -> None:
-    few = write_dataset(tmp_path / "data", rows={"train": [5], "val": [3], "test": [3]})
-    with pytest.raises(ShardError, match=r"5 events, fewer than the 8 workers. Use at most 5 workers"):
-        launch(make_spec(few, tmp_path / "out", workers=8), on_progress=lambda _: None)
 
 
 def test_a_failure_on_one_rank_ends_the_job_soon_with_its_words(tmp_path: Path) -> None:

@@ -32,12 +32,11 @@ pytestmark = [pytest.mark.minutes, pytest.mark.distributed, pytest.mark.timeout(
 ROWS = {"train": [40] * 8, "val": [20, 20], "test": [10]}
 EPOCHS = 24
 SLOW = {"epochs": EPOCHS, "batch_size": 4, "checkpoint_steps": 20}
-TOGETHER = {"algorithm": "easgd", "local_steps": 3, "synchronous": True}
-SUMS = {f"mpca {key}": {"algorithm": "mpca", key: value} for key, value in (("overlap", "inline"), ("cycle_steps", 4))}
-#: Runs of which a rank is killed, one of every kind of method at least, and those whose survivors continue.
-KILLED: dict[str, dict[str, Any]] = {
-    name: {"algorithm": name} for name in ("ar-sgd", "d-psgd", "ad-psgd", "swarm-sgd", "agn", "mpca")
-} | {"easgd together": TOGETHER, **SUMS}
+MPCA = {"algorithm": "mpca", "cycle_steps": 4}
+#: Runs of which a rank is killed, one of every kind of method: all-reduce, neighbours, pairs, server, sums beside.
+KILLED: dict[str, dict[str, Any]] = {name: {"algorithm": name} for name in ("ar-sgd", "d-psgd", "ad-psgd", "agn")} | {
+    "mpca": MPCA
+}
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +49,7 @@ FIXED: dict[str, dict[str, Any]] = {
     "ar-sgd": {"algorithm": "ar-sgd"},
     "d-psgd": {"algorithm": "d-psgd"},
     "local-sgd": {"algorithm": "local-sgd", "slowmo": {"tau": 5}},
-    "easgd together": TOGETHER,
-    **SUMS,
+    "mpca": MPCA,
 }
 
 

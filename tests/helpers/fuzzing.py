@@ -1,6 +1,6 @@
-"""Spoiled inputs tried one after the other in a child of bounded memory, which is watched by the clock.
+"""Spoiled ROOT files tried one after the other in a child of bounded memory, which is watched by the clock.
 
-python fuzzing.py <kind> <first seed> <seeds> <folder>      the child: a line of JSON for each
+python fuzzing.py <first seed> <seeds> <folder>      the child: a line of JSON for each
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
-from spoiled_inputs import SAMPLES, mutated_config, mutated_root
+from spoiled_inputs import SAMPLES, mutated_root
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 #: Memory of the child; without inputs it takes half a GiB.
@@ -35,9 +35,8 @@ GOOD_FILE: Final = SAMPLES / "wjets_13TeV_PU20_1.root"
 
 
 class Outcome(NamedTuple):
-    """What became of one spoiled input."""
+    """What became of one spoiled file."""
 
-    kind: str
     seed: int
     verdict: str
     """`accepted`, `refused` (by an error with a message for the user), or `failed`."""
@@ -49,25 +48,25 @@ class SpoiledProcessError(Exception):
     """After a spoiled file, good ones cannot be read any more."""
 
 
-def fuzz(kind: str, first: int, count: int, folder: Path, *, seconds_each: float = SECONDS_EACH) -> list[Outcome]:
+def fuzz(first: int, count: int, folder: Path) -> list[Outcome]:
     """Try `count` seeds from `first` on; a child that dies or hangs is one failure, and the next continues after it."""
     outcomes: list[Outcome] = []
     folder.mkdir(parents=True, exist_ok=True)
     while len(outcomes) < count:
         next_seed = first + len(outcomes)
-        outcomes += _run_child(kind, next_seed, count - len(outcomes), folder, seconds_each)
+        outcomes += _run_child(next_seed, count - len(outcomes), folder)
     return outcomes
 
 
-def _run_child(kind: str, first: int, count: int, folder: Path, seconds_each: float) -> list[Outcome]:
+def _run_child(first: int, count: int, folder: Path) -> list[Outcome]:
     """Up to the last seed, or the first that ends the child."""
-    command = [sys.executable, __file__, kind, str(first), str(count), str(folder)]
+    command = [sys.executable, __file__, str(first), str(count), str(folder)]
     path = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
     found: list[Outcome] = []
     with (folder / "stderr.txt").open("w+", encoding="utf-8") as errors:
         child = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=folder,
-            env={**os.environ, "PYTHONPATH": path, "HEP_PIPELINE_CONFIG": ""},
+            env={**os.environ, "PYTHONPATH": path},
         )  # fmt: skip
         assert child.stdout is not None
         lines: queue.Queue[str | None] = queue.Queue()
@@ -77,12 +76,12 @@ def _run_child(kind: str, first: int, count: int, folder: Path, seconds_each: fl
         try:
             started = lines.get(timeout=SECONDS_TO_START)
             while started and len(found) < count:
-                line = lines.get(timeout=seconds_each)
+                line = lines.get(timeout=SECONDS_EACH)
                 if line is None:
                     break
                 found.append(Outcome(*json.loads(line)))
         except queue.Empty:
-            ending = f"no answer within {seconds_each} s"
+            ending = f"no answer within {SECONDS_EACH} s"
             child.kill()
         child.wait(timeout=60)
         pump.join(timeout=60)
@@ -92,7 +91,7 @@ def _run_child(kind: str, first: int, count: int, folder: Path, seconds_each: fl
             errors.seek(0)
             last_words = errors.read()[-1500:]
             ending = ending or f"the child ended with status {child.returncode}"
-            found.append(Outcome(kind, first + len(found), "failed", f"{ending}\n{last_words}", seconds_each))
+            found.append(Outcome(first + len(found), "failed", f"{ending}\n{last_words}", SECONDS_EACH))
     return found
 
 
@@ -107,7 +106,7 @@ def summary(outcomes: list[Outcome]) -> dict[str, int]:
     return {verdict: sum(each.verdict == verdict for each in outcomes) for verdict in ("accepted", "refused", "failed")}
 
 
-def _try_root(seed: int, folder: Path) -> Callable[[], None]:
+def prepare(seed: int, folder: Path) -> Callable[[], None]:
     """What `ingest` does with a file: check it, then read, select and write all its events."""
     from ingestion.errors import IngestionError
     from ingestion.files import FileInfo, SourceFile, inspect
@@ -142,35 +141,18 @@ def _try_root(seed: int, folder: Path) -> Callable[[], None]:
     return work
 
 
-def _try_config(seed: int, folder: Path) -> Callable[[], None]:
-    """What every command does with its config; a valid one must be fit for a manifest too."""
-    from pipeline.config import Config, load_config
-
-    text, overrides = mutated_config(seed)
-    path = folder / "spoiled.yaml"
-    path.write_bytes(text.encode("utf-8", errors="surrogatepass"))
-
-    def work() -> None:
-        config = load_config(str(path), overrides)
-        assert isinstance(config, Config)
-        json.dumps(config.model_dump(mode="json"), ensure_ascii=False).encode("utf-8")
-
-    return work
-
-
 def judge(work: Callable[[], None]) -> tuple[str, str]:
     """Do it; the verdict and the words of it."""
     from ingestion.errors import IngestionError
-    from pipeline.errors import ConfigError
 
     before = _resident_bytes()
     try:
         work()
-    except (IngestionError, ConfigError) as error:
+    except IngestionError as error:
         message = str(error)
         if _memory_ran_out(error):
             return "failed", f"out of memory, called {type(error).__name__}: {message[:500]}"
-        if ("spoiled." not in message and "--set" not in message) or len(message) > 20_000:
+        if "spoiled." not in message or len(message) > 20_000:
             return "failed", f"a message of {len(message)} letters that names no file: {message[:500]}"
         verdict, words = "refused", f"{type(error).__name__}: {message[:500]}"
     except BaseException:  # noqa: BLE001 - the parent reports any error
@@ -196,9 +178,8 @@ def _resident_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def main(kind: str, first: int, count: int, folder: Path) -> None:
+def main(first: int, count: int, folder: Path) -> None:
     """The child."""
-    prepare = {"root": _try_root, "config": _try_config}[kind]
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     # All imports, before memory is bounded.
     prepare(first, folder)
@@ -209,7 +190,7 @@ def main(kind: str, first: int, count: int, folder: Path) -> None:
         work = prepare(seed, folder)
         started = time.perf_counter()
         verdict, words = judge(work)
-        outcome = Outcome(kind, seed, verdict, words, time.perf_counter() - started)
+        outcome = Outcome(seed, verdict, words, time.perf_counter() - started)
         print(json.dumps(outcome), flush=True)  # noqa: T201 - to the parent
         if SpoiledProcessError.__name__ in words:
             # The next input starts a new child.
@@ -217,4 +198,4 @@ def main(kind: str, first: int, count: int, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

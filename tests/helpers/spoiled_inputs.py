@@ -1,4 +1,4 @@
-"""Spoiled copies of real ROOT files and of real configs, each made from its seed alone."""
+"""Spoiled copies of real ROOT files, each made from its seed alone."""
 
 from __future__ import annotations
 
@@ -6,29 +6,20 @@ import struct
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import uproot
 from numpy.random import Generator
-from ruamel.yaml.error import YAMLError
-
-from pipeline.configuration.yaml_text import read_yaml, write_yaml
 
 SAMPLES: Final = Path(__file__).resolve().parents[2] / "samples"
-CONFIGS: Final = Path(__file__).resolve().parents[2] / "pipeline" / "configs"
 _KEY_HEAD: Final = ">ihiIhhii"
 """Of a TKey: fNbytes, fVersion, fObjlen, fDatime, fKeylen, fCycle, fSeekKey, fSeekPdir."""
 
 
-def rng_of(kind: str, seed: int) -> Generator:
-    """The random numbers of one mutation."""
-    return np.random.default_rng([*kind.encode(), seed])
-
-
 def mutated_root(seed: int) -> bytes:
     """A bundled ROOT file with one to three things wrong."""
-    rng = rng_of("root", seed)
+    rng = np.random.default_rng([*b"root", seed])
     paths = sorted(SAMPLES.glob("*.root"))
     path = paths[rng.integers(len(paths))]
     # Nearly all of a file is compressed, and a spoiled byte ends in the decompression; so in half of the
@@ -146,119 +137,4 @@ def _block(rng: Generator, low: int, high: int) -> tuple[int, int]:
 _ROOT_MUTATIONS: Final[tuple[Callable[[bytearray, Generator, int, int], None], ...]] = (
     _flip_bits, _random_bytes, _odd_number, _odd_number, _zeros, _same_block_twice, _inserted_block, _swapped_blocks,
     _cut_off, _header_field,
-)  # fmt: skip
-
-
-#: Values, as YAML, that nobody would give.
-_ODD_VALUES: Final = (
-    "null", "~", "true", "''", "' '", "-1", "0", "1e308", "1e400", ".nan", "-.inf", "[]", "{}", "[[]]", "[null]",
-    "9" * 5000, "'" + "x" * 100_000 + "'", "0x" + "f" * 300, "0b1", "1:60:61", "1_000", "2001-99-99", "2026-11-20",
-    "2026-11-20T25:61:00Z", "0001-01-01T00:00:00+23:59", "!!python/object/apply:os.system ['touch pwned']",
-    "!!python/name:os.system", "!!binary 'x'", "!!binary 'eHh4'", "!!int 'x'", "!!float 'x'", "!!bool 'x'",
-    "!!timestamp 'x'", "!!null 'x'", "!!set {a, b}", "!!omap [a: 1]", "!!pairs [a: 1, a: 2]", "!!str 5", "!!map [1]",
-    "!unknown 1", "&x [*x]", "&x {a: *x}", "*nowhere", "[a, b: c]", "{? [1, 2] : 3}", "{1: 2}", "{null: 1}",
-    "{true: 1, 1: 2}", "{<<: 5}", "{<<: [1]}", "{a: 1, <<: {a: 2}}", "=", "{=: 1}", "'\\0'", '"\\0"', '"\\ud800"',
-    "../../../etc/passwd", "/dev/null", "[" * 3000 + "]" * 3000, "{a: " * 3000 + "1" + "}" * 3000, "- " * 2000 + "1",
-    "{" + ", ".join(f"k{n}: {n}" for n in range(3000)) + "}", "|\n  text", "%", "@x", "`x`", "\t", "\x00", "\ufeff",
-    "1" * 400 + ".5", "-0", "[1, 2", "'open", "12e03", "local[0]", "&a &b 1", "🙂", "a: b: c",
-)  # fmt: skip
-
-
-def mutated_config(seed: int) -> tuple[str, list[str]]:
-    """A shipped config with one to four things wrong, and, for some, overrides as on the command line."""
-    rng = rng_of("config", seed)
-    paths = sorted(CONFIGS.glob("*.yaml"))
-    text = paths[rng.integers(len(paths))].read_text(encoding="utf-8")
-    for _ in range(rng.integers(1, 5)):
-        text = _CONFIG_MUTATIONS[rng.integers(len(_CONFIG_MUTATIONS))](text, rng)
-    overrides = []
-    if rng.random() < 0.25:
-        content = read_yaml(paths[0].read_text(encoding="utf-8"))
-        keys = ".".join(map(str, _random_path(content, rng)))
-        keys = keys if rng.random() < 0.8 else keys[: rng.integers(len(keys))] + "." * int(rng.integers(3))
-        overrides.append(f"{keys}={_ODD_VALUES[rng.integers(len(_ODD_VALUES))]}")
-    return text, overrides
-
-
-def _random_path(content: Any, rng: Generator) -> list[Any]:
-    """Keys that lead to some place in nested mappings and lists."""
-    path: list[Any] = []
-    while isinstance(content, dict | list) and content and (not path or rng.random() < 0.7):
-        keys = list(content) if isinstance(content, dict) else list(range(len(content)))
-        path.append(keys[rng.integers(len(keys))])
-        content = content[path[-1]]
-    return path
-
-
-def _on_tree(change: Callable[[Any, Any, Any, Generator], None]) -> Callable[[str, Generator], str]:
-    """A mutation of the content: `change` gets the whole, the mapping or list of a place in it, and the key there."""
-
-    def mutation(text: str, rng: Generator) -> str:
-        if "&l0" in text:
-            # Read by any other loader it takes all memory.
-            return text
-        try:
-            content = read_yaml(text)
-        except (YAMLError, ValueError, TypeError, AttributeError, RecursionError):
-            return text
-        if not isinstance(content, dict) or not content:
-            return text
-        *above, key = _random_path(content, rng)
-        where = content
-        for each in above:
-            where = where[each]
-        change(content, where, key, rng)
-        try:
-            return write_yaml(content)
-        except (YAMLError, TypeError, RecursionError):
-            return text
-
-    return mutation
-
-
-def _drop(content: Any, where: Any, key: Any, rng: Generator) -> None:
-    del where[key]
-
-
-def _retitle(content: Any, where: Any, key: Any, rng: Generator) -> None:
-    if isinstance(where, dict):
-        name = str(key)
-        at = int(rng.integers(len(name) + 1))
-        where[(name[:at] + name[at + 1 :], name + "s", name.upper(), 7, None)[rng.integers(5)]] = where.pop(key)
-
-
-def _move(content: Any, where: Any, key: Any, rng: Generator) -> None:
-    """The value of another place too; never a part of itself."""
-    *above, last = _random_path(content, rng)
-    source = content
-    for each in above:
-        source = source[each]
-    where[key] = read_yaml(write_yaml(source[last]))
-
-
-def _odd_value(text: str, rng: Generator) -> str:
-    """The value of a line, or a new line, becomes something odd."""
-    odd = _ODD_VALUES[rng.integers(len(_ODD_VALUES))]
-    lines = text.splitlines()
-    at = int(rng.integers(len(lines) + 1)) if lines else 0
-    name, colon, _ = lines[at].partition(": ") if at < len(lines) else ("train", ": ", "")
-    lines[at : at + 1] = [f"{name}{colon or ': '}{odd}"]
-    return "\n".join(lines)
-
-
-def _same_line_twice(text: str, rng: Generator) -> str:
-    lines = text.splitlines() or [""]
-    at = int(rng.integers(len(lines)))
-    return "\n".join([*lines[:at], lines[at], *lines[at:]])
-
-
-def _spoiled_text(text: str, rng: Generator) -> str:
-    at, size = _block(rng, 0, max(1, len(text)))
-    signs = "\t :-[]{}&*!|>'\"%@`#,?\x00\x85\n9"
-    return text[:at] + "".join(signs[n] for n in rng.integers(len(signs), size=rng.integers(4))) + text[at + size % 9 :]
-
-
-_CONFIG_MUTATIONS: Final[tuple[Callable[[str, Generator], str], ...]] = (
-    _on_tree(_drop), _on_tree(_retitle), _on_tree(_move), _odd_value, _odd_value, _odd_value, _same_line_twice,
-    _spoiled_text,
 )  # fmt: skip

@@ -159,21 +159,6 @@ def test_a_glob_whose_files_have_not_come_yet_is_said(tmp_path: Path) -> None:
     assert words in ingested.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--set", "train.epoch=3"], "unknown key 'train.epoch'. Did you mean 'epochs'?"),
-        (["--set", "train.epochs=some"], "'train.epochs'"),
-        (["--set", "classes=[QCD,ttbar,W+jets,Z]"], "class 'Z' (label 3) has no samples"),
-    ],
-)
-def test_a_wrong_config_is_a_usage_error(tmp_path: Path, arguments: list[str], words: str) -> None:
-    done = invoke("validate", "--config", small_config(tmp_path, SAMPLES), *arguments)
-    assert done.exit_code == Exit.USAGE
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_a_sample_without_survivors_shows_its_cutflow_and_leaves_nothing(
     provider: SparkProvider, tmp_path: Path
 ) -> None:
@@ -187,13 +172,6 @@ def test_a_sample_without_survivors_shows_its_cutflow_and_leaves_nothing(
     assert "rejected_no_lepton" in done.stderr
     assert "Traceback" not in done.stderr
     assert version_folders(tmp_path / "run") == []
-
-
-def test_validate_lists_samples_and_files(tmp_path: Path) -> None:
-    done = invoke("validate", "--config", small_config(tmp_path, SAMPLES))
-    assert done.exit_code == 0
-    assert "qcd: 2 files, 300 entries, class QCD" in done.stdout
-    assert "the config is valid" in done.stdout
 
 
 def test_an_unwritable_run_folder_is_named(tmp_path: Path) -> None:

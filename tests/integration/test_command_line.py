@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import onnx
 import pyarrow.parquet as pq
 import pytest
-from command_line import SAMPLES, STAGES, small_config, version_folders, versions
+from command_line import STAGES, version_folders, versions
 from lent_spark import command
 from typer.testing import CliRunner
 from undisturbed_run import Undisturbed
@@ -53,17 +52,6 @@ def invoke(*arguments: str | Path) -> Any:
 
 def stages_shown(plan: str) -> dict[str, str]:
     return {line.split()[0]: " ".join(line.split()[1:]) for line in plan.splitlines() if not line.startswith(" ")}
-
-
-def test_the_first_run_makes_everything(finished: Finished) -> None:
-    assert all(versions(finished.run_dir).values())
-    for name in (
-        "train/*/hlf/model/weights.pt",
-        "evaluate/*/hlf/predictions.parquet",
-        "export/*/hlf/model.onnx",
-        "report/*/report.html",
-    ):
-        assert list(finished.run_dir.glob(name)), name
 
 
 def test_counters_in_the_manifests_add_up_along_the_chain(finished: Finished) -> None:
@@ -154,36 +142,6 @@ def test_a_changed_key_makes_only_its_dependents_stale(
     assert {stage for stage in STAGES if shown[stage].startswith("stale")} == set(stale)
 
 
-def test_a_moved_file_changes_nothing_an_added_and_a_removed_one_do(finished: Finished, tmp_path: Path) -> None:
-    moved = finished.data / "qcd_renamed.root"
-    (finished.data / "qcd_13TeV_PU20_0.root").rename(moved)
-    try:
-        assert "stale" not in finished.plan()
-        added = Path(shutil.copy(SAMPLES / "qcd_13TeV_PU20_1.root", finished.data))
-        plan = finished.plan()
-        assert f"input added: {added}" in plan
-        assert stages_shown(plan)["report"].startswith("stale")
-        moved_away = moved.rename(tmp_path / "gone.root")
-        assert "input removed: " in finished.plan()
-        moved_away.rename(moved)
-        added.unlink()
-    finally:
-        moved.rename(finished.data / "qcd_13TeV_PU20_0.root")
-
-
-def test_accept_blesses_what_is_there(finished: Finished) -> None:
-    changed = ("--set", "train.seed=9")
-    manifest = finished.run_dir / "train" / str(versions(finished.run_dir)["train"]) / "manifest.json"
-    before = manifest.read_text()
-    try:
-        accepted = invoke("plan", "--accept", "--config", finished.config, *changed)
-        assert "accepted as up to date: train" in accepted.stdout
-        assert stages_shown(finished.plan(*changed))["train"] == "up to date"
-        assert json.loads(manifest.read_text())["accepted"]["reasons"] == ["hlf: config train.seed changed (1 -> 9)"]
-    finally:
-        manifest.write_text(before)
-
-
 def test_status_tells_what_is_there(finished: Finished) -> None:
     shown = json.loads(invoke("status", "--json", "--config", finished.config).stdout)
     assert shown.pop("gridsearch")["version"].startswith("0001-")
@@ -194,19 +152,6 @@ def test_status_tells_what_is_there(finished: Finished) -> None:
     assert str(versions(finished.run_dir)["train"]) in text
     empty = ("--set", f"run_dir={finished.folder / 'empty'}")
     assert json.loads(invoke("status", "--json", "--config", finished.config, *empty).stdout)["gridsearch"] is None
-
-
-def test_a_second_run_at_once_is_refused(finished: Finished) -> None:
-    import fcntl
-
-    with (finished.run_dir / ".lock").open("r+") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        lock.truncate()
-        lock.write(str(os.getpid()))
-        lock.flush()
-        done = invoke("run", "--config", finished.config)
-    assert done.exit_code == Exit.IN_USE
-    assert f"in use by another run (process {os.getpid()})" in done.stderr
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -248,16 +193,6 @@ def test_the_report_quotes_the_cuts_that_were_made_not_those_of_its_own_command_
     assert "pT &gt; 60 GeV" not in words
 
 
-def test_a_file_of_the_same_uuid_but_another_size_has_changed(finished: Finished) -> None:
-    path = finished.data / "wjets_13TeV_PU20_0.root"
-    before = path.read_bytes()
-    try:
-        path.write_bytes(before + b"more")
-        assert f"input changed: {path}" in finished.plan()
-    finally:
-        path.write_bytes(before)
-
-
 def test_a_missing_file_of_an_earlier_stage_is_not_called_a_full_disk(finished: Finished, tmp_path: Path) -> None:
     copied = shutil.copytree(finished.run_dir, tmp_path / "run")
     for path in copied.glob("features/*/test/part-00001.parquet"):
@@ -280,14 +215,6 @@ def test_a_result_that_fails_its_checks_is_not_published(finished: Finished, tmp
     assert done.exit_code == Exit.USER_ERROR
     assert "failed its own checks and was not published" in done.stderr
     assert versions(copied) == before
-
-
-def test_a_stage_without_its_input_names_the_command(tmp_path: Path) -> None:
-    config = small_config(tmp_path, SAMPLES)
-    done = invoke("train", "--config", config)
-    assert done.exit_code == Exit.NOT_THERE_YET
-    assert "train needs the output of features" in done.stderr
-    assert "python -m pipeline features" in done.stderr
 
 
 def test_fewer_events_than_workers_is_explained_and_leaves_the_old_model(finished: Finished) -> None:

@@ -215,24 +215,6 @@ def test_an_unknown_study_is_refused_with_the_nearest_name() -> None:
     assert "compare thesis: there is no such study. Did you mean 'thesis-" in done.output
 
 
-def test_its_command_is_kept_without_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    commands: list[str] = []
-
-    def compare(*_: Any, command: str, **__: Any) -> Path:
-        commands.append(command)
-        return tmp_path
-
-    monkeypatch.setattr("pipeline.commands.compare.compare", compare)
-    change = 'spark.conf={"spark.my.password": "hush1,hush2 hush3"}'
-    words = ["compare", "thesis-hlf", "--config", "demo", "--set", change, "--set", "train.epochs=5"]
-    done = CliRunner().invoke(app, words)
-    assert done.exit_code == Exit.OK, done.output
-    assert commands[0] == (
-        "python -m pipeline compare --study thesis-hlf --form small --config demo --set 'spark.conf=***' "
-        "--set train.epochs=5"
-    )
-
-
 def test_without_features_the_stage_to_run_is_named(tmp_path: Path) -> None:
     done = invoke("compare", "thesis-hlf", "--config", config_of(tmp_path, tmp_path / "run"))
     assert done.exit_code == Exit.NOT_THERE_YET

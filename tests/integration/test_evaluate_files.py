@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +19,6 @@ from delphes_files import write_delphes
 from lent_spark import command
 from made_events import distinct, lepton, made_event, track
 from numpy.typing import NDArray
-from ranks import has_started, processes_of, wait_until
 from sliced_qcd import THINNED, write_slices
 
 from features.matrices import high_level_in
@@ -437,49 +432,3 @@ def test_what_fails_late_leaves_nothing_too(trained: Trained, monkeypatch: pytes
 
     monkeypatch.setattr("pipeline.commands.evaluate_files.evaluate", fail)
     assert "late" in trained.refused(Exit.BUG, "--model", trained.first)
-
-
-@pytest.fixture
-def started(trained: Trained, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """An evaluation of new files in processes of its own, its folder begun, in a copy of the run folder."""
-    shutil.copytree(trained.run_dir, tmp_path / "run", ignore=shutil.ignore_patterns("evaluations"))
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "pipeline", "evaluate-files", "--inputs", str(NEW["ttbar"])),
-            *("--config", str(trained.config), "--set", f"run_dir={tmp_path / 'run'}"),
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    folder = tmp_path / "run" / "evaluations"
-    wait_until(lambda: any(folder.glob(".*.unfinished")), what="an evaluation has begun")
-    yield process
-    process.communicate(timeout=120)
-    wait_until(lambda: not processes_of(tmp_path), what="all processes are gone")
-
-
-@pytest.mark.minutes
-@pytest.mark.parametrize("child", ["java", "pyspark.daemon"])
-def test_ctrl_c_is_quiet_and_leaves_nothing(started: subprocess.Popen[str], tmp_path: Path, child: str) -> None:
-    wait_until(lambda: has_started(started.pid, child), what=f"{child} has started")
-    os.killpg(started.pid, signal.SIGINT)
-    _, words = started.communicate(timeout=120)
-    assert started.returncode == Exit.INTERRUPTED, words
-    for noise in ("Traceback", "ERROR", "bug"):
-        assert noise not in words
-    assert list((tmp_path / "run" / "evaluations").iterdir()) == []
-
-
-@pytest.mark.minutes
-def test_what_a_killed_evaluation_leaves_goes_with_the_next(
-    trained: Trained, started: subprocess.Popen[str], tmp_path: Path
-) -> None:
-    os.killpg(started.pid, signal.SIGKILL)
-    started.communicate(timeout=120)
-    folder = tmp_path / "run" / "evaluations"
-    assert [path.name for path in folder.iterdir() if path.name.startswith(".")]
-    done = trained.evaluate("--model", trained.first, "--set", f"run_dir={tmp_path / 'run'}")
-    assert done.exit_code == 0, done.stderr
-    assert [path.name for path in folder.iterdir()] == ["0001"]

@@ -20,7 +20,7 @@ from pipeline.config import load_config
 from pipeline.configuration.yaml_text import read_yaml, write_yaml
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner, State
-from pipeline.runs import code_meaning, own_folders
+from pipeline.runs import code_meaning
 from pipeline.runs.outputs import NOT_CONTENT
 from pipeline.runs.store import StageStore
 
@@ -96,12 +96,6 @@ def edit(code: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Edit]:
     yield change
     for path, text in before.items():
         path.write_text(text, encoding="utf-8")
-
-
-def test_the_energy_on_the_plots_trains_nothing(plans: Plans) -> None:
-    plans.change(report={"energy_tev": 14})
-    # Export holds the thresholds of the working points, so it waits for what evaluate finds.
-    assert set(plans.reasons()) == {"evaluate", "export", "report"}
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -182,16 +176,6 @@ def test_code_of_another_network_or_method_changes_nothing(plans: Plans, edit: E
     methods = (f"training/algorithms/{name}.py" for name in ("swarm_sgd", "slowmo", "server", "stale_synchronous"))
     for name in ("models/networks/particles.py", *methods):
         edit(name, "from __future__ import annotations\n", "from __future__ import annotations\n\n_NEW = 1\n")
-    assert plans.reasons() == {}
-
-
-def test_another_network_is_trained_beside_those_that_are_there(plans: Plans) -> None:
-    plans.change(model={"names": ["hlf", "particles"]})
-    assert plans.reasons()["train"] == ["particles is new"]
-
-
-def test_settings_of_one_network_train_that_one(plans: Plans) -> None:
-    plans.change(model={"names": ["hlf"], "particles": {"gru_width": 7}})
     assert plans.reasons() == {}
 
 
@@ -315,15 +299,6 @@ def test_interrupted_work_of_other_settings_is_kept_named_and_continued(plans: P
     again = store.current()
     assert again is not None
     assert (again.folder / "hlf" / "made-from").read_text(encoding="utf-8") == digest
-    assert not interrupted.exists()
-
-
-def test_clean_removes_interrupted_work(plans: Plans) -> None:
-    interrupted = plans.run_dir / "train" / "0007-0123abcd"
-    own_folders.make(interrupted)
-    (interrupted / "hlf" / "checkpoints" / "epoch-00001").mkdir(parents=True)
-    (interrupted / "hlf" / "checkpoints" / "epoch-00001" / "complete.json").write_text("{}")
-    assert interrupted in [each.folder for each in clean(plans.run_folder, 3)]
     assert not interrupted.exists()
 
 

@@ -10,11 +10,10 @@ from feature_datasets import write_dataset
 from pyspark import SparkContext
 
 from features.dataset import FeatureDataset
-from training.gridsearch import spark_job as module
 from training.gridsearch.results import ranked
 from training.gridsearch.settings import GridSearchSettings
 from training.gridsearch.spark_job import SearchOutcome, num_trainings, search
-from training.gridsearch.trainings import GridSearchError, Search
+from training.gridsearch.trainings import Search
 from training.settings import TrainSettings
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -39,20 +38,6 @@ def run(spark: SparkContext, made: Search, folder: Path, rounds: list[str] | Non
     done = spark.accumulator(0)
     said = [] if rounds is None else rounds
     return search(spark, made, folder, done=done, num_tasks=lambda jobs: min(jobs, 4), on_round=said.append), done.value
-
-
-def test_every_setting_of_the_grid_gets_a_score(spark: SparkContext, dataset: FeatureDataset, tmp_path: Path) -> None:
-    made = common(dataset, epochs=[1, 3])
-    found, count = run(spark, made, tmp_path / "found")
-    assert len(found.scores) == 2 * 2 * 2
-    assert found.failed == []
-    # Settings that differ in epochs only are one training.
-    assert count == num_trainings(made) == len(list((tmp_path / "found").glob("*.json"))) == 4
-    assert len(found.training_seconds) == 4
-    assert min(found.training_seconds) > 0
-    by_epochs = {epochs: [one for one in found.scores if one.trial.epochs == epochs] for epochs in (1, 3)}
-    assert by_epochs[1][0].loss > by_epochs[3][0].loss
-    assert ranked(found.scores)[0].accuracy == max(one.accuracy for one in found.scores)
 
 
 def test_what_is_there_is_not_trained_again(
@@ -96,26 +81,3 @@ def test_halving_gives_the_best_more_epochs(spark: SparkContext, dataset: Featur
     assert [one.rung for one in ranked(found.scores)] == [3, 2, 1, 1, 0, 0, 0, 0]
     again, _ = run(spark, made, tmp_path / "found")
     assert again.scores == found.scores
-
-
-def test_a_setting_that_fails_is_listed_and_the_others_continue(
-    spark: SparkContext, dataset: FeatureDataset, tmp_path: Path
-) -> None:
-    found, _ = run(spark, common(dataset, learning_rate=[0.01, 1e30]), tmp_path / "found")
-    assert {one.trial.learning_rate for one in found.scores} == {0.01}
-    assert {one.trial.learning_rate for one in found.failed} == {1e30}
-    assert all("never finite" in one.reason for one in found.failed)
-
-
-def test_a_search_in_which_all_fail_says_why(spark: SparkContext, dataset: FeatureDataset, tmp_path: Path) -> None:
-    with pytest.raises(GridSearchError, match=r"all 4 settings of the grid search failed.*fewer than the 100 folds"):
-        run(spark, common(dataset, folds=100), tmp_path / "found")
-
-
-def test_long_trainings_come_first() -> None:
-    jobs = [
-        module.SearchJob((150, 100), 16, 0.1),
-        module.SearchJob((50, 20), 16, 0.1),
-        module.SearchJob((50, 20), 200, 0.1),
-    ]
-    assert sorted([jobs[1], jobs[2], jobs[0]], key=module._cost, reverse=True) == jobs

@@ -6,6 +6,7 @@ import io
 import json
 import re
 import shutil
+import statistics
 import subprocess
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -173,12 +174,6 @@ def num_colours(image: Image.Image) -> int:
     return len(image.getcolors(maxcolors=1 << 24) or [])
 
 
-def darkness(image: Image.Image) -> float:
-    """Share of the pixels that are darker than grey."""
-    histogram = image.convert("L").histogram()
-    return sum(histogram[:128]) / sum(histogram)
-
-
 def test_a_desk_sees_the_page_with_all_figures_and_nothing_beside_it(browser: Browser, report: Path) -> None:
     seen = browser.open(report.with_name("measured.html"), "--dump-dom")
     assert seen.console == []
@@ -209,23 +204,28 @@ def test_a_phone_needs_no_scrolling_sideways_but_in_tables_and_panels(browser: B
     assert num_colours(image.crop((PHONE, 0, 600, 1500))) == 1
 
 
-def test_a_page_that_is_too_wide_for_a_phone_is_noticed(browser: Browser, report: Path) -> None:
-    page = report.with_name("wide.html")
+def test_a_page_with_something_wrong_is_noticed(browser: Browser, report: Path) -> None:
+    """Else the tests above and below could not fail."""
+    page = report.with_name("wrong.html")
     html = report.with_name("measured.html").read_text(encoding="utf-8")
-    page.write_text(html.replace("<h2 ", '<p style="width: 500px">wide</p><h2 ', 1), encoding="utf-8")
-    measured = browser.open(framed(page, PHONE), "--dump-dom").measured
-    assert measured["page"] > measured["visible"] == PHONE
+    wrong = '<p style="width: 500px">wide</p><p style="color: #bd1f01">faint in the dark</p><h2 '
+    html = re.sub(r"base64,[^\"]{100}", "base64,", html.replace("<h2 ", wrong, 1), count=1)
+    page.write_text(html + "<script>noSuchFunction()</script>", encoding="utf-8")
+    seen = browser.open(framed(page, PHONE), "--dump-dom", DARK)
+    (line,) = seen.console
+    assert "noSuchFunction is not defined" in line
+    assert seen.measured["page"] > seen.measured["visible"] == PHONE
+    assert seen.measured["faintest"] == [pytest.approx(2.86, abs=0.01), "faint in the dark"]
+    assert seen.measured["images"].count(0) == 1
 
 
 def test_the_dark_gets_a_dark_page(browser: Browser, report: Path) -> None:
     dark = browser.screenshot(report, DARK)
     assert dark.getpixel((2, 2)) == DARK_BACK
-    assert num_colours(dark) > 50
-    # The heading is light on dark, and dark on light elsewhere.
-    heading = dark.crop((0, 0, DESK, 100))
-    assert darkness(heading) > 0.8
-    assert heading.convert("L").getextrema()[1] > 200
-    assert darkness(browser.screenshot(report).crop((0, 0, DESK, 100))) < 0.2
+    # The heading is light on dark.
+    heading = dark.crop((0, 0, DESK, 100)).convert("L")
+    assert statistics.median(heading.getdata()) < 128
+    assert heading.getextrema()[1] > 200
 
 
 @pytest.mark.parametrize("flags", [(), (DARK,)], ids=["light", "dark"])
@@ -240,47 +240,15 @@ def test_words_and_lines_stand_out_from_what_is_behind_them(
     assert min(measured["lines"]) >= LINES
 
 
-def test_faint_words_are_noticed(browser: Browser, report: Path) -> None:
-    page = report.with_name("faint.html")
-    html = report.with_name("measured.html").read_text(encoding="utf-8")
-    page.write_text(html.replace("<h2 ", '<p style="color: #bd1f01">faint in the dark</p><h2 ', 1), encoding="utf-8")
-    faintest = browser.open(page, "--dump-dom", DARK).measured["faintest"]
-    assert faintest == [pytest.approx(2.86, abs=0.01), "faint in the dark"]
-
-
 def test_the_page_can_be_printed(browser: Browser, report: Path) -> None:
     path = report.with_name("report.pdf")
     browser.open(report, f"--print-to-pdf={path}", DARK)
     content = path.read_bytes()
     assert content.startswith(b"%PDF")
     assert len(re.findall(rb"/Type\s*/Page\b", content)) > 1
-
-
-def test_captions_are_smaller_than_the_text_on_paper_too(browser: Browser, report: Path) -> None:
+    # Captions are smaller than the text on paper too.
     page = report.with_name("paper.html")
     html = report.with_name("measured.html").read_text(encoding="utf-8")
     page.write_text(html.replace("@media print", "@media all"), encoding="utf-8")
     measured = browser.open(page, "--dump-dom").measured
     assert measured["caption"] < measured["body"] == 11
-
-
-def test_errors_on_the_console_are_noticed(browser: Browser, report: Path) -> None:
-    page = report.with_name("broken.html")
-    page.write_text(report.read_text(encoding="utf-8") + "<script>noSuchFunction()</script>", encoding="utf-8")
-    (line,) = browser.open(page, "--dump-dom").console
-    assert "noSuchFunction is not defined" in line
-
-
-def test_a_figure_that_is_damaged_is_noticed(browser: Browser, report: Path) -> None:
-    page = report.with_name("damaged.html")
-    html = report.with_name("measured.html").read_text(encoding="utf-8")
-    page.write_text(re.sub(r"base64,[^\"]{100}", "base64,", html, count=1), encoding="utf-8")
-    assert browser.open(page, "--dump-dom").measured["images"].count(0) == 1
-
-
-def test_without_a_browser_the_tests_fail_and_say_how_to_get_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(pytest.fail.Exception, match="`make browser` installs one"):
-        Browser(tmp_path)

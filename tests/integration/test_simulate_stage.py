@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uproot
 from lent_spark import command
-from ranks import wait_until
 from rich.console import Console
 
 from ingestion.generation import errors
@@ -23,7 +16,6 @@ from pipeline.config import load_config
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.errors import ConfigError
 from pipeline.machine.spark_session import SparkProvider
-from pipeline.runs.code_meaning import ROOT
 from pipeline.runs.store import StageStore
 from pipeline.simulated_samples import with_simulated_samples
 from pipeline.stages.base import Part
@@ -144,71 +136,6 @@ def test_files_and_cross_sections_reach_the_samples(provider: SparkProvider, tmp
     assert "10 events in 5 files" in run("simulate")
     assert {file.name: file.stat().st_ino for file in _files(tmp_path, "ttbar")} == kept
     assert "5 files, 10 entries" in run("ingest")
-
-
-@pytest.mark.minutes
-@needs_generator
-@pytest.mark.spark
-def test_killed_after_its_first_file_it_makes_the_rest_and_the_events_are_those_of_a_run_without_a_kill(
-    provider: SparkProvider, tmp_path: Path
-) -> None:
-    processes = [{"name": "qcd", "events": 1, "heavy_flavour": {}}, {"name": "ttbar", "events": 3}]
-    content = {
-        "samples": [{"name": each["name"], "label": label, "files": [f"simulate://{each['name']}"]}
-                    for label, each in enumerate(processes)],
-        "simulate": {"processes": processes, "events_per_file": 1, "pile_up": {"mean": 1, "pool": 10}},
-    }  # fmt: skip
-    paths = {name: tmp_path / name for name in ("killed", "whole")}
-    for folder in paths.values():
-        folder.mkdir()
-        config_of(folder, **content)
-    store = StageStore(paths["killed"] / "run", "simulate")
-    # One task at a time, so that the first file is there before the others.
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pipeline", "simulate", "--config", str(paths["killed"] / "config.yaml"),
-         "--set", "spark.master=local[1]"],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    try:
-        # A new checkout also compiles the detector.
-        wait_until(
-            lambda: any(store.folder.glob("0*/*/*.json")) or process.poll() is not None,
-            what="a file is made",
-            seconds=300,
-        )
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        _, words = process.communicate(timeout=120)
-    assert process.returncode == -signal.SIGKILL, words
-    assert store.current() is None
-    made = [record.with_suffix(".root") for record in store.folder.glob("0*/*/*.json")]
-    assert 0 < len(made) < 4
-    inodes = {path.name: path.stat().st_ino for path in made}
-    for folder in paths.values():
-        done = command(provider, "simulate", "--config", folder / "config.yaml")
-        assert done.exit_code == 0, done.output
-    found = {name: StageStore(folder / "run", "simulate").current() for name, folder in paths.items()}
-    assert found["killed"] is not None
-    assert found["whole"] is not None
-    kept = {path.name: path.stat().st_ino for path in found["killed"].folder.glob("*/*.root")}
-    assert len(kept) == 4
-    assert {name: kept[name] for name in inodes} == inodes
-    assert [path.name for path in store.folder.iterdir() if path.is_dir()] == [found["killed"].name]
-    counters = [version.manifest["counters"] for version in found.values() if version]
-    assert counters[0]["processes"] == counters[1]["processes"]
-    assert counters[0]["content"] == counters[1]["content"]
-    assert [each["uuid"] for each in counters[0]["records"]] == [each["uuid"] for each in counters[1]["records"]]
-    momenta: list[list[Any]] = [
-        [
-            uproot.open(f"{path}:Delphes/EFlowTrack.PT").array().tolist()
-            for path in sorted(version.folder.glob("*/*.root"))
-        ]
-        for version in found.values()
-        if version
-    ]
-    assert momenta[0] == momenta[1]
 
 
 def _files(folder: Path, process: str) -> list[Path]:
