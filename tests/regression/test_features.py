@@ -1,0 +1,119 @@
+"""Faults in making features that users met."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import weakref
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from command_line import SAMPLES, small_config
+from made_events import events_table, lepton, made_event, track
+from stages_here import run_here, without_spark
+
+import features
+from features.columns import NUM_CORE
+from features.kernel_pass import EventsFile, keys_of, run_kernels, unmixed_schema
+from features.mixing import plan_mixing
+from features.mixing_pass import KernelFile, PickedRows, gathered, write_groups
+from features.settings import FeatureSettings, SplitSettings
+from pipeline.errors import MissingInputError
+
+SETTINGS = FeatureSettings(feed_workers=1, split=SplitSettings(train=0.4, val=0.3, test=0.3))
+
+
+def test_a_part_without_selected_events_is_left_out(tmp_path: Path) -> None:
+    """A part of which no event is selected has no rows; cutting nothing into pieces raised an error."""
+    good = [made_event(entry=entry, label=entry % 2, electrons=[lepton(40, 0, 0)]) for entry in range(60)]
+    bad = [made_event(entry=60, electrons=[lepton(40, 0, 0)], tracks=[track(40, 0.1, 0)])]
+    keys, files = [], []
+    for name, rows in (("bad.parquet", bad), ("good.parquet", good), ("bad2.parquet", bad)):
+        pq.write_table(events_table(rows), tmp_path / name)
+        output = run_kernels(EventsFile(name, "made", "", str(tmp_path / name)), SETTINGS, tmp_path)
+        path = output.path(tmp_path.parent)
+        files.append(KernelFile(str(path), sum(len(each.label) for each in keys), 1.0))
+        keys.append(keys_of(path, SETTINGS))
+    assert [len(each.label) for each in keys] == [0, 60, 0]
+    plan = plan_mixing(keys, SETTINGS, ["QCD", "ttbar"])
+    for split in ("train", "val", "test"):
+        (tmp_path / split).mkdir()
+    written, _ = write_groups(plan.groups, files, ["QCD", "ttbar"], tmp_path)
+    assert sum(each.group.rows for each in written) == 60
+
+
+def test_no_more_than_two_files_are_mapped_at_a_time() -> None:
+    """A mixing task kept all kernel files mapped, so its memory grew with the sample: 2.9 GiB at 100,000 events."""
+    read: list[weakref.ref[np.ndarray]] = []
+
+    def table(number: int) -> pa.Table:
+        assert sum(each() is not None for each in read) <= 2
+        core = np.full(5 * NUM_CORE, number, dtype=np.float32)
+        read.append(weakref.ref(core))
+        others = [[""] * 2 if field.type == pa.string() else [number, 3] for field in unmixed_schema()][:-1]
+        values = pa.Array.from_buffers(pa.float32(), core.size, [None, pa.py_buffer(core)])
+        lists = pa.LargeListArray.from_arrays(pa.array([0, 3 * NUM_CORE, 5 * NUM_CORE]), values)
+        return pa.Table.from_arrays([*map(pa.array, others), lists], schema=unmixed_schema())
+
+    picked = [PickedRows(partial(table, number), np.array([1]), np.array([4 - number])) for number in range(5)]
+    found = gathered(picked, 5)
+    assert len(read) >= 5
+    assert found["num_particles"].to_pylist() == [2] * 5
+    assert found["particle_pt"].to_pylist() == [[number] * 2 for number in (4, 3, 2, 1, 0)]
+
+
+CALL = """
+import numpy as np
+from features.isolation import Candidates, lepton_sums
+one = Candidates(np.array([1]), np.array([0.5]), np.array([0.2]), np.array([3.1]))
+print(lepton_sums(one, 0.0, -3.1, 0.3, 0.0, False)[0][1])
+"""
+
+
+def isolation(checkout: Path) -> float:
+    done = subprocess.run(
+        [sys.executable, "-c", CALL], cwd=checkout, capture_output=True, text=True, check=True, env={"PYTHONPATH": "."}
+    )
+    return float(done.stdout)
+
+
+@pytest.mark.slow
+def test_an_edit_in_another_file_of_the_package_is_compiled_in(tmp_path: Path) -> None:
+    """Numba's cache notices changes in a function's own file only: an edit of a kernel that others call did nothing."""
+    source = Path(str(features.__file__)).parent
+    (tmp_path / "features").mkdir()
+    for name in ("__init__", "arrays", "columns", "compiling", "kinematics", "isolation"):
+        shutil.copy(source / f"{name}.py", tmp_path / "features")
+    assert isolation(tmp_path) == 0.5
+    kinematics = tmp_path / "features" / "kinematics.py"
+    text = kinematics.read_text()
+    edited = text.replace("difference %= _TWO_PI", "difference = 5.0")
+    assert edited != text
+    kinematics.write_text(edited)
+    assert isolation(tmp_path) == 0.0
+
+
+def sample(name: str, label: int, kind: str, number: int = 0) -> dict[str, object]:
+    files = [str(SAMPLES / f"{kind}_13TeV_PU20_{number}.root")]
+    return {"name": name, "label": label, "files": files, "cross_section_pb": 10.0**number}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [None, "high"], ids=["gone", "renamed"])
+def test_sample_out_of_the_config_changed_the_normalisation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str | None
+) -> None:
+    """Without the cross-section of a sample that left the config, all slices of its class counted by their events."""
+    without_spark(monkeypatch, tmp_path)
+    others = [sample("low", 0, "qcd"), sample("ttbar", 1, "ttbar"), sample("wjets", 2, "wjets")]
+    run_here(small_config(tmp_path, tmp_path, samples=[*others, sample("hard", 0, "qcd", 1)]), "ingest")
+    now = small_config(tmp_path, tmp_path, samples=[*others, *([sample(name, 0, "qcd", 1)] if name else [])])
+    with pytest.raises(
+        MissingInputError, match=r"sample 'hard' .* no such sample now\. Run `python -m pipeline ingest`"
+    ):
+        run_here(now, "features")

@@ -1,0 +1,138 @@
+"""Ctrl-C at moments at which it was lost, left something behind or ended a command in another way."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from command_line import SAMPLES, small_config
+from rich.console import Console
+
+from pipeline.config import load_config
+from pipeline.run_folder import RunFolder
+from pipeline.runner import Runner
+from pipeline.runs.store import StageStore
+from pipeline.stages.base import Context, Result
+from pipeline.stages.ingest import Ingest
+
+#: What a stage does when Ctrl-C comes.
+WORK: Final = {
+    # Spark's workers end too; their failure arrived first and was called a bug.
+    "an error after it": """
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(20)
+    except KeyboardInterrupt:
+        raise RuntimeError("a worker ended") from None
+""",
+    # Python drops what is raised in a destructor.
+    "in a destructor": """
+    class Fragile:
+        def __del__(self):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.01)
+
+    Fragile()
+    time.sleep(20)
+""",
+    # As some libraries do at their import.
+    "swallowed": """
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except BaseException:
+        pass
+""",
+    # As collections.namedtuple does: the command said `interrupted`, and died by SIGINT.
+    "in evaluated code": """
+    eval("[os.kill(os.getpid(), signal.SIGINT), time.sleep(5)]")
+""",
+    "and once more at the end": """
+    atexit.register(os.kill, os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), signal.SIGINT)
+""",
+}
+PROGRAM: Final = """
+import atexit, os, signal, sys, time
+from pipeline import cli
+from pipeline.stages.base import Result
+from pipeline.stages.ingest import Ingest
+
+def run(stage, context):{work}
+    return Result(summary="continued to the end")
+
+Ingest.run = run
+cli.main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("work", WORK)
+def test_an_interrupt_was_lost_or_called_something_else(tmp_path: Path, work: str) -> None:
+    program = PROGRAM.format(work=WORK[work])
+    done = subprocess.run(
+        [sys.executable, "-c", program, "ingest", "--config", str(small_config(tmp_path, SAMPLES))],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 130, done.stderr
+    assert "interrupted" in done.stderr
+    assert "bug" not in done.stderr
+    assert "continued" not in done.stderr
+    assert list((tmp_path / "run" / "ingest").iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["json", "typer", "pydantic", "pipeline.config", "pipeline.cli"])
+def test_at_any_moment_of_the_start_it_is_the_same(module: str) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "pipeline", "plan"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        next(line for line in process.stderr if line.split("|")[-1].strip() == module)
+        process.send_signal(signal.SIGINT)
+        words = process.stderr.read()
+    # Later the run may have been done already.
+    assert process.returncode in {130, 0}, words
+    assert "Traceback" not in words
+
+
+@pytest.fixture
+def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runner:
+    """Its ingest writes one file, without Spark."""
+
+    def run(_: Ingest, context: Context) -> Result:
+        (context.out_dir / "data").write_text("whole")
+        return Result(summary="done")
+
+    monkeypatch.setattr(Ingest, "needs", ())
+    monkeypatch.setattr(Ingest, "run", run)
+    return Runner(RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True)))
+
+
+@pytest.mark.parametrize(
+    ("step", "is_done"),
+    [("begin", True), ("commit", False), ("commit", True)],
+    ids=["begun", "not published", "published"],
+)
+def test_an_interrupt_left_a_folder_or_removed_the_published_version(
+    runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, *, is_done: bool
+) -> None:
+    original = getattr(StageStore, step)
+
+    def interrupted(*args: Any, **options: Any) -> None:
+        if is_done:
+            original(*args, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(StageStore, step, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        runner.run(["ingest"])
+    current = StageStore(tmp_path / "run", "ingest").current()
+    if step == "commit" and is_done:
+        assert current is not None
+        assert (current.folder / "data").read_text() == "whole"
+    else:
+        assert current is None
+        assert list((tmp_path / "run" / "ingest").iterdir()) == []

@@ -1,0 +1,125 @@
+"""Faults of the command line and of run folders that users met."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from command_line import SAMPLES, small_config
+from made_manifests import REPORT, Page, made_versions
+from typer.testing import CliRunner
+
+from pipeline.cli import app
+from pipeline.errors import RunFolderError
+from pipeline.reporting.page import render
+from pipeline.runs import provenance
+from pipeline.runs.lock import locked
+from pipeline.runs.store import StageStore
+
+
+@pytest.mark.parametrize("command", ["status", "validate", "plan"])
+def test_they_are_shown_as_they_are(tmp_path: Path, command: str) -> None:
+    """Square brackets in names, which rich reads as markup, ended commands as "a bug of the pipeline"."""
+    config = small_config(tmp_path, SAMPLES)
+    options = (f"run_dir={tmp_path / 'r[/b]'}", 'classes=["QCD", "ttbar", "W[/b]"]', "evaluate.signal=ttbar")
+    changes = [word for option in options for word in ("--set", option)]
+    done = CliRunner().invoke(app, [command, "--config", str(config), *changes])
+    assert done.exit_code == 0, done.output
+    if command != "plan":
+        assert "[/b]" in done.output
+
+
+@pytest.mark.parametrize("has_git", [True, False])
+def test_without_a_checkout_the_code_is_that_of_the_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_git: bool
+) -> None:
+    """Without a checkout, as in a container, a manifest said `unknown`, although the release is known."""
+    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    if not has_git:
+        monkeypatch.setattr(shutil, "which", lambda _: None)
+    assert provenance.code_version() == f"release {metadata.version('hep-pipeline')}"
+
+
+def test_a_checkout_without_a_commit_is_of_a_release_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".git").mkdir()
+    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    assert provenance.code_version() == f"release {metadata.version('hep-pipeline')}"
+
+
+def test_the_name_of_an_unfinished_version_is_not_used_again(tmp_path: Path) -> None:
+    """After `kill -9` the next run took the same version folder name, where orphaned tasks could still write."""
+    store = StageStore(tmp_path, "ingest")
+    killed = store.next_folder("abcdef0123")
+    store.begin(killed)
+    assert store.next_folder("abcdef0123").name != killed.name
+
+
+def ended_process() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+@pytest.mark.parametrize("of_a_killed_run", [True, False])
+def test_it_waits_for_the_name_of_the_one_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_a_killed_run: bool
+) -> None:
+    """Two runs at the same moment: the one that was refused named the process of the run before, or none."""
+    monkeypatch.setattr("pipeline.runs.lock._SECONDS_FOR_A_NAME", 60.0)
+    path = tmp_path / ".lock"
+    ended = ended_process()
+    path.write_text(str(ended) if of_a_killed_run else "")
+    with path.open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+        def write_name() -> None:
+            time.sleep(0.2)
+            path.write_text(str(os.getpid()))
+
+        writer = threading.Thread(target=write_name)
+        writer.start()
+        with pytest.raises(RunFolderError, match=rf"process {os.getpid()}\)"), locked(tmp_path):
+            pytest.fail("it was not refused")
+        writer.join()
+
+
+@pytest.mark.slow
+def test_a_name_of_another_machine_is_named_after_a_while(tmp_path: Path) -> None:
+    ended = ended_process()
+    path = tmp_path / ".lock"
+    path.write_text(str(ended))
+    with path.open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(RunFolderError, match=rf"process {ended}\)"), locked(tmp_path):
+            pytest.fail("it was not refused")
+
+
+def test_the_name_goes_with_the_lock(tmp_path: Path) -> None:
+    with locked(tmp_path):
+        assert (tmp_path / ".lock").read_text() == str(os.getpid())
+    assert (tmp_path / ".lock").read_text() == ""
+
+
+VARIATIONS = ("jet scale +2 %", "jet scale -2 %", "MET scale +5 %")
+
+
+def test_each_variation_stands_at_the_points_that_can_be_measured(tmp_path: Path) -> None:
+    """The page took the number of a variation for that of a working point: it stopped, or showed wrong points."""
+    made = made_versions(tmp_path)
+    metrics = made["evaluate"].manifest["counters"]
+    name, run = next(iter(metrics["runs"].items()))
+    number = {"value": 0.5, "shift": -0.0123, "error": 0.001}
+    # Only the first of the two points can be measured.
+    points = [{"wanted": wanted, "efficiencies": dict.fromkeys(metrics["classes"], number)} for wanted in (0.9, 0.999)]
+    run["systematics"] = {each: {"accuracy": None, "working_points": points} for each in VARIATIONS}
+    page = Page(render(made, REPORT, tmp_path / "card"))
+    shown = next(each for each in page.tables if each[0][1] == "Variation")
+    assert [row[:3] for row in shown[1:]] == [[name, each, "90 %"] for each in VARIATIONS]

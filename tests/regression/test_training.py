@@ -1,0 +1,135 @@
+"""Faults in trainings that users met."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from feature_datasets import write_dataset
+from training_runs import make_spec, summary
+
+from training.errors import DamagedDatasetError
+from training.launching import launcher
+from training.launching.launcher import launch
+from training.readers.opening import open_reader
+from training.readers.petastorm_source import PetastormSource
+from training.settings import TrainSettings
+from training.simulation.cluster import ClusterSettings
+from training.studies.run_in_simulator import simulate_times
+from training.studies.run_result import rates
+
+
+def end_early(monkeypatch: pytest.MonkeyPatch, calls: set[int]) -> None:
+    """These calls for a result find the pool done."""
+    # Behind the source, which makes petastorm importable.
+    from petastorm.workers_pool import EmptyResultError
+    from petastorm.workers_pool.thread_pool import ThreadPool
+
+    wait, count = ThreadPool.get_results, iter(range(1000))
+
+    def get_results(self: Any) -> Any:
+        if next(count) in calls:
+            raise EmptyResultError
+        return wait(self)
+
+    monkeypatch.setattr(ThreadPool, "get_results", get_results)
+
+
+def test_all_row_groups_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Petastorm's pool took itself for done while its other thread handed out the last file: a run ended as damaged."""
+    dataset = write_dataset(tmp_path / "data", rows={"train": [5, 6, 7, 8], "val": [1], "test": [1]})
+    end_early(monkeypatch, {0, 3, 4})
+    found = [len(columns["label"]) for columns in PetastormSource(dataset, ["label"]).row_groups("train", [2, 0, 3, 1])]
+    assert found == [7, 5, 8, 6]
+
+
+def test_a_file_that_never_comes_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = write_dataset(tmp_path / "data", rows={"train": [5, 6], "val": [1], "test": [1]})
+    end_early(monkeypatch, set(range(1, 1000)))
+    with pytest.raises(DamagedDatasetError, match="it has 0 rows"):
+        list(PetastormSource(dataset, ["label"]).row_groups("train", [0, 1]))
+
+
+@pytest.mark.parametrize("name", ["a folder", "a#b", "a?b", "a%20b", "a\nb", "~", "file:"])
+def test_a_dataset_below_a_folder_of_any_name_is_read(tmp_path: Path, name: str) -> None:
+    """A run folder with a space, `#` or `?` in its path could not be read: to petastorm it is a URL without escapes."""
+    dataset = write_dataset(tmp_path / name, rows={"train": [5], "val": [4], "test": [3]})
+    reader = open_reader(dataset, ["hlf"], kind="petastorm", cache="none", dtype=torch.float32, seed=1)
+    batches = reader.val_batches(rank=0, world_size=1)
+    assert sum(map(len, batches)) == 4
+
+
+def test_denormal_numbers_are_back_after_training(tmp_path: Path) -> None:
+    """Training in this process switched denormal numbers off for everything after it."""
+    dataset = write_dataset(tmp_path / "data", rows={"train": [20], "val": [10], "test": [5]})
+    launch(make_spec(dataset, tmp_path / "out", algorithm="sgd", workers=1, epochs=1), on_progress=lambda _: None)
+    assert np.float32(1e-30) * np.float32(1e-10) > 0
+
+
+def seconds_per_batch(workers: int) -> float:
+    """Of 48 batches of 16 events in each of three epochs."""
+    train = TrainSettings.model_validate(
+        {"algorithm": "ad-psgd", "workers": workers, "batch_size": 16, "epochs": 3, "seed": 1}
+    )
+    cluster = ClusterSettings(step_seconds=4e-5, event_seconds=0.0)
+    found = simulate_times([16 * 48] * workers, train, cluster, num_parameters=3000)
+    return rates(found.records)["seconds_per_batch"]
+
+
+def test_more_workers_take_no_more_time_for_a_batch_of_ad_psgd() -> None:
+    """A worker reads the models of all others to validate; at the end of a short run all wait for it.
+
+    So the time per batch of AD-PSGD doubled from 32 workers to 64, and a claim about it was refuted.
+    """
+    few, many = (seconds_per_batch(workers) for workers in (8, 48))
+    assert many < 1.2 * few
+
+
+# `exec` keeps the process id.
+MPIRUN = """#!/bin/sh
+echo >> {calls}
+if [ "$(wc -l < {calls})" -le {times} ]; then
+    mkdir -p "${{TMPDIR:-/tmp}}/ompi.$$"
+    touch "${{TMPDIR:-/tmp}}/ompi.$$/pmix.$(uname -n).tool"
+fi
+exec {mpirun} "$@"
+"""
+
+
+def leaves_files(folder: Path, monkeypatch: pytest.MonkeyPatch, *, times: int) -> Path:
+    """An mpirun that has the process id of a killed one in its first starts; returns the file with a line per start."""
+    calls, script = folder / "calls", folder / "mpirun"
+    calls.touch()
+    words = {"calls": shlex.quote(str(calls)), "mpirun": shlex.quote(str(launcher.find_mpirun())), "times": times}
+    script.write_text(MPIRUN.format(**words))
+    script.chmod(0o755)
+    monkeypatch.setattr(launcher, "find_mpirun", lambda: script)
+    return calls
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(300)
+def test_the_ranks_are_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A killed mpirun leaves files named by its process id; one that got the same id ended: the ranks did not start."""
+    dataset = write_dataset(tmp_path / "data", rows={"train": [40, 40], "val": [10], "test": [10]})
+    calls = leaves_files(tmp_path, monkeypatch, times=1)
+    losses: list[str] = []
+    launcher.launch(make_spec(dataset, tmp_path / "out"), on_progress=lambda _: None, on_loss=losses.append)
+    assert calls.read_text() == "\n\n"
+    # No rank was lost.
+    assert losses == []
+    assert summary(tmp_path / "out")["epochs"] == 4
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(300)
+def test_once_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = write_dataset(tmp_path / "data", rows={"train": [40, 40], "val": [10], "test": [10]})
+    calls = leaves_files(tmp_path, monkeypatch, times=9)
+    with pytest.raises(launcher.LaunchError, match="the ranks did not start: status"):
+        launcher.launch(make_spec(dataset, tmp_path / "out"), on_progress=lambda _: None)
+    assert calls.read_text() == "\n\n"
