@@ -57,14 +57,12 @@ class ScheduleSettings(SettingsSection):
         return self.decay == "constant" and not self.warmup_epochs
 
 
-SkewKind = Literal["class", "file"]
+ReaderKind = Literal["petastorm", "arrow"]
 
 
 class SkewSettings(SettingsSection):
-    """Workers whose training events differ in their mixture."""
+    """Workers whose training events differ in their mixture of classes."""
 
-    by: SkewKind = "class"
-    """What the workers have in unequal parts: events of a `class`, or of a source `file`."""
     dirichlet: float = Field(default=0.1, gt=0)
     """Concentration of the Dirichlet distribution of a worker's mixture, greater than 0: 0.1 gives most workers hardly
     more than one class, 100 nearly the same mixture to all."""
@@ -76,7 +74,6 @@ class TrainSettings(SettingsSection):
     #: Keys that do not change the result of a training, only its speed or how many there are: they never make it stale.
     SPEED_ONLY: ClassVar[frozenset[str]] = frozenset(
         {
-            "cache",
             "checkpoint_steps",
             "max_restarts",
             "launcher",
@@ -93,7 +90,6 @@ class TrainSettings(SettingsSection):
     NEEDS: ClassVar[tuple[Needs, ...]] = (
         Needs("momentum", "optimizer: sgd", lambda train: train.optimizer is OptimizerName.SGD),
         Needs("nesterov", "a momentum above 0", lambda train: train.momentum > 0),
-        Needs("cache", "reader: arrow", lambda train: train.reader == "arrow"),
         Needs("max_restarts", "on_rank_loss: restart", lambda train: train.on_rank_loss != "stop"),
         Needs(
             "staleness_bound",
@@ -169,10 +165,9 @@ class TrainSettings(SettingsSection):
     skew: SkewSettings | None = None
     """Unequal data, for studies: every event belongs to one worker, all own the same number of events. Each worker then
     reads all row groups, to use its part. Null: all workers read the same mixture."""
-    reader: Literal["petastorm", "arrow"] = "petastorm"
-    """Reader of the features: `petastorm`, or the faster `arrow`; both give the same batches."""
-    cache: Literal["none", "memory"] = "none"
-    """Whether the events stay in `memory` after the first read (needs `reader: arrow`)."""
+    reader: ReaderKind = "petastorm"
+    """Reader of the features: `petastorm` reads the files in every epoch; the faster `arrow` reads them once, and the
+    events stay in memory. Both give the same batches."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of the network; `auto`: a GPU if there is one. Ranks of a machine take its GPUs in turn."""
     checkpoint_steps: int | None = Field(default=None, ge=1)

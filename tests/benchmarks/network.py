@@ -51,7 +51,6 @@ def rates(dataset: FeatureDataset, workers: int, launcher_args: list[str]) -> di
                 "batch_size": 128,
                 "epochs": 3,
                 "reader": "arrow",
-                "cache": "memory",
                 "launcher_args": launcher_args,
                 **chosen,
             }

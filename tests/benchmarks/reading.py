@@ -28,11 +28,11 @@ from features.dataset import FeatureDataset, RowGroup
 from features.matrices import columns_of, list_columns, of_columns
 from features.mixing_pass import write_features
 from training.readers.batch import Batch
-from training.readers.opening import open_reader
 from training.readers.petastorm_compat import make_batch_reader
-from training.readers.petastorm_source import transform_spec
-from training.readers.reader import Reader
+from training.readers.reader import Reader, open_reader
 from training.readers.sharding import assignment_of, plan_epoch
+from training.readers.streamed import transform_spec
+from training.settings import ReaderKind
 
 HLF = ("hlf",)
 PARTICLES = ("particles", "num_particles")
@@ -132,15 +132,16 @@ def seconds(work: Callable[[], None]) -> float:
 
 def reading(case: Case, repeats: int) -> dict[str, list[float]]:
     """Seconds of an epoch: bare and ours, in turns."""
-    petastorm, arrow, memory = (
-        open_reader(case.dataset, case.inputs, kind=kind, cache=cache, seed=1)  # type: ignore[arg-type]
-        for kind, cache in (("petastorm", "none"), ("arrow", "none"), ("arrow", "memory"))
-    )
+
+    def opened(kind: ReaderKind) -> Reader:
+        return open_reader(case.dataset, case.inputs, kind=kind, seed=1)
+
+    petastorm, memory = opened("petastorm"), opened("arrow")
     ways: dict[str, Callable[[], None]] = {
         "bare petastorm": lambda: bare_petastorm(case),
         "petastorm": lambda: consume(through(petastorm, case)),
         "bare pyarrow": lambda: bare_pyarrow(case),
-        "arrow": lambda: consume(through(arrow, case)),
+        "first epoch": lambda: consume(through(opened("arrow"), case)),
         "memory": lambda: consume(through(memory, case)),
     }
     for work in ways.values():
@@ -183,8 +184,7 @@ class Bare:
 def training(case: Case, repeats: int) -> dict[str, list[float]]:
     """Seconds of an epoch of the same loop, over tensors and over each reader's batches, in turns."""
     readers = {
-        "memory": open_reader(case.dataset, HLF, kind="arrow", cache="memory", seed=1),
-        "arrow": open_reader(case.dataset, HLF, kind="arrow", seed=1),
+        "memory": open_reader(case.dataset, HLF, kind="arrow", seed=1),
         "petastorm": open_reader(case.dataset, HLF, seed=1),
     }
     batches = list(through(readers["memory"], case))
@@ -228,7 +228,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the numbers here too")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    goals = {"petastorm": ("bare petastorm", " (at most 1.25)"), "arrow": ("bare pyarrow", " (at most 2)")}
+    goals = {"petastorm": ("bare petastorm", " (at most 1.25)"), "first epoch": ("bare pyarrow", " (at most 2)")}
     numbers = {}
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
@@ -240,7 +240,7 @@ def main() -> None:
             numbers[case.name] = show(f"Reading {case.name}, {case.rows} events", case, found, pairs) | found
         case = Case("training", narrow, HLF)
         found = training(case, given.repeats)
-        pairs = {"memory": ("tensors", " (at most 1.15)"), "arrow": ("tensors", ""), "petastorm": ("tensors", "")}
+        pairs = {"memory": ("tensors", " (at most 1.15)"), "petastorm": ("tensors", "")}
         numbers["training"] = show(f"Training HLF, batch {_BATCH}, {case.rows} events", case, found, pairs) | found
     if given.json:
         given.json.write_text(json.dumps(numbers, indent=1), encoding="utf-8")

@@ -64,7 +64,6 @@ def rate(where: list[str], run_dir: Path, method: str, epochs: int, *, disturbed
         "train.workers": 4,
         "train.epochs": epochs,
         "train.reader": "arrow",
-        "train.cache": "memory",
         "train.algorithm": method,
         "train.stall_seconds": 60,
     }

@@ -43,7 +43,7 @@ from training.launching.launcher import launch
 from training.launching.rank import RunSpec, train, without_denormals
 from training.loop.records import read_records
 from training.readers.batch import Rows
-from training.readers.memory_rows import MemoryRows
+from training.readers.memory import MemoryRows
 from training.readers.sharding import even_parts
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
@@ -187,7 +187,7 @@ def ratios(one: Callable[[], float], other: Callable[[], float], repeats: int) -
 def one_and_two_workers(rows: int, repeats: int) -> dict[str, Any]:
     """Items 3 and 4: one worker against the bare loop, and two workers against it."""
     found: dict[str, Any] = {}
-    memory = {"reader": "arrow", "cache": "memory", "batch_size": 128, "epochs": 4}
+    memory = {"reader": "arrow", "batch_size": 128, "epochs": 4}
     with tempfile.TemporaryDirectory() as folder:
         dataset = hlf_dataset(Path(folder) / "hlf", rows)
         hlf = HlfSettings()
@@ -197,7 +197,7 @@ def one_and_two_workers(rows: int, repeats: int) -> dict[str, Any]:
             return bare_loop(dataset, hlf, alone)
 
         found["hlf, one worker"] = ratios(lambda: our_loop(dataset, hlf, alone), bare, repeats)
-        through_petastorm = alone.model_copy(update={"reader": "petastorm", "cache": "none", "epochs": 2})
+        through_petastorm = alone.model_copy(update={"reader": "petastorm", "epochs": 2})
         found["hlf, one worker, petastorm"] = ratios(lambda: our_loop(dataset, hlf, through_petastorm), bare, 1)
         methods: dict[str, dict[str, Any]] = {
             # What two of these cores can do at most.
@@ -222,9 +222,7 @@ def recurrent(repeats: int) -> dict[str, Any]:
         rows = {"train": [64] * 8, "val": [16], "test": [16]}
         dataset = write_dataset(Path(folder) / "particles", rows=rows, most_particles=801)
         model = ParticlesSettings()
-        settings = TrainSettings(
-            algorithm="sgd", reader="arrow", cache="memory", batch_size=128, epochs=2 if repeats < 3 else 3
-        )
+        settings = TrainSettings(algorithm="sgd", reader="arrow", batch_size=128, epochs=2 if repeats < 3 else 3)
         ours = ratios(lambda: our_loop(dataset, model, settings), lambda: bare_loop(dataset, model, settings), repeats)
     return {"particles, one worker": ours}
 
@@ -283,7 +281,7 @@ def overhead(rows: int, repeats: int) -> dict[str, Any]:
         mock.patch.object(VectorOptimizer, "step", no_update),
     ):
         dataset = hlf_dataset(Path(folder) / "hlf", rows)
-        settings = TrainSettings(algorithm="sgd", reader="arrow", cache="memory", batch_size=128, epochs=1 + repeats)
+        settings = TrainSettings(algorithm="sgd", reader="arrow", batch_size=128, epochs=1 + repeats)
         spec = RunSpec(HepSettings(folder=dataset.folder, network=HlfSettings()), settings, Path(folder) / "run")
         spec.out_dir.mkdir()
         train(spec, CpuClock(), on_progress=lambda _: None)

@@ -23,7 +23,7 @@ from training.errors import LaunchError
 from training.launching.launcher import launch, launch_all
 from training.launching.rank import RunSpec
 from training.loop.making import make_model
-from training.readers.opening import open_reader
+from training.readers.reader import open_reader
 from training.readers.sharding import assignment_of, plan_epoch
 from training.transports.transport import SingleTransport
 
@@ -70,7 +70,7 @@ def interleaved(dataset: FeatureDataset, run: RunSpec, epochs: int) -> np.ndarra
     if settings.optimizer == "sgd":
         rate, momentum = settings.effective_learning_rate, settings.momentum
         optimizer = torch.optim.SGD(network.parameters(), lr=rate, momentum=momentum)
-    reader = open_reader(dataset, ("hlf",), kind="petastorm", cache="none", dtype=torch.float64, seed=settings.seed)
+    reader = open_reader(dataset, ("hlf",), kind="petastorm", dtype=torch.float64, seed=settings.seed)
     for epoch in range(epochs):
         plan = plan_epoch(
             ROWS["train"],
@@ -139,7 +139,6 @@ launch(RunSpec.load(Path(sys.argv[1])), on_progress=lambda progress: None)
 """
 
 
-@pytest.mark.minutes
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_no_rank_outlives_its_launcher(dataset: FeatureDataset, tmp_path: Path, number: signal.Signals) -> None:
     run = make_spec(dataset, tmp_path / "out", epochs=100_000)

@@ -18,7 +18,7 @@ from training.algorithms.base import Algorithm
 from training.loop.making import make_algorithm
 from training.loop.records import MemoryFiles, RunFiles
 from training.readers.batch import Rows
-from training.readers.memory_rows import MemoryRows
+from training.readers.memory import MemoryRows
 from training.readers.skew import Owners
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings, ComputeTimes

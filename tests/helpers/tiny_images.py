@@ -12,8 +12,7 @@ from torch import nn
 from models.networks.pixels import Pixels
 from models.networks.scaling_layer import Scaler
 from training.readers.batch import Rows
-from training.readers.in_memory import MemoryReader
-from training.readers.memory_rows import MemoryRows
+from training.readers.memory import MemoryReader, MemoryRows
 from training.settings import TrainSettings
 from training.workloads.augmentation import Augmentation
 from training.workloads.workload import Split, Workload, dtype_of

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from features.columns import NUM_HLF
 from features.dataset import FeatureDataset, RowGroup
 from training.readers.batch import Batch, BatchLayout, Columns
-from training.readers.cached import CachedReader
+from training.readers.memory import MemoryReader, MemoryRows
+from training.readers.reader import Reader
 from training.readers.sharding import assignment_of, plan_epoch, shuffled, step_bounds
 from training.readers.streamed import StreamedReader
 
@@ -53,6 +54,18 @@ class MadeRows:
         }
 
 
+def readers(rows: Sequence[int], layout: BatchLayout) -> Iterator[tuple[Reader, MadeRows]]:
+    """A reader of each kind, and what it reads from."""
+    source = MadeRows(rows)
+    yield StreamedReader(made_dataset(rows), layout, seed=5, row_groups=source.row_groups), source
+    source = MadeRows(rows)
+    train, val = (
+        MemoryRows.unread_rows(list(rows), lambda group, name=split: source.row_groups(name, [group]), layout, seed=5)  # type: ignore[misc]
+        for split in ("train", "val")
+    )
+    yield MemoryReader(train, val), source
+
+
 def made_dataset(rows: Sequence[int]) -> FeatureDataset:
     groups = [RowGroup(f"part-{number}", count) for number, count in enumerate(rows)]
     return FeatureDataset(Path("made"), ["QCD"], [1.0], {"train": groups, "val": groups}, {})
@@ -87,9 +100,7 @@ def test_every_reader_delivers_the_planned_rows_from_any_step_on(
     bounds = step_bounds(len(order), plan.num_steps).tolist()
     share = assignment_of(plan, rank=rank, epoch=epoch, first_step=first_step)
     layout = BatchLayout(names, (1.0,), torch.float32, torch.device("cpu"))
-    for kind in (StreamedReader, CachedReader):
-        source = MadeRows(rows)
-        reader = kind(made_dataset(rows), source, layout, seed=5)
+    for reader, source in readers(rows, layout):
         batches = list(reader.train_batches(share))
         assert len(batches) == plan.num_steps - first_step
         for step, batch in enumerate(batches, first_step):
@@ -101,8 +112,7 @@ def test_every_reader_delivers_the_planned_rows_from_any_step_on(
 @given(row_groups, st.integers(1, 4), inputs)
 def test_every_reader_shares_out_the_validation_rows(rows: list[int], world_size: int, names: tuple[str, ...]) -> None:
     layout = BatchLayout(names, (1.0,), torch.float32, torch.device("cpu"))
-    for kind in (StreamedReader, CachedReader):
-        reader = kind(made_dataset(rows), MadeRows(rows), layout, seed=5)
+    for reader, _ in readers(rows, layout):
         for _ in range(2):
             seen: list[float] = []
             for rank in range(world_size):

@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from feature_datasets import write_dataset
 from training_runs import make_spec, summary
 
 from training.errors import DamagedDatasetError
 from training.launching import launcher
 from training.launching.launcher import launch
-from training.readers.opening import open_reader
-from training.readers.petastorm_source import PetastormSource
+from training.readers.reader import open_reader
+from training.readers.streamed import petastorm_groups
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
 from training.studies.run_in_simulator import simulate_times
@@ -43,7 +42,7 @@ def test_all_row_groups_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """Petastorm's pool took itself for done while its other thread handed out the last file: a run ended as damaged."""
     dataset = write_dataset(tmp_path / "data", rows={"train": [5, 6, 7, 8], "val": [1], "test": [1]})
     end_early(monkeypatch, {0, 3, 4})
-    found = [len(columns["label"]) for columns in PetastormSource(dataset, ["label"]).row_groups("train", [2, 0, 3, 1])]
+    found = [len(columns["label"]) for columns in petastorm_groups(dataset, ["label"], "train", [2, 0, 3, 1])]
     assert found == [7, 5, 8, 6]
 
 
@@ -51,14 +50,14 @@ def test_a_file_that_never_comes_is_an_error(tmp_path: Path, monkeypatch: pytest
     dataset = write_dataset(tmp_path / "data", rows={"train": [5, 6], "val": [1], "test": [1]})
     end_early(monkeypatch, set(range(1, 1000)))
     with pytest.raises(DamagedDatasetError, match="it has 0 rows"):
-        list(PetastormSource(dataset, ["label"]).row_groups("train", [0, 1]))
+        list(petastorm_groups(dataset, ["label"], "train", [0, 1]))
 
 
 @pytest.mark.parametrize("name", ["a folder", "a#b", "a?b", "a%20b", "a\nb", "~", "file:"])
 def test_a_dataset_below_a_folder_of_any_name_is_read(tmp_path: Path, name: str) -> None:
     """A run folder with a space, `#` or `?` in its path could not be read: to petastorm it is a URL without escapes."""
     dataset = write_dataset(tmp_path / name, rows={"train": [5], "val": [4], "test": [3]})
-    reader = open_reader(dataset, ["hlf"], kind="petastorm", cache="none", dtype=torch.float32, seed=1)
+    reader = open_reader(dataset, ["hlf"], seed=1)
     batches = reader.val_batches(rank=0, world_size=1)
     assert sum(map(len, batches)) == 4
 

@@ -20,7 +20,6 @@ AGENTS = {"launcher": "spark-agents", "algorithm": "mpca"}
     [
         ({"momentum": 0.9}, "momentum", {"optimizer": "sgd"}),
         ({"nesterov": True}, "nesterov", {"optimizer": "sgd", "momentum": 0.9}),
-        ({"cache": "memory"}, "cache", {"reader": "arrow"}),
         ({"max_restarts": 5, "on_rank_loss": "stop"}, "max_restarts", {"on_rank_loss": "restart"}),
         ({"staleness_bound": 2}, "staleness_bound", {"algorithm": "ad-psgd"}),
         ({"optimizer_state": "reset"}, "optimizer_state", {"algorithm": "local-sgd"}),

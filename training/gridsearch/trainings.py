@@ -24,7 +24,7 @@ from training.gridsearch.folds import Curves, Fold, Member, make_folds, steps_pe
 from training.gridsearch.settings import GridSearchSettings
 from training.gridsearch.trials import SearchJob, Trial
 from training.readers.batch import Rows
-from training.readers.memory_rows import MemoryRows
+from training.readers.memory import MemoryRows
 from training.settings import TrainSettings
 from training.threads import use_threads
 

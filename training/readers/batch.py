@@ -125,6 +125,14 @@ def shape_of(name: str, most_particles: int) -> tuple[int, ...]:
     return INPUT_COLUMNS[name].shape if name in INPUT_COLUMNS else ()
 
 
+def val_sizes(num_rows: int, *, has_particles: bool) -> list[int]:
+    """Rows of each validation batch of a row group.
+
+    A recurrent network needs ten times the memory of its input particles.
+    """
+    return even_parts(num_rows, -(-num_rows // (_VAL_ROWS_PARTICLES if has_particles else _VAL_ROWS)))
+
+
 def _cut(particles: Tensor, rows: Tensor, longest: int) -> Tensor:
     """Rows of (num_rows, 801, 19) as (num_events, longest, 19), in one copy."""
     _, most, width = particles.shape
@@ -150,7 +158,7 @@ class BatchLayout:
     def of(
         cls, dataset: FeatureDataset, inputs: Sequence[str], *, dtype: torch.dtype, device: torch.device | str
     ) -> Self:
-        """The layout for some arguments of `training.readers.opening.open_reader`."""
+        """The layout for some arguments of `training.readers.reader.open_reader`."""
         if unknown := set(inputs) - set(INPUT_COLUMNS):
             raise ValueError(f"the features have no model inputs {sorted(unknown)}; they have {list(INPUT_COLUMNS)}")
         return cls(tuple(inputs), tuple(dataset.class_weights), dtype, torch.device(device), dataset.most_particles)
@@ -160,14 +168,6 @@ class BatchLayout:
         """Columns of the Parquet files to read."""
         lengths = ["num_particles"] if "particles" in self.inputs and "num_particles" not in self.inputs else []
         return [*self.inputs, *lengths, "label", "weight"]
-
-    def val_sizes(self, num_rows: int) -> list[int]:
-        """Rows of each validation batch of a row group.
-
-        A recurrent network needs ten times the memory of its input particles.
-        """
-        most = _VAL_ROWS_PARTICLES if "particles" in self.inputs else _VAL_ROWS
-        return even_parts(num_rows, -(-num_rows // most))
 
     def rows(self, columns: Columns) -> Rows:
         """Tensors of a row group; they may share the memory of the arrays."""

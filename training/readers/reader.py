@@ -1,12 +1,18 @@
-"""The interface of all readers."""
+"""The interface of all readers, and their opening by name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from training.readers.batch import Batch
-from training.readers.sharding import Assignment
+import torch
+
+from features.dataset import FeatureDataset
+from training.readers.batch import Batch, BatchLayout
+from training.readers.files import refuse_pickled_schema
+from training.readers.memory import MemoryReader, MemoryRows
+from training.readers.sharding import Assignment, OwnRows
+from training.settings import ReaderKind
 
 
 class Reader(Protocol):
@@ -26,9 +32,9 @@ class Reader(Protocol):
         """
         ...
 
-    def prefetch(self, assignment: Assignment) -> None:  # noqa: ARG002 - most need none
+    def prefetch(self, assignment: Assignment) -> None:
         """Begin to read what the next call of `train_batches` asks for; nothing, if most is in memory."""
-        return
+        ...
 
     def val_batches(self, *, rank: int, world_size: int) -> Iterator[Batch]:
         """This rank's part of the validation split; ranks may get different numbers of batches.
@@ -43,3 +49,40 @@ class Reader(Protocol):
             DamagedDatasetError: A file cannot be read.
         """
         ...
+
+
+def open_reader(
+    dataset: FeatureDataset,
+    inputs: Sequence[str],
+    *,
+    kind: ReaderKind = "petastorm",
+    dtype: torch.dtype = torch.float32,
+    seed: int,
+    device: torch.device | str = "cpu",
+    own: OwnRows | None = None,
+) -> Reader:
+    """A reader of a dataset.
+
+    Args:
+        dataset: The features dataset.
+        inputs: Columns that the model takes, from `hlf`, `particles` and `num_particles`.
+        kind: `petastorm` reads the files in every epoch, `arrow` each row group once: it stays in memory, on `device`.
+        dtype: Floating point type of the tensors.
+        seed: Seed of the run.
+        device: Device of the batches.
+        own: Rows of each row group to train on; None: all.
+
+    Raises:
+        HostileDatasetError: The dataset carries petastorm's pickled schema.
+        DamagedDatasetError: A file is missing or is no Parquet file.
+        CacheError: The dataset does not fit into memory.
+    """
+    refuse_pickled_schema(dataset)
+    layout = BatchLayout.of(dataset, inputs, dtype=dtype, device=device)
+    if kind == "arrow":
+        train, val = (MemoryRows.of_files(dataset, split, layout, seed=seed) for split in ("train", "val"))
+        return MemoryReader(train, val, own=own)
+    # Petastorm and pandas take half a second to load.
+    from training.readers.streamed import StreamedReader  # noqa: PLC0415
+
+    return StreamedReader(dataset, layout, seed=seed, own=own)

@@ -1,7 +1,7 @@
-"""Unequal data: each training event belongs to one worker, and the workers' mixtures of classes or files differ.
+"""Unequal data: each training event belongs to one worker, and the workers' mixtures of classes differ.
 
 All workers own the same number of events, so that each event is read once in an epoch of equal parts. The row groups
-are mixed, so a worker owns some rows of every row group: it reads all row groups in each epoch (with `cache: memory`
+are mixed, so a worker owns some rows of every row group: it reads all row groups in each epoch (with `reader: arrow`
 once), as many times the data as there are workers.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import count
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -22,49 +21,35 @@ from features.matrices import as_numpy
 from features.schema import readable
 from training.errors import ShardError
 from training.random_streams import random_stream
+from training.readers.files import reporting
 from training.readers.sharding import Assignment, EpochPlan, Piece, plan_of, step_bounds
-from training.readers.sources import reporting
-from training.settings import SkewKind, TrainSettings
-
-_COLUMNS: Final = {"class": "label", "file": "file_uuid"}
 
 
-def kinds_of_rows(dataset: FeatureDataset, by: SkewKind) -> NDArray[np.int64]:
-    """Number of the class, or of the source file, of each row of the training split, in the order of the row groups.
+def labels_of(dataset: FeatureDataset) -> NDArray[np.int64]:
+    """The class of each row of the training split, in the order of the row groups.
 
     Raises:
         DamagedDatasetError: A file is missing or cannot be read.
     """
-    name = _COLUMNS[by]
     with reporting(dataset, "train"):
         # One file after the other: a dataset of all would look for partitions in their paths.
-        tables = [pq.read_table(readable(path), columns=[name]) for path in dataset.files("train")]
-        encoded = pa.concat_tables(tables)[name].combine_chunks().dictionary_encode()
-    place = np.argsort(np.argsort(encoded.dictionary.to_numpy(zero_copy_only=False)))
-    numbers: NDArray[np.int64] = place[as_numpy(encoded.indices)]
-    return numbers
-
-
-def owners_of(dataset: FeatureDataset, settings: TrainSettings, *, world_size: int) -> Owners | None:
-    """Who owns which training rows of a dataset; None if all read all."""
-    if settings.skew is None:
-        return None
-    rows, by = [group.rows for group in dataset.splits["train"]], settings.skew
-    return Owners(kinds_of_rows(dataset, by.by), rows, world_size=world_size, alpha=by.dirichlet, seed=settings.seed)
+        tables = [pq.read_table(readable(path), columns=["label"]) for path in dataset.files("train")]
+        labels: NDArray[np.int64] = as_numpy(pa.concat_tables(tables)["label"].combine_chunks())
+        return labels
 
 
 class Owners:
     """Which worker owns which rows.
 
     A worker's mixture follows a Dirichlet distribution with the mean of all data: its parameters are alpha times the
-    number of kinds times their shares, so alpha each for kinds of equal size (Hsu et al. 2019). The workers choose in
-    random order, from what those before them left.
+    number of classes times their fractions, so alpha each for classes of equal size (Hsu et al. 2019). The workers
+    choose in random order, from what those before them left.
 
     Args:
-        kinds: (num_rows,) class or file of each row.
+        classes: (num_rows,) class of each row.
         group_rows: Rows of each row group.
         world_size: Number of workers.
-        alpha: Concentration: 0.1 gives most workers one kind, 100 nearly the mixture of all.
+        alpha: Concentration: 0.1 gives most workers one class, 100 nearly the mixture of all.
         seed: Seed of the run.
 
     Raises:
@@ -79,19 +64,19 @@ class Owners:
     """
 
     def __init__(
-        self, kinds: NDArray[np.int64], group_rows: Sequence[int], *, world_size: int, alpha: float, seed: int
+        self, classes: NDArray[np.int64], group_rows: Sequence[int], *, world_size: int, alpha: float, seed: int
     ) -> None:
-        if len(kinds) < world_size:
-            raise ShardError(f"{world_size} workers cannot each own some of {len(kinds)} training rows. Use fewer.")
+        if len(classes) < world_size:
+            raise ShardError(f"{world_size} workers cannot each own some of {len(classes)} training rows. Use fewer.")
         self._seed = seed
         self._bounds = np.cumsum([0, *group_rows])
         rng = random_stream(seed, "owners")
-        sizes = np.diff(step_bounds(len(kinds), world_size))
-        amounts = _amounts(np.bincount(kinds), sizes, alpha, rng)
-        self.owner = np.empty(len(kinds), dtype=np.int64)
+        sizes = np.diff(step_bounds(len(classes), world_size))
+        amounts = _amounts(np.bincount(classes), sizes, alpha, rng)
+        self.owner = np.empty(len(classes), dtype=np.int64)
         """(num_rows,) the worker that owns each row."""
-        for kind, of_workers in enumerate(amounts.T):
-            self.owner[rng.permutation(np.flatnonzero(kinds == kind))] = np.repeat(np.arange(world_size), of_workers)
+        for label, of_workers in enumerate(amounts.T):
+            self.owner[rng.permutation(np.flatnonzero(classes == label))] = np.repeat(np.arange(world_size), of_workers)
         self.world_size = world_size
         self._planned: tuple[tuple[int, int], EpochPlan] | None = None
 
@@ -147,7 +132,7 @@ class Owners:
 def _amounts(
     counts: NDArray[np.int64], sizes: NDArray[np.int64], alpha: float, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """(world_size, num_kinds) number of rows of each kind for each worker: columns add up to counts, rows to sizes."""
+    """Number of rows of each class for each worker (world_size, num_classes), with sums `sizes` and `counts`."""
     left = counts.copy()
     amounts = np.zeros((len(sizes), len(counts)), dtype=np.int64)
     for rank in rng.permutation(len(sizes)):
@@ -158,7 +143,7 @@ def _amounts(
 
 
 def _filled(wanted: NDArray[np.float64], left: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """`size` rows in the wanted proportions, as far as there are rows left of each kind.
+    """`size` rows in the wanted proportions, as far as there are rows left of each class.
 
     Examples:
         >>> _filled(np.array([0.9, 0.1, 0.0]), np.array([5, 9, 9]), 10).tolist()

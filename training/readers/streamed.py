@@ -1,58 +1,93 @@
-"""Batches from row groups that are read again in every epoch."""
+"""Batches from row groups that petastorm, the reference reader, reads again in every epoch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import atexit
+import math
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+from weakref import WeakSet
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 from numpy.typing import NDArray
-from typing_extensions import override
 
-from training.readers.batch import Batch, Rows
-from training.readers.file_reader import FileReader
-from training.readers.sharding import Assignment, reading_orders
+from features.columns import COLUMNS, INPUT_COLUMNS
+from features.dataset import FeatureDataset
+from features.matrices import columns_of, model_inputs
+from features.schema import features_schema
+from ingestion.storage import on_system
+from training.readers.batch import Batch, BatchLayout, Columns, Rows, shape_of, val_sizes
+from training.readers.files import reporting
+from training.readers.petastorm_compat import TransformSpec, make_batch_reader
+from training.readers.sharding import Assignment, OwnRows, reading_orders
+
+RowGroups = Callable[[str, Sequence[int]], Iterator[Columns]]
+"""Reads the given row groups of a split, in the given order; each is valid until the next one is requested."""
+
+#: Number of further readers for a row group that petastorm does not deliver.
+_TRIES: Final = 3
+
+_OPEN_READERS: Final[WeakSet[Any]] = WeakSet()
 
 
-@dataclass(eq=False)
-class StreamedReader(FileReader):
-    """A `FileReader` that keeps only the current row group in memory, and the one that is read ahead."""
+class StreamedReader:
+    """A `Reader` that keeps only the current row group in memory, and the one that is read ahead.
 
-    _kept: tuple[int, Rows] | None = field(default=None, init=False)
-    """The last row group of the training split that was read: the next work unit is often another part of it."""
-    _thread: ThreadPoolExecutor | None = field(default=None, init=False)
-    _ahead: tuple[Assignment, Future[Rows], Iterator[Rows]] | None = field(default=None, init=False)
+    Args:
+        dataset: The features dataset, checked by `refuse_pickled_schema`.
+        layout: Columns of the model, and the type and device of the tensors.
+        seed: Seed of the run.
+        own: Rows of each row group to train on; None: all.
+        row_groups: Reads row groups; None: petastorm.
+    """
 
-    @override
+    def __init__(
+        self,
+        dataset: FeatureDataset,
+        layout: BatchLayout,
+        *,
+        seed: int,
+        own: OwnRows | None = None,
+        row_groups: RowGroups | None = None,
+    ) -> None:
+        self._layout, self._seed, self._own = layout, seed, own
+        self._read = row_groups or partial(petastorm_groups, dataset, layout.fields)
+        self._rows = {split: [group.rows for group in groups] for split, groups in dataset.splits.items()}
+        #: The last row group of the training split that was read: the next work unit is often another part of it.
+        self._kept: tuple[int, Rows] | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        self._ahead: tuple[Assignment, Future[Rows], Iterator[Rows]] | None = None
+
     def train_batches(self, assignment: Assignment) -> Iterator[Batch]:
+        """See `Reader`."""
         if not assignment.pieces:
-            return self.layout.unfilled(0).batches(np.arange(0), assignment.sizes)
+            return self._layout.unfilled(0).batches(np.arange(0), assignment.sizes)
         arriving = self._train_groups(assignment.groups)
         if self._ahead is not None and self._ahead[0] == assignment:
-            _, first, arriving = self._ahead
+            _, first, rest = self._ahead
             self._ahead = None
-            arriving = _behind(first, arriving)
-        orders = reading_orders(assignment, self._rows("train"), self.own, seed=self.seed)
+            arriving = _behind(first, rest)
+        orders = reading_orders(assignment, self._rows["train"], self._own, seed=self._seed)
         return deal(zip(arriving, orders, strict=True), assignment.sizes)
 
-    @override
     def prefetch(self, assignment: Assignment) -> None:
-        """Read the first row group in a thread."""
+        """See `Reader`; a thread reads the first row group."""
         arriving = self._train_groups(assignment.groups)
         self._thread = self._thread or ThreadPoolExecutor(max_workers=1, thread_name_prefix="reader")
         self._ahead = (assignment, self._thread.submit(next, arriving), arriving)
 
-    @override
     def val_batches(self, *, rank: int, world_size: int) -> Iterator[Batch]:
-        rows = self._rows("val")
+        """See `Reader`."""
+        rows = self._rows["val"]
         groups = list(range(rank, len(rows), world_size))
-        sizes = [size for group in groups for size in self.layout.val_sizes(rows[group])]
+        has_particles = "particles" in self._layout.inputs
+        sizes = [size for group in groups for size in val_sizes(rows[group], has_particles=has_particles)]
         orders = (np.arange(rows[group]) for group in groups)
         yield from deal(zip(self._row_groups("val", groups), orders, strict=True), sizes)
-
-    def _rows(self, split: str) -> list[int]:
-        return [group.rows for group in self.dataset.splits[split]]
 
     def _train_groups(self, groups: Sequence[int]) -> Iterator[Rows]:
         kept = self._kept
@@ -64,7 +99,7 @@ class StreamedReader(FileReader):
             yield rows
 
     def _row_groups(self, split: str, groups: Sequence[int]) -> Iterator[Rows]:
-        return map(self.layout.rows, self.source.row_groups(split, groups))
+        return map(self._layout.rows, self._read(split, groups))
 
 
 def _behind(first: Future[Rows], rest: Iterator[Rows]) -> Iterator[Rows]:
@@ -111,3 +146,121 @@ def deal(pieces: Iterator[tuple[Rows, NDArray[np.int64]]], sizes: Sequence[int])
         if stop < len(order):
             parts.append(rows.copy(order[stop:]))
             missing = sizes[step] - (len(order) - stop)
+
+
+@atexit.register
+def stop_open_readers() -> None:
+    """Stop petastorm's threads: a thread inside pyarrow at the end of the interpreter would abort the process."""
+    for reader in list(_OPEN_READERS):
+        reader.stop()
+        reader.join()
+
+
+class _EndsEarlyError(Exception):
+    """A reader of petastorm delivers fewer row groups than it has."""
+
+
+def petastorm_groups(
+    dataset: FeatureDataset, fields: Sequence[str], split: str, groups: Sequence[int]
+) -> Iterator[Columns]:
+    """What `features.matrices.model_inputs` makes of the given row groups, in the given order.
+
+    Args:
+        dataset: The features dataset, checked by `refuse_pickled_schema`.
+        fields: Inputs and columns to read.
+        split: Name of the split.
+        groups: Numbers of the row groups.
+
+    Raises:
+        DamagedDatasetError: A file cannot be read, or differs from `dataset.json`.
+    """
+    given = tries = 0
+    while given < len(groups):
+        try:
+            for columns in _delivered(dataset, fields, split, groups[given:], is_last_try=tries == _TRIES):
+                given, tries = given + 1, 0
+                yield columns
+        except _EndsEarlyError:
+            tries += 1
+
+
+def _delivered(
+    dataset: FeatureDataset, fields: Sequence[str], split: str, groups: Sequence[int], *, is_last_try: bool
+) -> Iterator[Columns]:
+    """Row groups as one reader of petastorm delivers them.
+
+    One worker thread of petastorm reads the next row group during the use of this one; a single thread keeps the order.
+    (Petastorm's dummy pool keeps it too, but sleeps for a tenth of a second every few row groups.)
+
+    Raises:
+        _EndsEarlyError: It ends early. Its pool compares two counters of another thread one after the other, and takes
+            itself for done if that thread hands out its last file in between.
+    """
+    files, rows = dataset.files(split), [group.rows for group in dataset.splits[split]]
+    system = on_system(dataset.data)[0]
+    with (
+        reporting(dataset, split),
+        # No as_uri(), since petastorm takes %20 literally; num_epochs=1, since the default never ends.
+        make_batch_reader(
+            [f"file://{on_system(files[group])[1]}" for group in groups],
+            filesystem=system,
+            schema_fields=columns_of(fields),
+            transform_spec=transform_spec(fields, dataset.most_particles),
+            reader_pool_type="thread",
+            workers_count=1,
+            results_queue_size=1,
+            shuffle_row_groups=False,
+            num_epochs=1,
+        ) as reader,
+    ):
+        _OPEN_READERS.add(reader)
+        for group in groups:
+            with reporting(dataset, split, f"{files[group].name}: "):
+                found = next(reader, None)
+                if found is None and not is_last_try:
+                    raise _EndsEarlyError
+                columns: Columns = {name: getattr(found, name, np.empty(0)) for name in fields}
+                counts = {len(values) for values in columns.values()}
+                if counts != {rows[group]}:
+                    raise ValueError(f"it has {min(counts)} rows, dataset.json says {rows[group]}")
+            shapes = {name: shape_of(name, dataset.most_particles) for name in fields}
+            yield {name: values.reshape(-1, *shapes[name]) for name, values in columns.items()}
+
+
+def transform_spec(fields: Sequence[str], most_particles: int) -> Any:
+    """Petastorm's description of `features.matrices.model_inputs`, which it calls for every row group.
+
+    Matrices are lists of equal length in it, since petastorm would copy each event of a column of more dimensions.
+    """
+    given = features_schema()
+    columns = columns_of(fields)
+    schema = pa.schema([given.field(name) for name in columns])
+
+    def made(frame: pd.DataFrame) -> pd.DataFrame:
+        table = pa.Table.from_pandas(frame, schema=schema, preserve_index=False)
+        inputs = model_inputs(table, fields, most_particles=most_particles)
+        return pd.DataFrame({name: _series(values) for name, values in inputs.items()})
+
+    shapes = {name: shape for name in fields if (shape := shape_of(name, most_particles))}
+    return TransformSpec(
+        made,
+        edit_fields=[
+            (name, np.dtype(_dtype_of(name)).type, (math.prod(shape),), False) for name, shape in shapes.items()
+        ],
+        removed_fields=[name for name in columns if name not in fields],
+    )
+
+
+def _series(values: NDArray[Any]) -> pd.Series[Any]:
+    """The rows of an array; lists stay in Arrow, which pandas would copy row by row."""
+    if values.ndim == 1:
+        return pd.Series(values)
+    width = math.prod(values.shape[1:])
+    offsets = pa.array(np.arange(0, values.size + 1, width, dtype=np.int32))
+    lists = pa.ListArray.from_arrays(offsets, pa.array(values.reshape(-1)))
+    return pd.Series(lists, dtype=pd.ArrowDtype(lists.type))
+
+
+def _dtype_of(name: str) -> str:
+    """The type of the numbers of an input or column."""
+    return INPUT_COLUMNS[name].dtype if name in INPUT_COLUMNS else COLUMNS[name].dtype

@@ -15,7 +15,7 @@ from training.loop.making import make_algorithm
 from training.loop.metering import Meter, MeteredTransport
 from training.loop.records import MemoryFiles, RunFiles, merged
 from training.loop.trainer import Trainer
-from training.readers.memory_rows import MemoryRows
+from training.readers.memory import MemoryRows
 from training.readers.skew import Owners
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings, ComputeTimes

@@ -16,7 +16,7 @@ from typing_extensions import override
 from training.compiled.engines import Batches, compiled_engine
 from training.flat_model import FlatModel, FlatVectors, ModelState
 from training.readers.batch import Rows
-from training.readers.memory_rows import MemoryRows
+from training.readers.memory import MemoryRows
 from training.readers.sharding import Assignment, OwnRows
 from training.simulation.cluster import ComputeTimes
 from training.simulation.lost_messages import LostMessages

@@ -115,12 +115,12 @@ def planned(
 
 
 def on_this_machine(train: TrainSettings, base: TrainSettings) -> TrainSettings:
-    """Settings of a run, with the config's way to start ranks; pyarrow reads the events once, so that times have none.
+    """Settings of a run, with the config's way to start ranks; pyarrow reads the events once, so that epochs do not.
 
     Every reader gives the same batches.
     """
     here = base.model_dump(include=set(OF_MACHINE))
-    return TrainSettings.model_validate({**train.model_dump(), **here, "reader": "arrow", "cache": "memory"})
+    return TrainSettings.model_validate({**train.model_dump(), **here, "reader": "arrow"})
 
 
 def digest_of_study(study: StudySettings, runs: Sequence[PlannedRun], checks: Sequence[PlannedRun]) -> str:

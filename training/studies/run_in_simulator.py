@@ -19,7 +19,7 @@ from training.errors import DivergedError, StudyError
 from training.flat_model import FlatModel
 from training.loop.making import make_model
 from training.readers.batch import Rows
-from training.readers.memory_rows import MemoryRows
+from training.readers.memory import MemoryRows
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
 from training.simulation.simulate import Simulated, simulate

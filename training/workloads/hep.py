@@ -13,11 +13,10 @@ from features.dataset import FeatureDataset
 from models.networks.network_settings import NetworkSettings
 from models.saved_model import ModelSpec, build, load_model, model_spec, save_model
 from training.errors import NoEventsError, WarmStartError
-from training.readers.memory_rows import MemoryRows
-from training.readers.opening import open_reader
-from training.readers.reader import Reader
+from training.readers.memory import MemoryRows
+from training.readers.reader import Reader, open_reader
 from training.readers.sharding import OwnRows
-from training.readers.skew import Owners, owners_of
+from training.readers.skew import Owners, labels_of
 from training.settings import TrainSettings
 from training.workloads.workload import Split, Workload, dtype_of
 
@@ -66,7 +65,10 @@ class HepEvents(Workload):
 
     @override
     def owners(self, settings: TrainSettings, *, world_size: int) -> Owners | None:
-        return owners_of(self.dataset, settings, world_size=world_size)
+        if settings.skew is None:
+            return None
+        alpha, seed = settings.skew.dirichlet, settings.seed
+        return Owners(labels_of(self.dataset), self.group_rows("train"), world_size=world_size, alpha=alpha, seed=seed)
 
     @override
     def reader(self, settings: TrainSettings, device: torch.device, *, own: OwnRows | None = None) -> Reader:
@@ -74,7 +76,6 @@ class HepEvents(Workload):
             self.dataset,
             self._spec.settings.inputs,
             kind=settings.reader,
-            cache=settings.cache,
             dtype=dtype_of(settings),
             seed=settings.seed,
             device=device,

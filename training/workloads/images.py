@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -18,11 +19,9 @@ from models.networks.resnet20 import resnet20
 from models.networks.scaling_layer import Scaler
 from models.networks.seven_layers import seven_layers
 from models.networks.wide_perceptron import wide_perceptron
-from training.errors import ShardError
 from training.random_streams import random_stream
 from training.readers.batch import Rows
-from training.readers.in_memory import MemoryReader
-from training.readers.memory_rows import MemoryRows
+from training.readers.memory import MemoryReader, MemoryRows
 from training.readers.reader import Reader
 from training.readers.sharding import OwnRows, even_parts
 from training.readers.skew import Owners
@@ -40,6 +39,8 @@ _NUM_VAL: Final = 5_000
 _TEST_SHARE, _VAL_SHARE = 0.2, 0.16
 #: Row groups of a split: few divisions by a number of workers leave a remainder.
 _GROUPS: Final = 960
+#: Images of a batch of the validation.
+_VAL_ROWS: Final = 1024
 _WEIGHTS: Final = "weights.pt"
 
 Splits = dict[Split, LabelledImages]
@@ -114,17 +115,17 @@ class Images(Workload):
 
     @override
     def owners(self, settings: TrainSettings, *, world_size: int) -> Owners | None:
-        skew = settings.skew
-        if skew is None:
+        if settings.skew is None:
             return None
-        if skew.by == "file":
-            raise ShardError("train.skew.by is file, but images do not come from several files. Set it to class.")
         labels, rows = self._splits["train"].labels, self.group_rows("train")
-        return Owners(labels, rows, world_size=world_size, alpha=skew.dirichlet, seed=settings.seed)
+        return Owners(labels, rows, world_size=world_size, alpha=settings.skew.dirichlet, seed=settings.seed)
 
     @override
     def reader(self, settings: TrainSettings, device: torch.device, *, own: OwnRows | None = None) -> Reader:
-        return MemoryReader(*(self._rows(split, settings, device) for split in ("train", "val")), own=own)
+        train, val = (self._rows(split, settings, device) for split in ("train", "val"))
+        # Its row groups are the batches.
+        at_once = np.diff([*range(0, len(val), _VAL_ROWS), len(val)]).tolist()
+        return MemoryReader(train, replace(val, group_rows=at_once), own=own)
 
     @override
     def rows(self, split: Split, settings: TrainSettings) -> MemoryRows:

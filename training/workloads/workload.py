@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 import torch
 from torch import nn
 
-from training.readers.memory_rows import MemoryRows
+from training.readers.memory import MemoryRows
 from training.readers.reader import Reader
 from training.readers.sharding import OwnRows
 from training.readers.skew import Owners

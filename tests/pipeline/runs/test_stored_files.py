@@ -35,9 +35,9 @@ from pipeline.errors import ConfigError, StorageInUseError
 from pipeline.run_folder import RunFolder
 from pipeline.runs.seen_events import count_seen
 from pipeline.runs.store import StageStore, Version
-from training.readers.opening import open_reader
+from training.readers.reader import open_reader
 from training.readers.sharding import assignment_of, plan_epoch
-from training.readers.skew import kinds_of_rows
+from training.readers.skew import labels_of
 
 pytestmark = pytest.mark.slow
 
@@ -175,7 +175,7 @@ def test_what_evaluation_reads_is_the_same(site: Site) -> None:
         parts = [file.place(events.folder) for file in events.files if file.path.startswith("events/")]
         shifted = shifted_features(parts, identities_in(predictions), FeatureSettings(), [EnergyScales(met=1.02)])
         assert count_seen(dataset, rows) == 0
-        found.append((rows, predictions, np.nan_to_num(shifted[0]).tolist(), kinds_of_rows(dataset, "file").tolist()))
+        found.append((rows, predictions, np.nan_to_num(shifted[0]).tolist(), labels_of(dataset).tolist()))
     assert is_remote(dataset.data)
     assert found[0] == found[1]
 
@@ -332,7 +332,6 @@ def test_a_lost_answer_is_no_second_writer(site: Site, monkeypatch: pytest.Monke
     assert site.objects() == {"ingest/made-by-hep-pipeline"}
 
 
-@pytest.mark.minutes
 def test_killed_at_any_request_nothing_half_is_visible_and_the_next_run_finishes(site: Site) -> None:
     expected, remote = site.config("local"), site.config("remote", site.storage)
     run_here(expected, *STAGES)

@@ -13,7 +13,7 @@ from training.algorithms.base import Algorithm
 from training.algorithms.gossip import GossipAlgorithm
 from training.algorithms.slowmo import SlowMo
 from training.algorithms.stale_synchronous import StaleSynchronous
-from training.readers.memory_rows import MemoryRows
+from training.readers.memory import MemoryRows
 
 SLOWMO = {"slowmo": {"tau": 4, "beta": 0.5}}
 EXACT = {"slowmo": SLOWMO["slowmo"] | {"exact_average": True}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,8 +16,8 @@ from features.columns import NUM_CORE
 from features.dataset import FeatureDataset
 from features.matrices import list_columns, of_columns
 from training.errors import DamagedDatasetError
-from training.readers.memory_rows import MemoryRows
-from training.readers.opening import open_reader
+from training.readers.memory import MemoryRows
+from training.readers.reader import open_reader
 
 PART = "part-00001.parquet"
 
@@ -70,18 +71,16 @@ def dataset(tmp_path: Path) -> FeatureDataset:
 
 
 @pytest.mark.parametrize("kind", ["petastorm", "arrow"])
-@pytest.mark.parametrize("cache", ["none", "memory"])
 @pytest.mark.parametrize(
     "damage", [overwrite_pages, drop_rows, drop_column, drop_feature, cut_lists, lengthen, put_nulls, Path.unlink]
 )
 def test_damage_inside_a_file_is_reported_when_it_is_read(
     dataset: FeatureDataset,
-    kind: str,
-    cache: str,
+    kind: Any,
     damage: Callable[[Path], None],
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    reader = open_reader(dataset, ["hlf", "particles"], kind=kind, cache=cache, seed=1)
+    reader = open_reader(dataset, ["hlf", "particles"], kind=kind, seed=1)
     damage(dataset.folder / "val" / PART)
     with pytest.raises(
         DamagedDatasetError, match=r"^the val split in .* cannot be read \(.*python -m pipeline features"
@@ -102,7 +101,7 @@ def test_a_missing_or_unfinished_file_is_reported_before_training_begins(
 
 
 @pytest.mark.parametrize("kind", ["petastorm", "arrow"])
-def test_the_damaged_file_is_named(dataset: FeatureDataset, kind: str) -> None:
+def test_the_damaged_file_is_named(dataset: FeatureDataset, kind: Any) -> None:
     reader = open_reader(dataset, ["hlf"], kind=kind, seed=1)
     overwrite_pages(dataset.folder / "val" / PART)
     with pytest.raises(DamagedDatasetError, match=PART):

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from feature_datasets import write_dataset
@@ -16,10 +14,10 @@ from simulated import CLUSTER, ROUGH, KeptCheckpoints, models, run, settings, to
 
 from features.dataset import FeatureDataset
 from training.errors import DamagedDatasetError, ShardError
-from training.readers.memory_rows import MemoryRows
-from training.readers.opening import open_reader
+from training.readers.memory import MemoryRows
+from training.readers.reader import open_reader
 from training.readers.sharding import Assignment, Piece, assignment_of
-from training.readers.skew import Owners, kinds_of_rows, owners_of
+from training.readers.skew import Owners, labels_of
 from training.simulation.simulate import simulate
 from training.simulation.stacked import MeanModelEvaluator
 
@@ -71,10 +69,10 @@ def test_mixtures_follow_the_dirichlet_distribution() -> None:
     assert np.std(found) == pytest.approx(np.std(drawn), rel=0.1)
 
 
-@pytest.mark.parametrize(("kind", "cache"), [("petastorm", "none"), ("arrow", "none"), ("arrow", "memory")])
-def test_all_readers_read_each_event_at_its_owner(dataset: FeatureDataset, kind: Any, cache: Any) -> None:
+@pytest.mark.parametrize("kind", ["petastorm", "arrow"])
+def test_all_readers_read_each_event_at_its_owner(dataset: FeatureDataset, kind: Any) -> None:
     memory = MemoryRows.load(dataset, "train", ["hlf"], dtype=torch.float64, seed=3)
-    kinds = kinds_of_rows(dataset, "class")
+    kinds = labels_of(dataset)
     np.testing.assert_array_equal(kinds, memory.rows.labels.numpy())
     owners = Owners(kinds, memory.group_rows, world_size=3, alpha=0.1, seed=3)
     plan, seen = owners.plan(batch_size=8, epoch=1), []
@@ -82,7 +80,7 @@ def test_all_readers_read_each_event_at_its_owner(dataset: FeatureDataset, kind:
     for rank in range(3):
         own = owners.rows_of(rank)
         share = assignment_of(plan, rank=rank, epoch=1)
-        reader = open_reader(dataset, ["hlf"], kind=kind, cache=cache, dtype=torch.float64, seed=3, own=own)
+        reader = open_reader(dataset, ["hlf"], kind=kind, dtype=torch.float64, seed=3, own=own)
         order = memory.reading_order(share, own)
         assert (owners.owner[order] == rank).all()
         batches = list(reader.train_batches(share))
@@ -125,7 +123,7 @@ def test_workers_of_every_method_train_on_their_own_events_within_the_global_bud
 
     monkeypatch.setattr(MeanModelEvaluator, "gradient", spy)
     train = toy_rows(300, groups=2)
-    skew = {"by": "class", "dirichlet": 0.1}
+    skew = {"dirichlet": 0.1}
     run(algorithm=algorithm, workers=3, train=train, skew=skew, cluster=ROUGH, epochs=2)
     owners = Owners(train.rows.labels.numpy(), train.group_rows, world_size=3, alpha=0.1, seed=1)
     for rank, rows in seen.items():
@@ -146,7 +144,7 @@ def test_a_run_on_unequal_data_resumes(algorithm: str) -> None:
         "workers": 3,
         "train": toy_rows(120, groups=2),
         "checkpoint_steps": 3,
-        "skew": {"by": "class"},
+        "skew": {},
     }
     kept = KeptCheckpoints()
     whole = run(files=kept.files, **chosen)
@@ -157,24 +155,16 @@ def test_a_run_on_unequal_data_resumes(algorithm: str) -> None:
     assert sum(read) == (0 if algorithm == "d-psgd" else 120)
 
 
-def test_files_are_kinds_too(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "data", rows={"train": [30, 30], "val": [1], "test": [1]})
-    origins = np.random.default_rng(1).choice(["b", "c", "a"], size=(2, 30))
-    for path, names in zip(dataset.files("train"), origins, strict=True):
-        table = pq.read_table(path)
-        place = table.schema.get_field_index("file_uuid")
-        pq.write_table(table.set_column(place, "file_uuid", pa.array(names)), path)
-    found = kinds_of_rows(dataset, "file")
-    assert np.array(["a", "b", "c"])[found].tolist() == origins.ravel().tolist()
-    chosen = settings(skew={"by": "file", "dirichlet": 1e-3}, workers=3)
-    owners = owners_of(dataset, chosen, world_size=3)
-    assert owners is not None
-    assert mixtures(found, owners).max(axis=1).min() > 0.7
     dataset.files("train")[1].unlink()
     with pytest.raises(DamagedDatasetError, match=r"part-00001.*Make the features again"):
-        kinds_of_rows(dataset, "class")
+        labels_of(dataset)
+
+
+def test_a_simulation_needs_the_owners_of_the_rows() -> None:
     with pytest.raises(AssertionError, match="need the owners of the rows"):
-        simulate(toy_network(), toy_rows(30), toy_rows(30), chosen, CLUSTER)
+        simulate(toy_network(), toy_rows(30), toy_rows(30), settings(skew={}, workers=3), CLUSTER)
 
 
 def test_more_workers_than_rows_are_refused() -> None:

@@ -14,7 +14,7 @@ from simulated import CLUSTER
 from models.errors import SavedModelError
 from models.networks.hlf_settings import HlfSettings
 from training.compiled.engines import PerceptronEngine, compiled_engine
-from training.errors import ImageFileError, ShardError
+from training.errors import ImageFileError
 from training.launching.rank import RunSpec
 from training.readers.sharding import Assignment, Piece, assignment_of
 from training.settings import TrainSettings
@@ -143,5 +143,3 @@ def test_classes_can_be_unequal_among_the_workers() -> None:
     found = torch.cat([batch.labels for batch in read]).bincount(minlength=10)
     assert found.tolist() == labels[owners.owner == 0].bincount(minlength=10).tolist()
     assert found.max() > len(labels) / 4 / 5, "more than two classes' share is one class"
-    with pytest.raises(ShardError, match="Set it to class"):
-        workload.owners(TrainSettings(skew={"dirichlet": 0.1, "by": "file"}), world_size=4)

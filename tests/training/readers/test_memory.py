@@ -11,8 +11,8 @@ from particle_datasets import write_particle_dataset
 
 from features.columns import NUM_HLF
 from features.dataset import FeatureDataset
-from training.readers.memory_rows import MemoryRows
-from training.readers.opening import open_reader
+from training.readers.memory import MemoryRows
+from training.readers.reader import open_reader
 from training.readers.sharding import assignment_of, plan_epoch
 
 ROWS = {"train": [11, 11, 11, 11, 5], "val": [7, 3], "test": [4]}

@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -21,17 +22,16 @@ from features.dataset import FeatureDataset, RowGroup
 from features.matrices import model_inputs
 from training.errors import CacheError, DamagedDatasetError, HostileDatasetError
 from training.readers import batch
-from training.readers.batch import Batch
-from training.readers.cached import CachedReader
-from training.readers.opening import open_reader
-from training.readers.reader import Reader
+from training.readers.batch import Batch, BatchLayout
+from training.readers.memory import MemoryRows
+from training.readers.reader import open_reader
 from training.readers.sharding import EpochPlan, assignment_of, plan_epoch
 
 ROWS = {"train": [11, 11, 11, 11, 5], "val": [7, 7, 3], "test": [4]}
-KINDS = [("petastorm", "none"), ("arrow", "none"), ("arrow", "memory"), ("petastorm", "memory")]
+KINDS = ["petastorm", "arrow"]
 INPUTS = [("hlf",), ("particles", "num_particles"), ("hlf", "particles", "num_particles"), ("particles",)]
 
-each_reader = pytest.mark.parametrize(("kind", "cache"), KINDS)
+each_reader = pytest.mark.parametrize("kind", KINDS)
 
 
 @pytest.fixture(scope="module")
@@ -76,10 +76,8 @@ def assert_same(found: list[Batch], expected: list[Batch]) -> None:
 
 @each_reader
 @pytest.mark.parametrize("world_size", [1, 3, 7])
-def test_an_epoch_delivers_every_planned_row_once(
-    dataset: FeatureDataset, kind: str, cache: str, world_size: int
-) -> None:
-    reader = open_reader(dataset, ["hlf"], kind=kind, cache=cache, dtype=torch.float64, seed=1)
+def test_an_epoch_delivers_every_planned_row_once(dataset: FeatureDataset, kind: Any, world_size: int) -> None:
+    reader = open_reader(dataset, ["hlf"], kind=kind, dtype=torch.float64, seed=1)
     plan, found = made_plan(world_size=world_size), list[tuple[float, ...]]()
     for rank in range(world_size):
         batches = list(reader.train_batches(assignment_of(plan, rank=rank, epoch=0)))
@@ -92,30 +90,26 @@ def test_an_epoch_delivers_every_planned_row_once(
 @pytest.mark.slow
 @pytest.mark.parametrize("inputs", INPUTS, ids="+".join)
 def test_all_readers_deliver_the_same_bits(dataset: FeatureDataset, inputs: tuple[str, ...]) -> None:
-    first, *others = (open_reader(dataset, inputs, kind=kind, cache=cache, seed=1) for kind, cache in KINDS)
+    first, second = (open_reader(dataset, inputs, kind=kind, seed=1) for kind in ("petastorm", "arrow"))
     for world_size, epoch, batch_size in itertools.product([1, 2, 7], [0, 1], [4, 30]):
         plan = made_plan(world_size=world_size, epoch=epoch, batch_size=batch_size)
         for rank in range(world_size):
             expected = list(first.train_batches(assignment_of(plan, rank=rank, epoch=epoch)))
-            for reader in others:
-                assert_same(list(reader.train_batches(assignment_of(plan, rank=rank, epoch=epoch))), expected)
+            assert_same(list(second.train_batches(assignment_of(plan, rank=rank, epoch=epoch))), expected)
     for rank in range(2):
         expected = list(first.val_batches(rank=rank, world_size=2))
-        for reader in others:
-            assert_same(list(reader.val_batches(rank=rank, world_size=2)), expected)
+        assert_same(list(second.val_batches(rank=rank, world_size=2)), expected)
 
 
 @each_reader
 @pytest.mark.parametrize("inputs", INPUTS[:3], ids="+".join)
 def test_a_resumed_epoch_gives_the_batches_of_the_uninterrupted_one(
-    dataset: FeatureDataset, kind: str, cache: str, inputs: tuple[str, ...]
+    dataset: FeatureDataset, kind: Any, inputs: tuple[str, ...]
 ) -> None:
     plan = made_plan(world_size=2, epoch=3)
-    whole = list(
-        open_reader(dataset, inputs, kind=kind, cache=cache, seed=1).train_batches(assignment_of(plan, rank=1, epoch=3))
-    )
+    whole = list(open_reader(dataset, inputs, kind=kind, seed=1).train_batches(assignment_of(plan, rank=1, epoch=3)))
     for first_step in range(plan.num_steps + 1):
-        resumed = open_reader(dataset, inputs, kind=kind, cache=cache, seed=1)
+        resumed = open_reader(dataset, inputs, kind=kind, seed=1)
         assert_same(
             list(resumed.train_batches(assignment_of(plan, rank=1, epoch=3, first_step=first_step))),
             whole[first_step:],
@@ -123,10 +117,10 @@ def test_a_resumed_epoch_gives_the_batches_of_the_uninterrupted_one(
 
 
 @each_reader
-def test_a_resumed_epoch_does_not_read_row_groups_that_are_used_up(tmp_path: Path, kind: str, cache: str) -> None:
+def test_a_resumed_epoch_does_not_read_row_groups_that_are_used_up(tmp_path: Path, kind: Any) -> None:
     small = write_dataset(tmp_path / "data", rows={"train": [8, 8, 8], "val": [3], "test": [3]})
     plan = plan_epoch([8, 8, 8], world_size=1, batch_size=4, seed=1, epoch=0)
-    reader = open_reader(small, ["hlf"], kind=kind, cache=cache, seed=1)
+    reader = open_reader(small, ["hlf"], kind=kind, seed=1)
     for used_up, *_ in plan.pieces[0][:2]:
         small.files("train")[used_up].unlink()
     assert [len(b) for b in reader.train_batches(assignment_of(plan, rank=0, epoch=0, first_step=4))] == [4, 4]
@@ -134,24 +128,24 @@ def test_a_resumed_epoch_does_not_read_row_groups_that_are_used_up(tmp_path: Pat
 
 
 @each_reader
-def test_other_caps_on_the_particle_list_give_matrices_of_another_size(tmp_path: Path, kind: str, cache: str) -> None:
+def test_other_caps_on_the_particle_list_give_matrices_of_another_size(tmp_path: Path, kind: Any) -> None:
     made = write_dataset(tmp_path / "data", rows={"train": [8], "val": [8], "test": [3]}, most_particles=12)
     names = ["particles", "num_particles"]
     found = []
     for definitions in ({}, {"max_tracks": 8, "max_photons": 2, "max_neutral_hadrons": 2}, {"max_tracks": 5000}):
-        reader = open_reader(made._replace(definitions=definitions), names, kind=kind, cache=cache, seed=1)
+        reader = open_reader(made._replace(definitions=definitions), names, kind=kind, seed=1)
         found.append([batch.inputs for batch in reader.val_batches(rank=0, world_size=1)])
     for others in found[1:]:
         for one, other in zip(found[0], others, strict=True):
             assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
     small = made._replace(definitions={"max_tracks": 3, "max_photons": 0, "max_neutral_hadrons": 0})
     with pytest.raises(DamagedDatasetError, match=r"particles, more than 4"):
-        list(open_reader(small, names, kind=kind, cache=cache, seed=1).val_batches(rank=0, world_size=1))
+        list(open_reader(small, names, kind=kind, seed=1).val_batches(rank=0, world_size=1))
 
 
 @each_reader
-def test_particles_are_cut_to_the_longest_event_of_each_batch(dataset: FeatureDataset, kind: str, cache: str) -> None:
-    reader = open_reader(dataset, ["hlf", "particles", "num_particles"], kind=kind, cache=cache, seed=1)
+def test_particles_are_cut_to_the_longest_event_of_each_batch(dataset: FeatureDataset, kind: Any) -> None:
+    reader = open_reader(dataset, ["hlf", "particles", "num_particles"], kind=kind, seed=1)
     table = model_inputs(pq.read_table(dataset.folder / "train"), ["hlf", "particles", "num_particles"])
     events = {tuple(row.tolist()): each for row, *each in zip(*table.values(), strict=True)}
     longest = set()
@@ -184,8 +178,8 @@ def test_the_order_depends_on_seed_and_epoch_and_differs_between_them(dataset: F
 
 
 @each_reader
-def test_validation_rows_are_shared_out_completely(dataset: FeatureDataset, kind: str, cache: str) -> None:
-    reader = open_reader(dataset, ["hlf"], kind=kind, cache=cache, dtype=torch.float64, seed=1)
+def test_validation_rows_are_shared_out_completely(dataset: FeatureDataset, kind: Any) -> None:
+    reader = open_reader(dataset, ["hlf"], kind=kind, dtype=torch.float64, seed=1)
     shares = [list(reader.val_batches(rank=rank, world_size=2)) for rank in range(2)]
     assert [[len(b) for b in share] for share in shares] == [[7, 3], [7]]
     found = Counter(row for share in shares for row in rows_of(share))
@@ -194,18 +188,18 @@ def test_validation_rows_are_shared_out_completely(dataset: FeatureDataset, kind
 
 @each_reader
 def test_large_validation_row_groups_are_cut_evenly(
-    dataset: FeatureDataset, kind: str, cache: str, monkeypatch: pytest.MonkeyPatch
+    dataset: FeatureDataset, kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch, "_VAL_ROWS", 4)
-    reader = open_reader(dataset, ["hlf"], kind=kind, cache=cache, dtype=torch.float64, seed=1)
+    reader = open_reader(dataset, ["hlf"], kind=kind, dtype=torch.float64, seed=1)
     batches = list(reader.val_batches(rank=0, world_size=1))
     assert [len(b) for b in batches] == [3, 4, 3, 4, 3]
     assert Counter(rows_of(batches)) == expected_rows(dataset, "val", [0, 1, 2])
 
 
 @each_reader
-def test_a_rank_without_validation_rows_reads_none(dataset: FeatureDataset, kind: str, cache: str) -> None:
-    reader = open_reader(dataset, ["hlf"], kind=kind, cache=cache, seed=1)
+def test_a_rank_without_validation_rows_reads_none(dataset: FeatureDataset, kind: Any) -> None:
+    reader = open_reader(dataset, ["hlf"], kind=kind, seed=1)
     assert list(reader.val_batches(rank=5, world_size=8)) == []
 
 
@@ -214,7 +208,7 @@ def test_a_rank_without_validation_rows_reads_none(dataset: FeatureDataset, kind
 @pytest.mark.parametrize(("before", "expected"), [((), [[0, 1, 1], [1, 1, 1]]), (((1, 4),), [[0], [1]])])
 def test_a_rank_that_runs_out_of_rows_still_takes_all_steps(
     tmp_path: Path,
-    kind: str,
+    kind: Any,
     cache: str,
     inputs: tuple[str, ...],
     before: Sequence[tuple[int, int]],
@@ -222,7 +216,7 @@ def test_a_rank_that_runs_out_of_rows_still_takes_all_steps(
 ) -> None:
     small = write_dataset(tmp_path / "data", rows={"train": [4, 1], "val": [3], "test": [3]})
     plan = plan_epoch([4, 1], world_size=2, batch_size=1, seed=1, epoch=0, before=before)
-    reader = open_reader(small, inputs, kind=kind, cache=cache, seed=1)
+    reader = open_reader(small, inputs, kind=kind, seed=1)
     sizes = []
     for rank in range(2):
         batches = list(reader.train_batches(assignment_of(plan, rank=rank, epoch=0)))
@@ -234,12 +228,12 @@ def test_a_rank_that_runs_out_of_rows_still_takes_all_steps(
 
 
 @each_reader
-def test_float64_batches_hold_the_float32_values(dataset: FeatureDataset, kind: str, cache: str) -> None:
+def test_float64_batches_hold_the_float32_values(dataset: FeatureDataset, kind: Any) -> None:
     plan = made_plan(world_size=1)
     inputs = ["hlf", "particles", "num_particles"]
     doubles, floats = (
         list(
-            open_reader(dataset, inputs, kind=kind, cache=cache, dtype=dtype, seed=1).train_batches(
+            open_reader(dataset, inputs, kind=kind, dtype=dtype, seed=1).train_batches(
                 assignment_of(plan, rank=0, epoch=0)
             )
         )
@@ -255,11 +249,11 @@ def test_float64_batches_hold_the_float32_values(dataset: FeatureDataset, kind: 
 
 @each_reader
 @pytest.mark.parametrize("inputs", INPUTS[:3], ids="+".join)
-def test_batches_are_on_the_device(dataset: FeatureDataset, kind: str, cache: str, inputs: tuple[str, ...]) -> None:
+def test_batches_are_on_the_device(dataset: FeatureDataset, kind: Any, inputs: tuple[str, ...]) -> None:
     plan = made_plan(world_size=1)
     shapes = {}
     for device in ("cpu", "meta"):
-        reader = open_reader(dataset, inputs, kind=kind, cache=cache, seed=1, device=device)
+        reader = open_reader(dataset, inputs, kind=kind, seed=1, device=device)
         batches = [
             *reader.train_batches(assignment_of(plan, rank=0, epoch=0)),
             *reader.val_batches(rank=0, world_size=1),
@@ -269,55 +263,38 @@ def test_batches_are_on_the_device(dataset: FeatureDataset, kind: str, cache: st
     assert shapes["cpu"] == shapes["meta"]
 
 
-def cached_bytes(reader: Reader) -> int:
-    """Size of the row groups in memory."""
-    assert isinstance(reader, CachedReader)
-    return sum(
-        sum(tensor.nbytes for tensor in (*memory.rows.inputs, memory.rows.labels, memory.rows.weights))
-        // max(1, len(memory))
-        * sum(memory.group_rows[group] for group in reader._there[split])
-        for split, memory in reader._memory.items()
-    )
-
-
-@pytest.mark.parametrize("kind", ["petastorm", "arrow"])
-def test_what_is_cached_is_not_read_again_and_is_counted(tmp_path: Path, kind: str) -> None:
+def test_arrow_reads_a_row_group_when_it_is_needed_first_and_never_again(tmp_path: Path) -> None:
     small = write_dataset(tmp_path / "data", rows={"train": [8, 8, 4], "val": [3], "test": [3]})
-    reader = open_reader(small, ["hlf"], kind=kind, cache="memory", seed=1)
-    assert cached_bytes(reader) == 0
-    one_row = NUM_HLF * 4 + 8 + 4
+    reader = open_reader(small, ["hlf"], kind="arrow", seed=1)
     plan = plan_epoch([8, 8, 4], world_size=1, batch_size=4, seed=1, epoch=0)
-    batches = reader.train_batches(assignment_of(plan, rank=0, epoch=0, first_step=4))
-    assert cached_bytes(reader) == 0
-    next(batches)
-    assert cached_bytes(reader) == one_row * [8, 8, 4][plan.pieces[0][2].group]
+    *used_up, last = (small.files("train")[piece.group] for piece in plan.pieces[0])
+    kept = [path.rename(path.with_suffix(".away")) for path in used_up]
+    end = list(reader.train_batches(assignment_of(plan, rank=0, epoch=0, first_step=4)))
+    for path, back in zip(used_up, kept, strict=True):
+        back.rename(path)
+    last.unlink()
     first = list(reader.train_batches(assignment_of(plan, rank=0, epoch=0)))
-    assert cached_bytes(reader) == one_row * 20
-    for path in small.files("train"):
+    assert_same(first[4:], end)
+    for path in used_up:
         path.unlink()
     assert_same(list(reader.train_batches(assignment_of(plan, rank=0, epoch=0))), first)
-    list(reader.val_batches(rank=0, world_size=1))
-    assert cached_bytes(reader) == one_row * 23
 
 
 def test_a_split_that_does_not_fit_into_memory_is_refused_with_the_fix(dataset: FeatureDataset) -> None:
     huge = dataset._replace(splits={"val": [RowGroup("val/part-00000.parquet", 1 << 50)]})
-    reader = open_reader(huge, ["hlf"], kind="arrow", cache="memory", seed=1)
-    with pytest.raises(CacheError, match=r"1125899906842624 rows of the val split do not fit.*train\.cache=none"):
-        next(reader.val_batches(rank=0, world_size=1))
+    with pytest.raises(CacheError, match=r"1125899906842624 rows of the val split do not fit.*train\.reader=petastorm"):
+        MemoryRows.of_files(huge, "val", BatchLayout.of(huge, ["hlf"], dtype=torch.float32, device="cpu"), seed=1)
 
 
 @each_reader
-def test_epochs_that_are_read_in_turns_do_not_disturb_each_other(
-    dataset: FeatureDataset, kind: str, cache: str
-) -> None:
+def test_epochs_that_are_read_in_turns_do_not_disturb_each_other(dataset: FeatureDataset, kind: Any) -> None:
     plan = made_plan(world_size=2)
     inputs = ["hlf", "particles", "num_particles"]
     expected = [
         list(open_reader(dataset, inputs, kind="arrow", seed=1).train_batches(assignment_of(plan, rank=rank, epoch=0)))
         for rank in (0, 1)
     ]
-    reader = open_reader(dataset, inputs, kind=kind, cache=cache, seed=1)
+    reader = open_reader(dataset, inputs, kind=kind, seed=1)
     in_turns = zip(*(reader.train_batches(assignment_of(plan, rank=rank, epoch=0)) for rank in (0, 1, 0)), strict=True)
     ranks = list(zip(*in_turns, strict=True))
     assert_same(list(ranks[0]), expected[0])
@@ -326,9 +303,9 @@ def test_epochs_that_are_read_in_turns_do_not_disturb_each_other(
 
 
 @each_reader
-def test_an_epoch_that_is_given_up_leaves_no_thread(dataset: FeatureDataset, kind: str, cache: str) -> None:
+def test_an_epoch_that_is_given_up_leaves_no_thread(dataset: FeatureDataset, kind: Any) -> None:
     before = set(threading.enumerate())
-    reader = open_reader(dataset, ["particles"], kind=kind, cache=cache, seed=1)
+    reader = open_reader(dataset, ["particles"], kind=kind, seed=1)
     batches = reader.train_batches(assignment_of(made_plan(world_size=1), rank=0, epoch=0))
     next(batches)
     del batches
@@ -336,19 +313,19 @@ def test_an_epoch_that_is_given_up_leaves_no_thread(dataset: FeatureDataset, kin
 
 
 @each_reader
-def test_only_the_columns_that_are_needed_are_read(tmp_path: Path, kind: str, cache: str) -> None:
+def test_only_the_columns_that_are_needed_are_read(tmp_path: Path, kind: Any) -> None:
     lean = write_dataset(tmp_path / "data", rows={"train": [9], "val": [3], "test": [3]})
     for split in lean.splits:
         for path in lean.files(split):
             pq.write_table(pq.read_table(path, columns=["label", *HLF_NAMES, "weight"]), path)
-    reader = open_reader(lean, ["hlf"], kind=kind, cache=cache, seed=1)
+    reader = open_reader(lean, ["hlf"], kind=kind, seed=1)
     assert sum(map(len, reader.val_batches(rank=0, world_size=1))) == 3
 
 
 @pytest.mark.parametrize("place", ["_common_metadata", "a row group"])
 @each_reader
 def test_a_dataset_with_a_pickled_schema_is_refused_before_petastorm_opens_it(
-    tmp_path: Path, kind: str, cache: str, place: str
+    tmp_path: Path, kind: Any, place: str
 ) -> None:
     hostile = write_dataset(tmp_path / "data", rows={"train": [9], "val": [3], "test": [3]})
     path = hostile.files("train")[0]
@@ -360,7 +337,7 @@ def test_a_dataset_with_a_pickled_schema_is_refused_before_petastorm_opens_it(
     else:
         pq.write_table(marked, path)
     with pytest.raises(HostileDatasetError, match="pickled petastorm schema"):
-        open_reader(hostile, ["hlf"], kind=kind, cache=cache, seed=1)
+        open_reader(hostile, ["hlf"], kind=kind, seed=1)
 
 
 def test_an_unknown_input_is_named(dataset: FeatureDataset) -> None:

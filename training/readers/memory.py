@@ -1,0 +1,251 @@
+"""Rows of a split in memory, their reading orders and their reader; pyarrow reads each row group once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache, partial
+from itertools import accumulate
+from typing import Final, Self
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+from numpy.typing import NDArray
+
+from features.dataset import FeatureDataset
+from features.matrices import columns_of, model_inputs
+from features.schema import readable
+from ingestion.storage import is_remote
+from training.errors import CacheError
+from training.random_streams import random_stream
+from training.readers.batch import Batch, BatchLayout, Columns, Rows, shape_of, val_sizes
+from training.readers.files import refuse_pickled_schema, reporting
+from training.readers.sharding import Assignment, OwnRows, Piece, reading_orders
+
+ReadParts = Callable[[int], Iterator[Columns]]
+"""Reads a row group, in parts."""
+
+#: Bytes to decode at once, so that they stay in the processor's cache until they are copied.
+_DECODED_BYTES: Final = 2 << 20
+_READ_BYTES: Final = 1 << 20
+#: Number of steps whose rows are copied together.
+_STEPS_AT_ONCE: Final = 32
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryRows:
+    """The rows of a split, in the order of the row groups.
+
+    Step `s` is `rows.batch(order[bounds[s]:bounds[s + 1]])`, where `order` is `reading_order(assignment)`, and `bounds`
+    are the sums of `assignment.sizes`: the same events in the same order as from a reader.
+
+    Examples:
+        >>> rows = MemoryRows(Rows((torch.ones(5, 3),), torch.zeros(5, dtype=torch.int64), torch.ones(5)), 1, [3, 2])
+        >>> rows.reading_order(Assignment(0, [Piece(1, 0, 2)], [1, 1])).tolist()
+        [3, 4]
+    """
+
+    rows: Rows
+    seed: int
+    """Seed of the run."""
+    group_rows: list[int]
+    """Rows of each row group."""
+    mixes_groups: bool = False
+    """Whether the row groups of each epoch are other rows, drawn from all; files cannot do this."""
+    unread: set[int] = field(default_factory=set)
+    """Row groups that are not in memory yet."""
+    read: Callable[[int], int] | None = None
+    """Brings a row group into memory, and returns its number; None where all are there."""
+
+    @classmethod
+    def load(
+        cls,
+        dataset: FeatureDataset,
+        split: str,
+        inputs: Sequence[str],
+        *,
+        dtype: torch.dtype = torch.float32,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> Self:
+        """Read a whole split.
+
+        Args:
+            dataset: The features dataset.
+            split: Name of the split.
+            inputs: Columns that the model takes.
+            dtype: Floating point type of the tensors.
+            seed: Seed of the run.
+            device: Device of the tensors.
+
+        Raises:
+            HostileDatasetError: The dataset carries petastorm's pickled schema.
+            DamagedDatasetError: A file is missing or cannot be read.
+            CacheError: The split does not fit into memory.
+        """
+        refuse_pickled_schema(dataset)
+        loaded = cls.of_files(dataset, split, BatchLayout.of(dataset, inputs, dtype=dtype, device=device), seed=seed)
+        for _ in loaded.arriving([Piece(group, 0, 0) for group in range(len(loaded.group_rows))]):
+            pass
+        return loaded
+
+    @classmethod
+    def of_files(cls, dataset: FeatureDataset, split: str, layout: BatchLayout, *, seed: int) -> Self:
+        """Room for a split that `refuse_pickled_schema` has seen; each row group is read when it is first needed.
+
+        Raises:
+            CacheError: The split does not fit into memory.
+        """
+        rows = [group.rows for group in dataset.splits[split]]
+        try:
+            return cls.unread_rows(rows, partial(_arrow_parts, dataset, split, layout), layout, seed=seed)
+        except (MemoryError, torch.OutOfMemoryError) as cause:
+            raise CacheError(
+                f"the {sum(rows)} rows of the {split} split do not fit into the memory of {layout.device} ({cause}). "
+                f"Train with `--set train.reader=petastorm`."
+            ) from cause
+
+    @classmethod
+    def unread_rows(cls, group_rows: list[int], parts: ReadParts, layout: BatchLayout, *, seed: int) -> Self:
+        """Room for row groups of these sizes; in host memory, only what is read takes memory."""
+        rows, starts = layout.unfilled(sum(group_rows)), [0, *accumulate(group_rows)]
+
+        def read(group: int) -> int:
+            start = starts[group]
+            for columns in parts(group):
+                part = layout.rows(columns)
+                rows.write(start, part)
+                start += len(part.labels)
+            return group
+
+        return cls(rows, seed, group_rows, unread=set(range(len(group_rows))), read=read)
+
+    def arriving(self, pieces: Sequence[Piece]) -> Iterator[int]:
+        """Number of rows of each piece, as soon as its row group is in memory."""
+        missing = list(dict.fromkeys(piece.group for piece in pieces if piece.group in self.unread))
+        arriving = iter(()) if self.read is None else one_ahead(self.read, missing)
+        awaited = set(missing)
+        for group, start, stop in pieces:
+            if group in awaited:
+                awaited.remove(group)
+                self.unread.discard(next(arriving))
+            yield stop - start
+
+    def reading_order(self, assignment: Assignment, own: OwnRows | None = None) -> NDArray[np.int64]:
+        """Numbers of the rows of an assignment, in reading order; `own`: see `reading_orders`."""
+        orders = reading_orders(assignment, self.group_rows, own, seed=self.seed)
+        parts = [self._starts[group] + order for group, order in zip(assignment.groups, orders, strict=True)]
+        order = np.concatenate(parts or [np.empty(0, dtype=np.int64)])
+        # Rows that belong to a worker stay in their row groups.
+        return _mixed(len(self), self.seed, assignment.epoch)[order] if self.mixes_groups and own is None else order
+
+    def in_order(self, groups: Sequence[int]) -> NDArray[np.int64]:
+        """Numbers of the rows of some row groups, in file order."""
+        starts = self._starts
+        parts = [np.arange(starts[group], starts[group] + self.group_rows[group]) for group in groups]
+        return np.concatenate(parts)
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        """All rows in batches of a size, in order."""
+        for start in range(0, len(self), size):
+            yield self.rows.batch(np.arange(start, min(start + size, len(self))))
+
+    def __len__(self) -> int:
+        return len(self.rows.labels)
+
+    @cached_property
+    def _starts(self) -> NDArray[np.int64]:
+        """First row of each row group."""
+        return np.cumsum([0, *self.group_rows])[:-1]
+
+
+class MemoryReader:
+    """A `Reader` of rows in memory; a batch is one copy of each column.
+
+    Args:
+        train: Rows of the training split.
+        val: Rows of the validation split.
+        own: Rows of each row group to train on; None: all.
+    """
+
+    def __init__(self, train: MemoryRows, val: MemoryRows, *, own: OwnRows | None = None) -> None:
+        self._train, self._val, self._own = train, val, own
+
+    def train_batches(self, assignment: Assignment) -> Iterator[Batch]:
+        """See `Reader`."""
+        if assignment.sizes:
+            order = self._train.reading_order(assignment, self._own)
+            yield from _batches(self._train, assignment.pieces, order, assignment.sizes)
+
+    def prefetch(self, assignment: Assignment) -> None:
+        """See `Reader`; most is in memory."""
+
+    def val_batches(self, *, rank: int, world_size: int) -> Iterator[Batch]:
+        """See `Reader`."""
+        rows = self._val.group_rows
+        pieces = [Piece(group, 0, rows[group]) for group in range(rank, len(rows), world_size)]
+        if pieces:
+            has_particles = self._val.rows.lengths is not None
+            sizes = [size for piece in pieces for size in val_sizes(piece.stop, has_particles=has_particles)]
+            yield from _batches(self._val, pieces, self._val.in_order([piece.group for piece in pieces]), sizes)
+
+
+def _batches(
+    memory: MemoryRows, pieces: Sequence[Piece], order: NDArray[np.int64], sizes: Sequence[int]
+) -> Iterator[Batch]:
+    """Batches of the given sizes from the rows in `order`, which are those of the pieces."""
+    bounds, arrivals, there = [0, *accumulate(sizes)], memory.arriving(pieces), 0
+    for first in range(0, len(sizes), _STEPS_AT_ONCE):
+        some = sizes[first : first + _STEPS_AT_ONCE]
+        start, stop = bounds[first], bounds[first + len(some)]
+        while there < stop:
+            there += next(arrivals)
+        yield from memory.rows.batches(order[start:stop], some)
+
+
+def _arrow_parts(dataset: FeatureDataset, split: str, layout: BatchLayout, group: int) -> Iterator[Columns]:
+    """What `features.matrices.model_inputs` makes of a row group, in parts.
+
+    Raises:
+        DamagedDatasetError: The file cannot be read, or differs from `dataset.json`.
+    """
+    name, expected = dataset.splits[split][group]
+    path = dataset.data / name
+    row_bytes = sum(4 * math.prod(shape_of(field, layout.most_particles)) for field in layout.fields)
+    with (
+        reporting(dataset, split, f"{path.name}: "),
+        pq.ParquetFile(readable(path), buffer_size=_READ_BYTES, pre_buffer=is_remote(path)) as file,
+    ):
+        if file.metadata.num_rows != expected:
+            raise ValueError(f"it has {file.metadata.num_rows} rows, dataset.json says {expected}")
+        at_once = max(1, _DECODED_BYTES // row_bytes)
+        for part in file.iter_batches(at_once, columns=columns_of(layout.fields), use_threads=False):
+            yield model_inputs(part, layout.fields, most_particles=layout.most_particles)
+
+
+def one_ahead(work: Callable[[int], int], numbers: Sequence[int]) -> Iterator[int]:
+    """Results of some work for each number; a thread begins each when the previous one is taken.
+
+    Examples:
+        >>> list(one_ahead(lambda number: number**2, [0, 1, 2, 3]))
+        [0, 1, 4, 9]
+    """
+    if not numbers:
+        return
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        begun = thread.submit(work, numbers[0])
+        for number in numbers[1:]:
+            result = begun.result()
+            begun = thread.submit(work, number)
+            yield result
+        yield begun.result()
+
+
+# Cached, since all simulated workers need the same order.
+@lru_cache(maxsize=2)
+def _mixed(num_rows: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    """The row at each place of the row groups of an epoch, (num_rows,)."""
+    return random_stream(seed, "mixed", epoch).permutation(num_rows)
