@@ -209,17 +209,6 @@ def assignment_of(plan: EpochPlan, *, rank: int, epoch: int, first_step: int = 0
     return Assignment(epoch, left, np.diff(bounds).tolist())
 
 
-def part_of(assignment: Assignment, first: int, stop: int, *, batch_size: int) -> Assignment:
-    """Some rows of an assignment in its order, divided into steps anew.
-
-    Examples:
-        >>> part_of(Assignment(2, [Piece(1, 0, 9)], [9]), 2, 7, batch_size=4)
-        Assignment(epoch=2, pieces=(Piece(group=1, start=2, stop=7),), sizes=[2, 3], later=())
-    """
-    _, pieces = cut(assignment.pieces, [0, first, stop])
-    return Assignment(assignment.epoch, pieces, even_parts(stop - first, -(-(stop - first) // batch_size)))
-
-
 # Cached, since the parts of a row group are read one after the other.
 @lru_cache(maxsize=16)
 def shuffled(num_rows: int, *, seed: int, epoch: int, group: int) -> NDArray[np.int64]:

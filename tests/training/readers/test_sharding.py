@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -16,7 +15,6 @@ from training.readers.sharding import (
     EpochPlan,
     Piece,
     assignment_of,
-    part_of,
     plan_epoch,
     reading_order,
     rows_in,
@@ -109,19 +107,6 @@ def test_the_rest_of_an_epoch_is_the_end_of_the_whole(
         ordered, end = (list(places(share.pieces)) for share in (whole, rest))
         assert ordered[len(ordered) - len(end) :] == end
         assert len(end) == sum(rest.sizes)
-
-
-@given(sizes, st.data())
-def test_a_share_can_be_cut_anywhere(rows: list[int], data: st.DataObject) -> None:
-    """An agent begins its share of a pass anew wherever its allowance ended."""
-    share = assignment_of(plan_epoch(rows, world_size=1, batch_size=4, seed=1, epoch=3), rank=0, epoch=3)
-    cuts = data.draw(st.sets(st.integers(1, sum(rows))))
-    bounds = sorted({0, *cuts, sum(rows)})
-    parts = [part_of(share, first, stop, batch_size=4) for first, stop in pairwise(bounds)]
-    assert [sum(part.sizes) for part in parts] == [rows_in(part.pieces) for part in parts]
-    assert all(0 < size <= 4 for part in parts for size in part.sizes)
-    ordered = [place for part in parts for place in places(part.pieces)]
-    assert ordered == list(places(share.pieces))
 
 
 @pytest.mark.parametrize("first_step", [-1, 4])
