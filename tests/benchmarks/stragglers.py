@@ -65,7 +65,7 @@ def rate(where: list[str], run_dir: Path, method: str, epochs: int, *, disturbed
         "train.epochs": epochs,
         "train.reader": "arrow",
         "train.algorithm": method,
-        "train.stall_seconds": 60,
+        "train.stall_seconds": 600,
     }
     words = [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
     command = [sys.executable, "-m", "pipeline", "train", "--force", *where, *words]

@@ -264,10 +264,11 @@ class _CheckpointFiles(MemoryFiles):
         super().__init__()
         self._rank, self._content = rank, content
 
-    def write_checkpoint(self, position: tuple[int, int], content: dict[str, Any]) -> None:
+    def write_checkpoint(self, positions: Sequence[tuple[int, int]], content: dict[str, Any]) -> None:
         buffer = io.BytesIO()
         torch.save(content, buffer)
-        self._content.setdefault(position, {})[self._rank] = buffer.getvalue()
+        for position in positions:
+            self._content.setdefault(position, {})[self._rank] = buffer.getvalue()
 
 
 class Watcher:

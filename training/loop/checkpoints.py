@@ -18,7 +18,8 @@ import secrets
 import shutil
 import time
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
@@ -28,7 +29,7 @@ from training.errors import CheckpointError
 from training.settings import TrainSettings
 
 _KEPT: Final = 2
-_VERSION: Final = 7
+_VERSION: Final = 8
 _SECONDS_TO_APPEAR: Final = 60.0
 _SECONDS_BETWEEN_LOOKS: Final = 0.5
 #: Settings, in addition to those of speed, that may differ between the run that writes and the run that resumes.
@@ -116,29 +117,43 @@ class CheckpointFolder:
                 raise CheckpointError(f"{path} is damaged. Remove {path.parent} to resume before it.") from cause
         return [(content, folder) for _, content, folder in sorted(found, key=lambda each: each[0], reverse=True)]
 
-    def write_rank(self, position: tuple[int, int], world_size: int, rank: int, content: dict[str, Any]) -> None:
+    def write_rank(
+        self, positions: Sequence[tuple[int, int]], world_size: int, rank: int, content: dict[str, Any]
+    ) -> None:
         """Write one rank's part, atomically.
 
         Args:
-            position: Epoch, and number of its finished steps or rows.
+            positions: Epoch, and number of its finished steps or rows; of several checkpoints that share this part.
             world_size: Number of ranks.
             rank: The rank.
             content: Tensors and plain values.
         """
-        folder = self._place(position, world_size)
-        folder.mkdir(parents=True, exist_ok=True)
-        _write(folder / f"rank-{rank}.pt", lambda file: torch.save(content, file))
+        *others, last = (self._place(each, world_size) for each in positions)
+        last.mkdir(parents=True, exist_ok=True)
+        path = last / f"rank-{rank}.pt"
+        _write(path, lambda file: torch.save(content, file))
+        # Another rank may remove a place meanwhile, once it completes a later one; and not all storage can link.
+        with suppress(OSError):
+            for each in others:
+                each.mkdir(exist_ok=True)
+                (each / path.name).hardlink_to(path)
 
-    def complete(self, position: tuple[int, int], world_size: int) -> None:
-        """Mark a checkpoint as complete if all ranks have written it; remove those before the newest ones.
+    def complete(self, positions: Sequence[tuple[int, int]], world_size: int) -> None:
+        """Mark the last of some checkpoints that all ranks have written as complete; remove those before the newest.
 
         Several ranks may see that they are the last; both then write the same.
         """
+        names = [f"rank-{rank}.pt" for rank in range(world_size)]
+        for position in reversed(positions):
+            folder = self._place(position, world_size)
+            if (folder / "complete.json").exists():
+                return
+            if all((folder / name).exists() for name in names):
+                self._complete_one(position, world_size)
+                return
+
+    def _complete_one(self, position: tuple[int, int], world_size: int) -> None:
         folder = self._place(position, world_size)
-        if (folder / "complete.json").exists() or not all(
-            (folder / f"rank-{rank}.pt").exists() for rank in range(world_size)
-        ):
-            return
         epoch, step = position
         before = self._complete()
         content = {

@@ -161,13 +161,13 @@ class DiskFiles:
         """Keep the best model of the run; only the worker that has it calls."""
         self._save_model(state)
 
-    def write_checkpoint(self, position: tuple[int, int], content: dict[str, Any]) -> None:
-        """Write this worker's part of a checkpoint; position: epoch, and number of its finished steps or rows."""
-        self.checkpoints.write_rank(position, self._world_size, self._rank, content)
+    def write_checkpoint(self, positions: Sequence[tuple[int, int]], content: dict[str, Any]) -> None:
+        """Write this worker's part of checkpoints; positions: epoch, and number of its finished steps or rows."""
+        self.checkpoints.write_rank(positions, self._world_size, self._rank, content)
 
-    def complete_checkpoint(self, position: tuple[int, int]) -> None:
-        """Complete a checkpoint if all workers have written their parts."""
-        self.checkpoints.complete(position, self._world_size)
+    def complete_checkpoint(self, positions: Sequence[tuple[int, int]]) -> None:
+        """Complete the last of these checkpoints of which all workers have written their parts."""
+        self.checkpoints.complete(positions, self._world_size)
 
     def close(self) -> None:
         """Close the files after the end of all ranks."""
@@ -197,10 +197,10 @@ class MemoryFiles:
         """Keep the best model of the run."""
         self.best = state
 
-    def write_checkpoint(self, position: tuple[int, int], content: dict[str, Any]) -> None:
+    def write_checkpoint(self, positions: Sequence[tuple[int, int]], content: dict[str, Any]) -> None:
         """There are none."""
 
-    def complete_checkpoint(self, position: tuple[int, int]) -> None:
+    def complete_checkpoint(self, positions: Sequence[tuple[int, int]]) -> None:
         """There are none."""
 
 

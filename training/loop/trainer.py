@@ -8,6 +8,7 @@ coroutine.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -78,12 +79,14 @@ class Trainer:
         self._is_static = settings.has_static_shards
         self._owners = owners
         self._read = 0
-        self._epoch = self._done = self._seen = self._counted = 0
+        self._epoch = self._done = self._counted = 0
         self._dealt: list[tuple[int, int]] = []
         """Numbers of workers that began this epoch before, and their steps: what they left is dealt anew."""
         self._buffers = SharedBuffers(work, transport)
         self._best: dict[str, Any] = {"val_loss": math.inf, "model": None, "buffers": None}
         self.history: list[dict[str, Any]] = []
+        #: The records as lines of JSON, for checkpoints: torch takes 200 ms to save the values of 400 records.
+        self._lines: list[str] = []
 
     async def run(self, resume: Checkpoint | None = None) -> None:
         """Train to the end, from the beginning or from a checkpoint.
@@ -123,10 +126,10 @@ class Trainer:
                 await self._step(of_all)
                 self._progress.tell(self._epoch, step, before + plan.num_steps)
                 if settings.checkpoint_steps and step % settings.checkpoint_steps == 0 < before + plan.num_steps - step:
-                    await self._checkpoint((self._epoch, step))
+                    await self._checkpoint([(self._epoch, step)])
             self._counted = end
             await self._meet()
-            await self._checkpoint((self._epoch, 0))
+            await self._checkpoint([(self._epoch, 0)])
 
     async def _epochs_without_waiting(self) -> None:
         """Work units by tickets, one read ahead; the workers meet at the end of the run only."""
@@ -186,14 +189,22 @@ class Trainer:
         return self._owners.following(unit.assignment, rank=self._transport.rank, start=read)
 
     async def _pass(self, boundaries: Sequence[Boundary], ticket: int) -> None:
-        """End epochs and write checkpoints on the way to a unit; whoever draws the first unit of an epoch validates."""
+        """End epochs and write checkpoints on the way to a unit; whoever draws the first unit of an epoch validates.
+
+        A worker that was stopped for a while passes many boundaries without a step. Its state is the same at all of
+        them, but for records of epochs in which it did nothing: it writes one checkpoint, which counts for all.
+        """
+        passed: list[Position] = []
         for boundary in boundaries:
             epoch, row = boundary.position
-            if epoch == self._settings.epochs:
-                await self._meet()
-            elif not row:
-                await self._end_epoch(validates=boundary.ticket == ticket)
-            await self._checkpoint(boundary.position)
+            if not row:
+                is_end, validates = epoch == self._settings.epochs, boundary.ticket == ticket
+                if is_end or validates or self._account.steps:
+                    await self._checkpoint(passed)
+                    passed = []
+                await (self._meet() if is_end else self._end_epoch(validates=validates))
+            passed.append(boundary.position)
+        await self._checkpoint(passed)
 
     async def _step(self, of_all: int) -> None:
         """Take one step; `of_all`: the samples of this step of all workers, if they take it together."""
@@ -235,7 +246,6 @@ class Trainer:
     async def _end_epoch(self, *, validates: bool) -> None:
         """End this worker's epoch; one worker validates a snapshot of the model on the whole split."""
         if not validates:
-            self._seen += self._num_rows
             self._record({}, None)
             return
         self._meter.doing, result = "validating", self._work.model.empty()
@@ -249,11 +259,10 @@ class Trainer:
         """What an epoch's record says about all workers."""
         if not totals.samples:
             raise NoEventsError("the validation split has no events. Make the features again, from more events.")
-        self._seen += self._num_rows
         self._progress.distance = distance
         return {
             "train_rows": self._num_rows,
-            "samples_seen_by_all": self._seen,
+            "samples_seen_by_all": (self._epoch + 1) * self._num_rows,
             "consensus_distance": distance,
             "val_loss": totals.mean_loss,
             "val_accuracy": totals.accuracy,
@@ -265,6 +274,7 @@ class Trainer:
         record = who | self._account.record() | facts
         self._files.record(record)
         self.history.append(record)
+        self._lines.append(json.dumps(record))
         if facts and not math.isfinite(record["val_loss"]):
             raise DivergedError(
                 f"the validation loss of epoch {self._epoch + 1} is {record['val_loss']}: training diverged. "
@@ -284,31 +294,33 @@ class Trainer:
         if int(np.argmin(losses)) == rank and self._best["model"] is not None:
             self._files.keep_best(ModelState(self._best["model"].numpy(), self._best["buffers"].numpy()))
 
-    async def _checkpoint(self, position: tuple[int, int]) -> None:
+    async def _checkpoint(self, positions: Sequence[tuple[int, int]]) -> None:
         """Write this worker's state: all workers together while none averages, or, with work units, when it passes.
 
         A state between two units is complete: the units before the position are done by someone, and none behind it.
+
+        Args:
+            positions: Places in order, at all of which the state is the same, but for records behind the place.
         """
-        if not self._files.keeps_checkpoints:
+        if not self._files.keeps_checkpoints or not positions:
             return
         self._meter.doing = "writing a checkpoint"
-        self._account.own["checkpoints"] += position[1] > 0
+        self._account.own["checkpoints"] += sum(step > 0 for _, step in positions)
         if self._is_static:
             await self._algorithm.quiesce()
         content = await worker_state(self._work, self._algorithm) | {
             "account": self._account.state(),
-            "samples": self._seen,
             "read": self._read,
             "dealt": self._dealt,
             "best": self._best,
-            "history": self.history,
+            "history": "\n".join(self._lines),
         }
-        self._files.write_checkpoint(position, content)
+        self._files.write_checkpoint(positions, content)
         if self._is_static:
             # After the barrier no vector can have been averaged before another worker wrote its own.
             await self._transport.barrier()
         if not self._is_static or self._transport.rank == 0:
-            self._files.complete_checkpoint(position)
+            self._files.complete_checkpoint(positions)
         self._meter.lap("checkpoint")
 
     def _recall(self, resume: Checkpoint) -> tuple[list[dict[str, Any]], list[dict[str, Any]], bool]:
@@ -321,18 +333,21 @@ class Trainer:
         rank, world_size = self._transport.rank, self._transport.world_size
         is_same = resume.world_size == world_size
         parts = [resume.load(each) for each in ([rank] if is_same else range(resume.world_size))]
+        # A worker that passed several places at once wrote one state for all of them.
+        histories = [[json.loads(line) for line in part["history"].splitlines()] for part in parts]
+        histories = [[each for each in records if each["epoch"] < resume.epoch] for records in histories]
         if is_same:
-            self.history, self._read = parts[0]["history"], parts[0]["read"]
+            self.history, self._read = histories[0], parts[0]["read"]
         elif rank < len(parts):
             # The records of ranks that are gone are kept in the totals.
-            self.history = merged([part["history"] for part in parts])[rank]
+            self.history = merged(histories)[rank]
+        self._lines = [json.dumps(record) for record in self.history]
         self._epoch, self._done = resume.epoch, resume.step
         if self._is_static and resume.step:
             self._dealt = [(workers, steps) for workers, steps in parts[0]["dealt"]]
             self._done -= sum(steps for _, steps in self._dealt)
             if not is_same:
                 self._dealt, self._done = [*self._dealt, (resume.world_size, self._done)], 0
-        self._seen = parts[0]["samples"]
         mine = parts if is_same else parts[rank::world_size]
         self._best = min((part["best"] for part in mine), key=lambda best: best["val_loss"], default=self._best)
         return parts, mine, is_same

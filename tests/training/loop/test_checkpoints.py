@@ -71,8 +71,8 @@ def epochs_on_disk(out: Path, rank: int) -> list[int]:
 def written(folder: CheckpointFolder, position: tuple[int, int], *, workers: int = 2, value: float = 0.0) -> Checkpoint:
     """A checkpoint of a few numbers."""
     for rank in range(workers):
-        folder.write_rank(position, workers, rank, {"value": torch.full((100,), value + rank), "name": "x"})
-    folder.complete(position, workers)
+        folder.write_rank([position], workers, rank, {"value": torch.full((100,), value + rank), "name": "x"})
+    folder.complete([position], workers)
     found = folder.latest()
     assert found is not None
     return found
@@ -105,21 +105,21 @@ def test_a_crash_during_a_checkpoint_leaves_the_one_before(
 ) -> None:
     write_rank, complete, save = CheckpointFolder.write_rank, CheckpointFolder.complete, torch.save
 
-    def fail_to_write(self: CheckpointFolder, position: tuple[int, int], *more: Any) -> None:
-        if position == (1, 3) and more[1] == 2:
+    def fail_to_write(self: CheckpointFolder, positions: list[tuple[int, int]], *more: Any) -> None:
+        if positions == [(1, 3)] and more[1] == 2:
             if crash.startswith("before"):
                 raise PowerCutError
             monkeypatch.setattr("torch.save", fail_half_way)
-        write_rank(self, position, *more)
+        write_rank(self, positions, *more)
 
     def fail_half_way(content: Any, file: Any) -> None:
         file.write(b"PK")
         raise PowerCutError
 
-    def fail_to_complete(self: CheckpointFolder, position: tuple[int, int], *more: Any) -> None:
-        if position == (1, 3):
+    def fail_to_complete(self: CheckpointFolder, positions: list[tuple[int, int]], *more: Any) -> None:
+        if positions == [(1, 3)]:
             raise PowerCutError
-        complete(self, position, *more)
+        complete(self, positions, *more)
 
     if crash.endswith("complete"):
         monkeypatch.setattr(CheckpointFolder, "complete", fail_to_complete)
@@ -168,8 +168,8 @@ def test_a_complete_checkpoint_is_of_one_run_with_one_setting(tmp_path: Path) ->
     old, new = CheckpointFolder(tmp_path, "old"), CheckpointFolder(tmp_path, "new")
     first = written(old, (1, 0), value=7.0)
     # A crash after the first rank of a run with other settings came to the same place.
-    new.write_rank((1, 0), 2, 0, {"value": torch.zeros(3)})
-    new.complete((1, 0), 2)
+    new.write_rank([(1, 0)], 2, 0, {"value": torch.zeros(3)})
+    new.complete([(1, 0)], 2)
     assert new.latest() is None
     assert old.latest() == first
     assert [first.load(rank)["value"][0].item() for rank in range(2)] == [7.0, 8.0]
@@ -179,12 +179,12 @@ def test_a_run_that_returns_to_an_earlier_place_does_not_mix_with_what_it_wrote_
     folder = CheckpointFolder(tmp_path, "d")
     written(folder, (1, 4), value=1.0)
     others = written(folder, (2, 0), workers=3)
-    folder.write_rank((2, 4), 2, 1, {"value": torch.full((1,), 5.0)})
+    folder.write_rank([(2, 4)], 2, 1, {"value": torch.full((1,), 5.0)})
     # The run of three resumes with two workers from the beginning of the epoch before.
     folder.forget_after((1, 0), others)
     assert folder.latest() == others
-    folder.write_rank((1, 4), 2, 0, {"value": torch.zeros(1)})
-    folder.complete((1, 4), 2)
+    folder.write_rank([(1, 4)], 2, 0, {"value": torch.zeros(1)})
+    folder.complete([(1, 4)], 2)
     assert folder.latest() == others, "rank 1 has not written it yet"
     assert not list(tmp_path.glob("*step-00000004*/rank-1.pt"))
 
@@ -192,13 +192,13 @@ def test_a_run_that_returns_to_an_earlier_place_does_not_mix_with_what_it_wrote_
 def test_whoever_writes_last_completes_a_checkpoint_and_those_who_are_ahead_keep_theirs(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path, "d")
     for epoch in (1, 2, 3):
-        folder.write_rank((epoch, 0), 2, 0, {"value": torch.ones(1)})
-        folder.complete((epoch, 0), 2)
+        folder.write_rank([(epoch, 0)], 2, 0, {"value": torch.ones(1)})
+        folder.complete([(epoch, 0)], 2)
         assert folder.latest() is None
     for epoch in (1, 2, 3):
-        folder.write_rank((epoch, 0), 2, 1, {"value": torch.ones(1)})
+        folder.write_rank([(epoch, 0)], 2, 1, {"value": torch.ones(1)})
         for _ in range(2):
-            folder.complete((epoch, 0), 2)
+            folder.complete([(epoch, 0)], 2)
         latest = folder.latest()
         assert latest is not None
         assert latest.epoch == epoch
@@ -218,7 +218,7 @@ def test_a_folder_without_the_last_file_or_of_another_version_is_no_checkpoint(t
     folder = CheckpointFolder(tmp_path, "d")
     assert folder.latest() is None
     found = written(folder, (1, 0))
-    folder.write_rank((2, 0), 2, 0, {"value": torch.ones(3)})
+    folder.write_rank([(2, 0)], 2, 0, {"value": torch.ones(3)})
     latest = folder.latest()
     assert latest == found
     path = found.folder / "complete.json"

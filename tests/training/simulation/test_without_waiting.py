@@ -106,6 +106,26 @@ def test_a_run_continues_from_its_checkpoint_with_any_number_of_workers(
     assert min(ends[0]) == pytest.approx(min(ends[1]))
 
 
+def test_a_stopped_worker_wrote_a_checkpoint_for_each_of_the_epochs_that_it_missed() -> None:
+    chosen: dict[str, Any] = METHODS["ad-psgd"] | {"train": toy_rows(60), "batch_size": 4, "epochs": 30}
+    chosen["cluster"] = CLUSTER.model_copy(update={"slow_ranks": {2: 200.0}})
+    kept = KeptCheckpoints()
+    whole = run(files=kept.files, workers=3, **chosen)
+    places = sorted(kept.content)
+    assert places == [(epoch, 0) for epoch in range(1, 31)]
+    states = [kept.content[place][2] for place in places]
+    assert len(set(states)) < 10 < len({kept.content[place][0] for place in places})
+    within = next(number for number in range(1, 29) if states[number - 1] == states[number] == states[number + 1])
+    for place in (places[within], places[20]):
+        resumed = run(files=KeptCheckpoints().files, resume=kept.at(place), workers=3, **chosen)
+        check_totals(resumed, 60)
+        assert all(
+            ours["samples"] == theirs["samples"]
+            for records, before in zip(resumed.records, whole.records, strict=True)
+            for ours, theirs in zip(records[: place[0]], before, strict=False)
+        )
+
+
 def test_the_best_model_of_a_worker_that_is_gone_is_kept() -> None:
     kept = KeptCheckpoints()
     chosen: dict[str, Any] = {"algorithm": "ad-psgd", "learning_rate": 0.4, "epochs": 3, "cluster": ROUGH}
