@@ -172,7 +172,7 @@ class Config(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _carried_columns_are_new(self) -> Self:
+    def _columns_passed_through_are_new(self) -> Self:
         # The last ones are those of the predictions and of `features.kernel_pass.unmixed_schema`.
         taken = {*COLUMNS, *events_schema().names, "predicted", "file_uuid_high", "file_uuid_low", "hlf", "core"}
         for name in self.ingest.carry:

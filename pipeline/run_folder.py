@@ -26,7 +26,6 @@ from pipeline.runs.lock import locked, reading
 from pipeline.runs.log import RunLog
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.provenance import now
-from pipeline.runs.space import LEAST_BYTES
 from pipeline.runs.store import StageStore, Version
 from pipeline.simulated_samples import with_simulated_samples
 from pipeline.stages.base import Stage
@@ -163,15 +162,12 @@ class RunFolder:
         stages = _manifests_in_use(map(self.store, STAGE_OF))
         self.log.write_metrics(stages, _manifests_in_use(Registry.all_of(self.config.run_dir)), failed=failed)
 
-    def examine(
-        self, needs: Collection[Need], *, workers: int | None = None, min_free_bytes: int = LEAST_BYTES
-    ) -> list[Finding]:
+    def examine(self, needs: Collection[Need], *, workers: int | None = None) -> list[Finding]:
         """Problems of this machine.
 
         Args:
             needs: What the command needs.
             workers: Number of MPI ranks; None for that of the training.
-            min_free_bytes: Disk space for the output.
         """
         train = self.config.train
         if Need.MPI in needs and train.launcher.startswith("spark"):
@@ -182,7 +178,6 @@ class RunFolder:
             run_dir=self.config.run_dir,
             workers=(workers or train.workers) if is_here else 1,
             threads=train.threads,
-            min_free_bytes=min_free_bytes,
         )
 
     def refuse_unfit_machine(
@@ -191,14 +186,13 @@ class RunFolder:
         what: str,
         *,
         workers: int | None = None,
-        min_free_bytes: int = LEAST_BYTES,
     ) -> None:
         """Raise if `examine` finds an error; warnings are for `doctor`.
 
         Raises:
             MachineError: The machine has errors; the message lists them with their fixes.
         """
-        findings = self.examine(needs, workers=workers, min_free_bytes=min_free_bytes)
+        findings = self.examine(needs, workers=workers)
         errors = [each for each in findings if each.severity is Severity.ERROR]
         if errors:
             raise MachineError(f"{what} on this machine:\n{render(errors)}")

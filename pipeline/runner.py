@@ -23,10 +23,10 @@ from pipeline.runs.code_meaning import code_digests
 from pipeline.runs.fingerprint import Fingerprint, Input, reasons_to_run
 from pipeline.runs.outputs import missing_files
 from pipeline.runs.provenance import code_version, now, package_versions
-from pipeline.runs.space import bytes_needed, out_of_room
+from pipeline.runs.space import out_of_room
 from pipeline.runs.store import Version
 from pipeline.stages.base import Context, Result, Stage, StageInputs
-from pipeline.stages.parts import begin_parts, files_of_parts, unchanged_parts
+from pipeline.stages.parts import begin_parts, unchanged_parts
 from pipeline.stages.table import STAGES
 from pipeline.terminal.interrupts import stop_if_requested
 
@@ -218,10 +218,7 @@ class Runner:
         self.log.event("stage started", stage=stage.name, reasons=reasons)
         self.say_what_is_stale(stage, upstream)
         context = self._context(stage, believed, upstream, found, fingerprint, frozenset(missing))
-        before = None if current is None or is_remote(context.data_dir) else current.folder
-        taken_over = [*stage.taken_over(context), *files_of_parts(context)]
-        needed = bytes_needed(before, taken_over, stage.remade(context))
-        self.run_folder.refuse_unfit_machine(stage.needs, f"{stage.name} cannot run", min_free_bytes=needed)
+        self.run_folder.refuse_unfit_machine(stage.needs, f"{stage.name} cannot run")
         self._make_version(stage, context, fingerprint, afresh=force)
         return True
 

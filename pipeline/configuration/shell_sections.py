@@ -10,7 +10,7 @@ from pipeline.configuration.credentials import holds_credential
 
 
 class ShellSection(BaseModel):
-    """A section: it refuses unknown keys, and nobody changes it."""
+    """A section: it refuses unknown keys, and its values stay as they are."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 

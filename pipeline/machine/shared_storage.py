@@ -6,7 +6,6 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,7 +24,7 @@ def refuse_unshared(spark: SparkContext, folder: Path, inputs: Iterable[str] = (
 
     Args:
         spark: The context of a cluster.
-        folder: An existing folder for outputs, or one on object storage, where nothing is tried.
+        folder: An existing folder for outputs, or one on object storage, which executors only list.
         inputs: Paths that tasks will read; URLs are passed over.
 
     Raises:
@@ -33,17 +32,23 @@ def refuse_unshared(spark: SparkContext, folder: Path, inputs: Iterable[str] = (
     """
     paths = {path.parent: path for path in (Path(each).absolute() for each in inputs if "://" not in each)}
     slots = max(spark.defaultParallelism, 2)
-    is_remote = "://" in str(folder)
-    # The library of object storage says itself what it lacks; inputs may lie on disks.
-    with nullcontext() if is_remote else tempfile.TemporaryDirectory(prefix=".shared-", dir=folder.absolute()) as probe:
-        written = None
-        if probe:
-            # Executors may run as another user.
-            Path(probe).chmod(0o777)
-            written = Path(probe, "driver")
-            written.touch()
-        looks = spark.parallelize(range(slots), slots).map(_looking(written, list(paths.values())))
-        problems = sorted(set(looks.collect()) - {""})
+
+    def problems_of(look: Callable[[int], str]) -> list[str]:
+        return sorted(set(spark.parallelize(range(slots), slots).map(look).collect()) - {""})
+
+    if "://" in str(folder):
+        if problems := problems_of(_looking(str(folder), paths.values())):
+            raise MachineError(
+                f"executors of {spark.master} do not reach what they need: {'; '.join(problems[:_MOST_NAMED])}. Give "
+                f"them the packages of `.[s3]`, the credentials in their environment (spark.executorEnv.AWS_...) and "
+                f"the network; inputs that are no URLs must be on storage that all hosts mount."
+            )
+        return
+    with tempfile.TemporaryDirectory(prefix=".shared-", dir=folder.absolute()) as probe:
+        # Executors may run as another user.
+        Path(probe).chmod(0o777)
+        Path(probe, "driver").touch()
+        problems = problems_of(_looking(str(folder.absolute()), paths.values(), Path(probe, "driver")))
     if problems:
         raise MachineError(
             f"the executors of {spark.master} do not share the storage of the driver, {socket.gethostname()}: "
@@ -53,26 +58,34 @@ def refuse_unshared(spark: SparkContext, folder: Path, inputs: Iterable[str] = (
         )
 
 
-def _looking(written: Path | None, inputs: list[Path]) -> Callable[[int], str]:
+def _looking(folder: str, inputs: Iterable[Path], written: Path | None = None) -> Callable[[int], str]:
     """What a task does: it returns a problem, or nothing. A closure, since executors have no module of this package.
 
     Args:
-        written: File of the driver in the folder for outputs; None on object storage.
+        folder: Folder for outputs.
         inputs: Inputs that must be there.
+        written: File of the driver in a folder that all hosts mount; None on object storage, whose library is the
+            executor's own.
     """
-    seconds = _TASK_SECONDS
+    seconds, needed = _TASK_SECONDS, list(inputs)
 
     def look(number: int) -> str:
         time.sleep(seconds)
         host = socket.gethostname()
-        hidden = [str(path) for path in [*([written] if written else []), *inputs] if not path.exists()]
-        if hidden:
-            return f"{host} does not see {hidden[0]}"
-        if written:
-            try:
+        try:
+            if written is None:
+                import fsspec  # noqa: PLC0415
+
+                system, name = fsspec.core.url_to_fs(folder)
+                system.ls(name, refresh=True)
+            elif not written.exists():
+                return f"{host} does not see {folder}"
+            else:
                 written.with_name(f"executor-{number}").touch()
-            except OSError as error:
-                return f"{host} cannot write into {written.parent.parent} ({error})"
-        return ""
+        except Exception as error:  # noqa: BLE001 - the driver reports it
+            does = "list" if written is None else "write into"
+            return f"{host} cannot {does} {folder} ({type(error).__name__}: {error})"
+        hidden = [str(path) for path in needed if not path.exists()]
+        return f"{host} does not see {hidden[0]}" if hidden else ""
 
     return look

@@ -64,7 +64,7 @@ def _originals(features: Path, keys: UInt64s) -> list[str] | None:
         keys: Of the new events; see `distinct_keys`.
 
     Returns:
-        None if nobody knows: the ingested events are gone, or other code made their keys.
+        None if it is unknown: the ingested events are gone, or other code made their keys.
     """
     found: list[str] = []
     if not len(keys):

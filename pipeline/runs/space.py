@@ -1,4 +1,4 @@
-"""Whether the disk has room for the output of a stage."""
+"""Space on disks: sizes of files, and errors of full disks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 #: Error numbers of a disk that is full or read-only.
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
-#: Minimum for any stage: temporary files of Spark and MPI, figures, logs.
+#: Minimum for any stage, with temporary files of Spark and MPI, figures and logs.
 LEAST_BYTES: Final = 2**30
 
 
@@ -44,19 +44,3 @@ def says_out_of_room(words: str) -> bool:
         True
     """
     return any(os.strerror(number) in words for number in _NO_ROOM)
-
-
-def bytes_needed(before: Path | None, taken_over: Iterable[Path] = (), remade: Iterable[Path] = ()) -> int:
-    """Free space that a stage needs before it starts: the size of its last version, without the files it takes over.
-
-    A new version is rarely smaller than the last one, and files taken over as hard links take no space. The stage says
-    which files it takes over; the number of links does not, since a file has one link until a second version takes it
-    over. The estimate leaves out the output of new inputs, and copies on a file system without hard links.
-
-    Args:
-        before: Its last version; None before the first.
-        taken_over: Files of that version that the new one takes over.
-        remade: Files beside that version that the stage makes again.
-    """
-    written = 0 if before is None else size_of(before.rglob("*")) - size_of(taken_over) + size_of(remade)
-    return max(LEAST_BYTES, written)

@@ -254,7 +254,7 @@ class StageStore:
             on_removed: Called after each folder is removed.
         """
         for folder in filter(own_folders.is_ours, folders):
-            # First the manifest: after a kill, the rest is an unfinished version, which nobody reads.
+            # First the manifest: after a kill, the rest is an unfinished version.
             (folder / MANIFEST).unlink(missing_ok=True)
         if self.stored:
             self.stored.remove([path for sizes in self.unused_files().values() for path in sizes])

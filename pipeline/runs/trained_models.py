@@ -106,7 +106,7 @@ def refuse_seen_events(models: Sequence[FoundModel], files: Sequence[Path], keys
         keys: Their keys, by which copies of training events are known; see `distinct_keys`.
 
     Returns:
-        Names of the models of which nobody knows whether they have seen the events.
+        Names of the models whose training events are unknown.
 
     Raises:
         ModelError: A model has seen the events; the message counts them.

@@ -188,14 +188,6 @@ class Stage(ABC):
         """Whether `run` would continue the interrupted work in a version folder."""
         return False
 
-    def taken_over(self, context: Context) -> list[Path]:  # noqa: ARG002
-        """Local files of its version in use that `run` will take over as hard links."""
-        return []
-
-    def remade(self, context: Context) -> list[Path]:  # noqa: ARG002
-        """Local files beside the version in use that this run makes again."""
-        return []
-
     @abstractmethod
     def run(self, context: Context) -> Result:
         """Do the work; write only into `context.out_dir`."""

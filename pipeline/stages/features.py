@@ -19,7 +19,7 @@ from pipeline.machine.spark_session import counted
 from pipeline.reporting.cutflow import as_applied, as_json, as_text, cutflow, uncertain_mixtures
 from pipeline.runs import own_folders
 from pipeline.runs.kernel_outputs import remove_unused_outputs
-from pipeline.runs.store import StageStore, Version
+from pipeline.runs.store import StageStore
 from pipeline.runs.stored_files import KERNELS
 from pipeline.stages.base import Check, Context, Result, Stage
 
@@ -45,16 +45,6 @@ class Features(Stage):
     def config_items(self, config: Config) -> dict[str, Any]:
         """Selection, physics, split, balance, layout, the classes, and what normalises the samples."""
         return {**flat_items(config.features, "features"), "classes": config.classes, **config.normalisation()}
-
-    def remade(self, context: Context) -> list[Path]:
-        """Kernel outputs of changed events, or of all after a change of settings or code."""
-        if context.current is None or is_remote(context.data_dir):
-            return []
-        reused = {(each.name, each.digest) for each in _earlier(context)}
-        reused &= {(each.name, each.digest) for each in _events_files(context)}
-        kernels = context.current.folder.parent / KERNELS
-        outputs = _kernel_outputs(context.current)
-        return [each.path(kernels) for each in outputs if (each.name, each.digest) not in reused]
 
     def run(self, context: Context) -> Result:
         """Run the kernels, then mix the rows; write cutflow and histograms beside the dataset."""
@@ -172,7 +162,7 @@ def _events_files(context: Context) -> list[EventsFile]:
 
 def _earlier(context: Context) -> list[KernelOutput]:
     """Kernel outputs of the version in use, if the same code made them with the same selection and physics."""
-    from features.kernel_pass import kernel_items
+    from features.kernel_pass import KernelOutput, kernel_items
     from features.settings import FeatureSettings
 
     current = context.current
@@ -181,13 +171,7 @@ def _earlier(context: Context) -> list[KernelOutput]:
     before = FeatureSettings.model_validate(current.manifest["config"]["features"])
     if kernel_items(before) != kernel_items(context.config.features):
         return []
-    return _kernel_outputs(current)
-
-
-def _kernel_outputs(version: Version) -> list[KernelOutput]:
-    from features.kernel_pass import KernelOutput
-
-    outputs = version.manifest["counters"]["kernel_outputs"]
+    outputs = current.manifest["counters"]["kernel_outputs"]
     return [KernelOutput(*(each[name] for name in KernelOutput._fields)) for each in outputs]
 
 

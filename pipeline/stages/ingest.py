@@ -11,7 +11,7 @@ from rich.console import Console
 from ingestion.errors import grouped
 from ingestion.notes import notes
 from ingestion.secrets import redact
-from ingestion.storage import footers, is_remote, make_folder, sizes_below
+from ingestion.storage import footers, make_folder, sizes_below
 from ingestion.tally import WRAPPED_AZIMUTHS, by_sample, total
 from pipeline.config import Config
 from pipeline.configuration.sections import flat_items
@@ -89,17 +89,6 @@ class Ingest(Stage):
     def remembered(self, found: StageInputs) -> list[dict[str, Any]] | None:
         """The files with their current paths and times, so that the next run need not check them again."""
         return [info._asdict() for info in found.details.infos]
-
-    def taken_over(self, context: Context) -> list[Path]:
-        """Events of unchanged files."""
-        earlier = self._earlier_parts(context, context.found.details.infos)
-        if earlier is None or is_remote(context.data_dir):
-            return []
-        parts = [part for each in earlier.parts.values() for part in each if not part.lies_in]
-        return [
-            *(part.file(earlier.folder) for part in parts if part.name),
-            *(part.keys_file(earlier.folder) for part in parts),
-        ]
 
     def run(self, context: Context) -> Result:
         """Read new files, and take over the events of unchanged ones."""

@@ -33,14 +33,6 @@ def unchanged_parts(before: Fingerprint | None, now: Fingerprint, missing: Itera
     )
 
 
-def files_of_parts(context: Context) -> list[Path]:
-    """The files of the version in use that belong to parts which the next version takes over."""
-    if context.current is None:
-        return []
-    folder = context.current.folder
-    return [path for name in context.taken_over_parts for path in (folder / name).rglob("*") if path.is_file()]
-
-
 def begin_parts(store: StageStore, context: Context, parts: Mapping[str, Fingerprint], *, afresh: bool) -> None:
     """Give each part its folder: that of the version in use, that of an interrupted run, or an empty one.
 

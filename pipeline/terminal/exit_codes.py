@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from enum import IntEnum
@@ -24,6 +25,7 @@ from pipeline.errors import NOT_THERE_YET, USER_ERRORS, ConfigError, FolderInUse
 from pipeline.runs.space import out_of_room
 from pipeline.terminal.interrupts import requested
 
+_SECONDS_BEFORE_AGAIN: Final = 0.05
 _WIDTH_OF_FILES: Final = 1000
 #: Variables that force colours on help texts and tracebacks, also in files.
 _FORCING_COLOURS: Final = ("FORCE_COLOR", "PY_COLORS")
@@ -106,6 +108,7 @@ def guard(work: Callable[[], None], *, debug: bool) -> None:
     """Run a command; turn errors into messages and exit codes."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
+    sys.unraisablehook = _not_lost
     if not debug:
         # Spark's gateway logs a traceback for each call that an interrupt or a lost worker breaks; the error suffices.
         logging.getLogger().setLevel(logging.CRITICAL)
@@ -116,10 +119,7 @@ def guard(work: Callable[[], None], *, debug: bool) -> None:
     except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001 - it is said, and is the exit code
         if debug:
             err.print(traceback.format_exc(), markup=False)
-        code = _explain(error)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        raise typer.Exit(code) from None
+        _leave(_explain(error))
 
 
 def _explain(error: BaseException) -> Exit:
@@ -150,6 +150,20 @@ def _of_user_error(error: BaseException) -> Exit:
     if isinstance(error, FolderInUseError):
         return Exit.IN_USE
     return Exit.NOT_THERE_YET if isinstance(error, NOT_THERE_YET) else Exit.USER_ERROR
+
+
+def _leave(code: Exit) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    raise typer.Exit(code)
+
+
+def _not_lost(unraisable: sys.UnraisableHookArgs) -> None:
+    """Resend an interrupt that Python has dropped, as it drops all exceptions of destructors."""
+    if unraisable.exc_type is KeyboardInterrupt:
+        threading.Timer(_SECONDS_BEFORE_AGAIN, os.kill, (os.getpid(), signal.SIGINT)).start()
+    else:
+        sys.__unraisablehook__(unraisable)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of signal handlers

@@ -87,18 +87,17 @@ def test_a_training_with_several_seeds_gives_the_first_with_the_others_behind_it
     assert len(inclusive.candidate.further) == 0
 
 
-def test_a_folder_of_several_networks_gives_all_in_order(version: Path) -> None:
+def test_a_path_stands_for_one_or_several_networks(version: Path, tmp_path: Path) -> None:
     assert names(version) == ["hlf", "inclusive"]
-
-
-def test_the_folder_model_itself_stands_for_its_run(version: Path) -> None:
     assert names(version / "hlf" / "model") == ["hlf"]
-
-
-def test_a_folder_of_exported_networks_gives_all(tmp_path: Path) -> None:
     for name in ("hlf", "other"):
         exported(tmp_path / "export" / name / "model.onnx")
     assert names(tmp_path / "export") == ["hlf", "other"]
+    # The same network of two runs is distinguished by the run.
+    other = Path(shutil.copytree(version, version.with_name("0002-cd")))
+    found = names(version, other)
+    assert found[:2] == ["hlf", "inclusive"]
+    assert len(set(found)) == 4
 
 
 def test_a_single_exported_file_is_called_by_its_folder_or_its_own_name(tmp_path: Path) -> None:
@@ -118,12 +117,6 @@ def test_a_folder_name_is_taken_whole_and_may_hold_an_equals_sign(version: Path)
     moved = run.rename(version.parent / "a=b" / "net")
     assert names(moved) == ["net"]
     assert names(f"mine={moved}") == ["mine"]
-
-
-def test_the_same_network_of_two_runs_is_distinguished_by_the_run(version: Path) -> None:
-    other = Path(shutil.copytree(version, version.with_name("0002-cd")))
-    assert names(version, other)[:2] == ["hlf", "inclusive"]
-    assert len(set(names(version, other))) == 4
 
 
 @pytest.mark.parametrize(
@@ -148,18 +141,12 @@ def test_names_that_are_twice_there_or_no_folder_are_refused(version: Path, word
         names(*(word.format(version) for word in words))
 
 
-def test_a_path_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(MissingInputError, match=r"there is no .*/nowhere\. Name a training folder or an ONNX file"):
-        names(tmp_path / "nowhere")
-
-
-def test_a_run_without_a_model_says_what_is_in_there(tmp_path: Path) -> None:
+def test_a_path_without_a_model_says_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "hlf" / "checkpoints" / "0000-0010").mkdir(parents=True)
-    with pytest.raises(MissingInputError, match=r"writes it after the first epoch.*It holds: checkpoints\."):
-        names(tmp_path / "hlf")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(MissingInputError, match=r"It holds: nothing\."):
-        names(tmp_path / "empty")
+    for name, words in (("nowhere", "there is no "), ("hlf", "holds: checkpoints"), ("empty", "holds: nothing")):
+        with pytest.raises(MissingInputError, match=words):
+            names(tmp_path / name)
 
 
 def of_another_program(path: Path) -> None:
@@ -178,50 +165,31 @@ def truncated(path: Path) -> None:
     path.write_bytes(content[: len(content) // 2])
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (of_another_program, "is an ONNX file of another project"),
-        (random_bytes, "cannot be run as an ONNX model"),
-        (truncated, "cannot be run as an ONNX model"),
-    ],
-    ids=lambda each: getattr(each, "__name__", None),
-)
-def test_files_that_are_no_exported_network_are_refused(
-    tmp_path: Path, make: Callable[[Path], None], words: str
-) -> None:
+@pytest.mark.parametrize("make", [of_another_program, random_bytes, truncated])
+def test_files_that_are_no_exported_network_are_refused(tmp_path: Path, make: Callable[[Path], None]) -> None:
     make(tmp_path / "x.onnx")
-    with pytest.raises(SavedModelError, match=rf"x\.onnx {words}"):
+    with pytest.raises(SavedModelError, match=r"x\.onnx"):
         names(tmp_path / "x.onnx")
 
 
-def test_a_damaged_model_folder_is_refused(version: Path) -> None:
+def test_a_damaged_model_folder_and_other_classes_are_refused(version: Path, dataset: FeatureDataset) -> None:
+    run = write_run(version / "other", dataset, classes=["QCD", "W+jets", "ttbar"])
+    with pytest.raises(ModelError, match=r"other was trained for the classes \['QCD', 'W\+jets', 'ttbar'\]"):
+        names(run)
     weights = version / "hlf" / "model" / "weights.pt"
     weights.write_bytes(weights.read_bytes()[:100])
-    with pytest.raises(SavedModelError, match=r"hlf/model holds no readable model"):
+    with pytest.raises(SavedModelError, match="hlf/model"):
         names(version / "hlf")
-
-
-def test_other_classes_are_refused(tmp_path: Path, dataset: FeatureDataset) -> None:
-    run = write_run(tmp_path / "hlf", dataset, classes=["QCD", "W+jets", "ttbar"])
-    with pytest.raises(ModelError, match=r"hlf was trained for the classes \['QCD', 'W\+jets', 'ttbar'\], the config"):
-        names(run)
 
 
 def test_other_features_are_refused_with_the_settings_that_differ(version: Path) -> None:
     found = find_models([str(version / "hlf")], CLASSES)
-    refuse_other_features(found, DEFINITIONS)
-    with pytest.raises(ModelError) as caught:
-        refuse_other_features(found, {"isolation_cone": 0.4, "min_jet_pt": 30.0, "new": True})
-    assert "isolation_cone 0.3 instead of 0.4, new not set instead of True." in str(caught.value)
-    assert "min_jet_pt" not in str(caught.value)
-
-
-def test_a_model_from_before_a_setting_has_its_default(version: Path) -> None:
-    found = find_models([str(version / "hlf")], CLASSES)
+    # A model from before a setting has its default.
     refuse_other_features(found, DEFINITIONS | {"lepton_flavours": ["electron", "muon"], "max_tracks": 450})
-    with pytest.raises(ModelError, match="max_tracks not set instead of 100"):
-        refuse_other_features(found, DEFINITIONS | {"max_tracks": 100})
+    with pytest.raises(ModelError) as caught:
+        refuse_other_features(found, DEFINITIONS | {"isolation_cone": 0.4, "max_tracks": 100})
+    assert "isolation_cone 0.3 instead of 0.4, max_tracks not set instead of 100" in str(caught.value)
+    assert "min_jet_pt" not in str(caught.value)
 
 
 def found_model(path: Path) -> list[FoundModel]:
@@ -233,13 +201,10 @@ def test_events_that_a_model_was_made_of_are_counted_and_refused(
     version: Path, dataset: FeatureDataset, split: str, count: int
 ) -> None:
     files = [*dataset.files(split), *dataset.files("test")]
+    for unseen in (dataset.files("test"), []):
+        assert refuse_seen_events(found_model(version / "hlf"), unseen) == []
     with pytest.raises(ModelError, match=rf"hlf was trained on {count} of these {count + 7} events"):
         refuse_seen_events(found_model(version / "hlf"), files)
-
-
-def test_test_events_are_not_refused(version: Path, dataset: FeatureDataset) -> None:
-    assert refuse_seen_events(found_model(version / "hlf"), dataset.files("test")) == []
-    assert refuse_seen_events(found_model(version / "hlf"), []) == []
 
 
 def without_run(run: Path, _: Path) -> None:
@@ -284,8 +249,3 @@ def test_a_run_folder_that_was_moved_or_copied_knows_its_own_features(
     assert found.dataset == new / "features" / "0001"
     with pytest.raises(ModelError, match="was trained on 11"):
         refuse_seen_events([found], dataset.files("train"))
-
-
-def test_a_record_that_names_its_features_absolutely_is_read(version: Path, dataset: FeatureDataset) -> None:
-    (version / "hlf" / "run.json").write_text(json.dumps({"dataset": str(dataset.folder)}))
-    assert found_model(version / "hlf")[0].dataset == dataset.folder

@@ -20,8 +20,9 @@ from pipeline.terminal.progress import Bar
 
 
 @pytest.fixture(autouse=True)
-def what_a_command_sets_for_its_process() -> Iterator[None]:
+def what_a_command_sets_for_its_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Is put back."""
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     level = logging.getLogger().level
     yield
