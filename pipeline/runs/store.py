@@ -163,7 +163,6 @@ class StageStore:
                 max(same, key=lambda path: number_of(path.name)).rename(folder)
             else:
                 own_folders.make(folder)
-            self.remove(self._unpublished_twins(folder))
             self.remove_unfinished(but=[folder, *kept])
         except OSError as cause:
             raise cannot_write(self.folder, cause) from cause
@@ -308,24 +307,6 @@ class StageStore:
         """Remove a version that was just made; the next run removes what this cannot."""
         with contextlib.suppress(OSError, IngestionError):
             self.remove([folder])
-
-    def _unpublished_twins(self, folder: Path) -> list[Path]:
-        """Complete versions of the same digest that were never in use: their runs were killed just before the pointer.
-
-        A withdrawn version was in use.
-        """
-        try:
-            in_use = number_of(self._name_in_use())
-        except FileNotFoundError:
-            in_use = 0
-        twins = [path for path in self._versions() if path != folder and _is_twin(path, folder)]
-        return [
-            path
-            for path in twins
-            if number_of(path.name) > in_use
-            and "withdrawn" not in (self.manifest_of(path.name) or {})
-            and self.may_remove(path)
-        ]
 
     def _versions(self) -> list[Path]:
         return [path for path in self._named_like_versions() if path.is_dir()]

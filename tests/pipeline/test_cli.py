@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from airflow_home import DAG_FILE
 from command_line import SAMPLES, small_config
-from rich.console import Console
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -20,7 +19,7 @@ from pipeline.cli import app
 from pipeline.command_line import Asked
 from pipeline.commands.promote import Verdict
 from pipeline.configuration.yaml_text import read_yaml
-from pipeline.errors import ConfigError, FolderInUseError
+from pipeline.errors import FolderInUseError
 from pipeline.machine.doctor import Finding, Severity
 from pipeline.run_folder import RunFolder
 from pipeline.runs.lock import locked
@@ -55,13 +54,10 @@ def invoke(*arguments: str | Path) -> Any:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def test_each_stage_is_a_command_of_its_name() -> None:
-    assert {stage.name for stage in STAGES} <= set(COMMANDS)
-    assert set(COMMANDS) == set(OWN)
-
-
 def test_airflow_has_a_task_of_each_stage_in_the_same_order() -> None:
     """The file of the DAG imports nothing of ours, so it has names of its own."""
+    assert {stage.name for stage in STAGES} <= set(COMMANDS)
+    assert set(COMMANDS) == set(OWN)
     tree = ast.parse(DAG_FILE.read_text(encoding="utf-8"))
     assigned = {ast.unparse(node.target): node.value for node in tree.body if isinstance(node, ast.AnnAssign)}
     tasks = [[ast.literal_eval(each) for each in task.args[:2]] for task in assigned["TASKS"].elts]  # type: ignore[union-attr]
@@ -72,17 +68,13 @@ def test_airflow_has_a_task_of_each_stage_in_the_same_order() -> None:
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_every_command_has_the_options_of_all_beside_its_own(name: str) -> None:
+def test_every_command_helps_with_words_on_each_option_its_own_and_those_of_all(name: str) -> None:
     shown = {param.opts[0] for param in COMMANDS[name].params if not getattr(param, "hidden", False)}
     waits = set() if name in NEVER_WAIT else {"--wait"}
     assert shown == {"--config", "--set", "--debug"} | waits | OWN[name]
     (config,) = (param for param in COMMANDS[name].params if param.name == "config")
     assert (config.default, config.envvar, config.secondary_opts) == ("demo", "HEP_PIPELINE_CONFIG", [])
     assert "-c" in config.opts
-
-
-@pytest.mark.parametrize("name", OWN)
-def test_every_command_helps_with_words_on_each_option(name: str) -> None:
     done = invoke(name, "--help")
     assert done.exit_code == Exit.OK
     assert invoke(name, "-h").output == done.output
@@ -131,16 +123,6 @@ def test_what_was_asked_is_quoted_for_a_shell_and_without_secrets() -> None:
     # Once only the values of --set were quoted.
     asked = Asked("my config.yaml", [])
     assert asked.typed("compare", "a b.yaml") == "python -m pipeline compare 'a b.yaml' --config 'my config.yaml'"
-
-
-def test_a_run_folder_is_made_of_the_config_that_was_asked_for(tmp_path: Path) -> None:
-    asked = Asked(str(small_config(tmp_path, SAMPLES)), ["train.epochs=7"])
-    run_folder = asked.run_folder()
-    assert (run_folder.config.run_dir, run_folder.config.train.epochs) == (tmp_path / "run", 7)
-    assert isinstance(run_folder.console, Console)
-    assert not (tmp_path / "run").exists()
-    with pytest.raises(ConfigError, match="unknown key"):
-        asked.plus("no_such", 1).run_folder()
 
 
 def test_the_version_and_completion_of_the_command_line() -> None:

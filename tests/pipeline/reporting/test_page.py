@@ -53,32 +53,35 @@ def test_nothing_from_inputs_becomes_markup(tmp_path: Path) -> None:
     assert page.words.count(EVIL) > 40
 
 
-@pytest.mark.parametrize(
-    ("optional", "pictures"), [(("gridsearch", "export"), 17), (("gridsearch",), 17), (("export",), 15), ((), 15)]
-)
+@pytest.mark.parametrize(("optional", "pictures", "tables"), [(("gridsearch", "export"), 17, 13), ((), 15, 10)])
 @pytest.mark.parametrize("rates", [True, False])
-def test_the_page_loads_nothing_from_elsewhere_and_shows_all_figures(
-    tmp_path: Path, optional: tuple[str, ...], pictures: int, rates: bool
+def test_the_page_loads_nothing_from_elsewhere_and_shows_all_figures_and_whole_tables(
+    tmp_path: Path, optional: tuple[str, ...], pictures: int, tables: int, rates: bool
 ) -> None:
-    html = render(made_versions(tmp_path, optional=optional, rates=rates), REPORT, tmp_path / "card")
-    loaded = Page(html).loaded
-    assert sum(each.startswith("data:image/png;base64,") for each in loaded) == pictures
-    others = [each for each in loaded if not each.startswith(("data:image/png;base64,", "#"))]
-    assert others == ["data:,"]
-    assert "url(" not in html
-    assert "@import" not in html
+    made = made_versions(tmp_path, optional=optional, rates=rates, after="x")
+    html = render(made, REPORT, tmp_path / "card")
+    page = Page(html)
+    assert sum(each.startswith("data:image/png;base64,") for each in page.loaded) == pictures
+    assert [each for each in page.loaded if not each.startswith(("data:image/png;base64,", "#"))] == ["data:,"]
+    assert not re.search(r"url\(|@import", html)
     # A phone would shrink the page without it.
     assert '<meta name="viewport" content="width=device-width' in html
-
-
-@pytest.mark.parametrize("optional", [("gridsearch", "export"), ()])
-@pytest.mark.parametrize("rates", [True, False])
-def test_every_row_of_a_table_has_as_many_columns(tmp_path: Path, optional: tuple[str, ...], rates: bool) -> None:
-    page = page_of(made_versions(tmp_path, optional=optional, rates=rates, after="x"), tmp_path)
-    assert len(page.tables) == (13 if optional else 10) + rates
-    for table in page.tables:
-        assert len(table) > 1
-        assert {len(row) for row in table} == {len(table[0])}
+    assert len(page.tables) == tables + rates
+    assert all(len(table) > 1 and {len(row) for row in table} == {len(table[0])} for table in page.tables)
+    # The contents lead to every section.
+    targets = re.findall(r'href="#([^"]+)"', html)
+    assert len(targets) >= (10 if optional else 8)
+    assert all(f'id="{target}"' in html for target in targets)
+    assert set(re.findall(r'<h2 id="([^"]+)"', html)) <= set(targets)
+    # The numbers are strict JSON and have what the page shows; what has no weight has no share.
+    counters(made, "ingest")["weights"]["qcd"]["entries"] = [0.0, 20.0]
+    content = json.loads(numbers(made, REPORT), parse_constant=refuse_constant)
+    assert content["runs"] == counters(made, "evaluate")["runs"]
+    assert (content["signal"], content["num_events"]) == ("top", 5000)
+    assert content["rates_before"] == ({"QCD": 1200.0, "top": 8.0} if rates else None)
+    assert (content["gridsearch"] is None) == (content["export"] == {}) == (not optional)
+    assert [stage["name"] for stage in content["stages"]] == list(made)
+    assert content["cutflow"][0]["columns"]["qcd"]["weighted_efficiency"] is None
 
 
 def test_models_stand_side_by_side_with_what_is_known_of_each(tmp_path: Path) -> None:
@@ -88,16 +91,13 @@ def test_models_stand_side_by_side_with_what_is_known_of_each(tmp_path: Path) ->
         ["hlf", "0.900 ± 0.010", "2,013", "8.69 µs"],
         ["boosted-trees", "0.900 ± 0.010", *[NOTHING] * 2],
     ]
-    assert "trained with ar-sgd and adam on 2 workers" in " ".join(page.words.split())
-    assert page.words.count("Gradient-boosted trees on the high-level features") == 1
-
-
-def test_areas_against_each_background_stand_with_the_paired_difference_to_the_best(tmp_path: Path) -> None:
-    assert page_of(made_versions(tmp_path), tmp_path).tables[1] == [
+    assert page.tables[1] == [
         ["Model", "top against QCD", "Behind the best"],
         ["hlf", "0.950 ± 0.005", "the best"],
         ["boosted-trees", "0.950 ± 0.005", "0.012 ± 0.002"],
     ]
+    assert "trained with ar-sgd and adam on 2 workers" in " ".join(page.words.split())
+    assert page.words.count("Gradient-boosted trees on the high-level features") == 1
 
 
 def test_points_have_rates_and_those_that_cannot_be_measured_have_one_line(tmp_path: Path) -> None:
@@ -132,34 +132,22 @@ def test_the_summary_answers_the_triggers_question_by_the_best_model(tmp_path: P
     assert "QCD < 58/s, top 120/s (+40 −20), together 120/s" in words  # noqa: RUF001 - a minus
 
 
-def test_points_without_rates_say_what_is_missing(tmp_path: Path) -> None:
-    page = page_of(made_versions(tmp_path, rates=False), tmp_path)
+def test_what_is_missing_is_said_in_words(tmp_path: Path) -> None:
+    page = page_of(made_versions(tmp_path / "a", rates=False), tmp_path / "a")
     assert page.tables[2][0] == ["Model", "top kept", "Cut", "QCD left"]
     assert "need a cross-section of every sample" in page.words
     assert "before the classifier" not in page.words
-
-
-def test_without_a_measurable_point_the_page_says_so(tmp_path: Path) -> None:
-    made = made_versions(tmp_path)
+    made = made_versions(tmp_path / "b")
+    point = counters(made, "evaluate")["runs"]["hlf"]["working_points"][0]
+    point["purity"] = None
+    assert page_of(made, tmp_path / "b").tables[3][1][-1] == "not defined"
     for run in counters(made, "evaluate")["runs"].values():
         run["working_points"][0]["measurable"] = False
-    page = page_of(made, tmp_path)
+    (tmp_path / "b" / "evaluate" / "plots" / "importance.png").unlink()
+    page = page_of(made, tmp_path / "b")
     assert "No working point can be measured." in page.words
     assert page.tables[2][0][0] == "Step"
-
-
-def test_a_purity_that_is_not_defined_is_said_in_words(tmp_path: Path) -> None:
-    made = made_versions(tmp_path)
-    counters(made, "evaluate")["runs"]["hlf"]["working_points"][0]["purity"] = None
-    assert page_of(made, tmp_path).tables[3][1][-1] == "not defined"
-
-
-def test_the_contents_lead_to_every_section(tmp_path: Path) -> None:
-    html = render(made_versions(tmp_path), REPORT, tmp_path / "card")
-    targets = re.findall(r'href="#([^"]+)"', html)
-    assert len(targets) >= 10
-    assert all(f'id="{target}"' in html for target in targets)
-    assert set(re.findall(r'<h2 id="([^"]+)"', html)) <= set(targets)
+    assert "Permutation importance" not in page.words
 
 
 def test_a_run_without_grid_search_and_export_has_neither_section(tmp_path: Path) -> None:
@@ -230,14 +218,6 @@ def test_the_grid_search_shows_its_best_and_what_failed(tmp_path: Path) -> None:
     words = " ".join(page.words.split())
     assert "12 settings of a perceptron on the high-level features (1 more failed)" in words
     assert "the loss is not finite" in words
-
-
-def test_a_page_without_importance_has_no_such_figure(tmp_path: Path) -> None:
-    made = made_versions(tmp_path)
-    (tmp_path / "evaluate" / "plots" / "importance.png").unlink()
-    page = page_of(made, tmp_path)
-    assert sum(each.startswith("data:image/png") for each in page.loaded) == 16
-    assert "Permutation importance" not in page.words
 
 
 def test_a_page_is_made_of_manifests_as_they_are_read_from_disk(tmp_path: Path) -> None:
@@ -357,20 +337,3 @@ def test_weights_stand_in_the_cutflow_where_they_are_not_one(tmp_path: Path) -> 
     assert page.tables[4][1][1] == "10 · weights -12.5"
     assert "not defined" in page.tables[4][2][1]
     assert "(the weights within a sample are alike)" not in page.words
-
-
-@pytest.mark.parametrize("optional", [("gridsearch", "export"), ()])
-@pytest.mark.parametrize("rates", [True, False])
-def test_the_numbers_are_strict_json_and_have_what_the_page_shows(
-    tmp_path: Path, optional: tuple[str, ...], rates: bool
-) -> None:
-    made = made_versions(tmp_path, optional=optional, rates=rates)
-    # What has no weight has no share.
-    counters(made, "ingest")["weights"]["qcd"]["entries"] = [0.0, 20.0]
-    content = json.loads(numbers(made, REPORT), parse_constant=refuse_constant)
-    assert content["runs"] == counters(made, "evaluate")["runs"]
-    assert (content["signal"], content["num_events"]) == ("top", 5000)
-    assert content["rates_before"] == ({"QCD": 1200.0, "top": 8.0} if rates else None)
-    assert (content["gridsearch"] is None) == (content["export"] == {}) == (not optional)
-    assert [stage["name"] for stage in content["stages"]] == list(made)
-    assert content["cutflow"][0]["columns"]["qcd"]["weighted_efficiency"] is None

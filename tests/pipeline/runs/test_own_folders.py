@@ -20,25 +20,17 @@ def ours(tmp_path: Path) -> Path:
     return folder
 
 
-def test_what_was_made_is_removed_whole(ours: Path) -> None:
-    assert own_folders.is_ours(ours)
-    own_folders.remove(ours)
-    assert not ours.exists()
-
-
-def test_a_folder_without_the_marker_stays(tmp_path: Path) -> None:
-    theirs = tmp_path / "theirs"
+def test_only_what_was_made_is_removed(tmp_path: Path, ours: Path) -> None:
+    theirs, empty, gone = (tmp_path / name for name in ("theirs", "empty", "gone"))
     theirs.mkdir()
     (theirs / "notes").write_text("mine")
-    assert not own_folders.is_ours(theirs)
-    own_folders.remove(theirs)
+    # What a kill left just as it was made.
+    empty.mkdir()
+    assert [own_folders.is_ours(each) for each in (ours, theirs, empty, gone)] == [True, False, True, False]
+    for each in (ours, theirs, empty, gone):
+        own_folders.remove(each)
+    assert [each.exists() for each in (ours, theirs, empty, gone)] == [False, True, False, False]
     assert (theirs / "notes").read_text() == "mine"
-
-
-def test_what_a_kill_left_just_as_it_was_made_is_ours_as_it_holds_nothing(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    own_folders.remove(tmp_path / "empty")
-    assert not (tmp_path / "empty").exists()
 
 
 def test_links_are_not_followed(tmp_path: Path, ours: Path) -> None:
@@ -73,8 +65,3 @@ def test_what_an_interrupted_removal_leaves_is_still_ours(ours: Path, monkeypatc
     assert [path.name for path in ours.iterdir()] == [MARKER]
     own_folders.remove(ours)
     assert not ours.exists()
-
-
-def test_nothing_is_no_folder_of_ours(tmp_path: Path) -> None:
-    own_folders.remove(tmp_path / "gone")
-    assert not own_folders.is_ours(tmp_path / "gone")

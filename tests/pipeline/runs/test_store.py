@@ -20,20 +20,20 @@ def make(store: StageStore, digest: str = "abcdef0123456789") -> Path:
     return folder
 
 
-def test_there_is_nothing_before_the_first_commit(tmp_path: Path) -> None:
-    store = StageStore(tmp_path, "ingest")
-    assert store.current() is None
-    make(store)
-    assert store.current() is None
-
-
 def test_commits_follow_each_other_and_old_versions_stay(tmp_path: Path) -> None:
     store = StageStore(tmp_path, "ingest")
     for number in (1, 2):
-        store.commit(make(store), {"number": number})
+        before = store.current()
+        folder = make(store)
+        assert (store.current(), store.names(folder)) == (before, False)
+        version = store.commit(folder, {"number": number})
+        assert store.names(folder)
     current = store.current()
     assert current is not None
     assert (current.name, current.manifest["number"]) == ("0002-abcdef01", 2)
+    # The marker is no output.
+    assert [each.path for each in version.files] == ["data"]
+    assert json.loads(store.pointer.read_text()) == {"version": version.name}
     assert (tmp_path / "ingest" / "0001-abcdef01" / "data").exists()
 
 
@@ -73,62 +73,10 @@ def test_a_version_with_manifest_but_without_pointer_is_not_seen(tmp_path: Path)
     assert make(store).name == "0003-abcdef01"
 
 
-@pytest.mark.parametrize("number_in_use", [0, 1])
-def test_a_version_that_a_kill_kept_from_being_published_is_removed_when_it_is_made_again(
-    tmp_path: Path, number_in_use: int
-) -> None:
-    store = StageStore(tmp_path, "ingest")
-    for _ in range(number_in_use):
-        store.commit(make(store), {})
-    folder, withdrawn = make(store), tmp_path / "ingest" / "0007-abcdef01"
-    (folder / "manifest.json").write_text("{}")
-    withdrawn.mkdir()
-    (withdrawn / "manifest.json").write_text('{"withdrawn": "it was in use"}')
-    other = make(store, "0123456789abcdef")
-    (other / "manifest.json").write_text("{}")
-    again = make(store)
-    kept = {"0001-abcdef01"} if number_in_use else set()
-    assert {path.name for path in store.folder.iterdir() if path.is_dir()} == {
-        *kept, withdrawn.name, other.name, again.name
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("content", ["", "{", '{"version": "0009-none"}', "[]"])
-def test_a_damaged_pointer_is_named_with_the_fix(tmp_path: Path, content: str) -> None:
-    store = StageStore(tmp_path, "ingest")
-    store.commit(make(store), {})
-    (tmp_path / "ingest" / "current.json").write_text(content)
-    with pytest.raises(RunFolderError, match=r"current\.json.*Remove"):
-        store.current()
-
-
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "ingest").write_text("a file is in the way")
     with pytest.raises(RunFolderError, match="cannot be written"):
         make(StageStore(tmp_path, "ingest"))
-
-
-def test_the_pointer_is_valid_json_naming_the_version(tmp_path: Path) -> None:
-    store = StageStore(tmp_path, "ingest")
-    version = store.commit(make(store), {})
-    assert json.loads((tmp_path / "ingest" / "current.json").read_text()) == {"version": version.name}
-
-
-def test_an_incomplete_manifest_is_named_with_the_fix(tmp_path: Path) -> None:
-    store = StageStore(tmp_path, "ingest")
-    version = store.commit(make(store), {})
-    (version.folder / "manifest.json").write_text('{"a": 1}')
-    with pytest.raises(RunFolderError, match=r"manifest\.json is incomplete.*Remove"):
-        store.current()
-
-
-def test_the_store_knows_which_version_is_published(tmp_path: Path) -> None:
-    store = StageStore(tmp_path, "ingest")
-    folder = make(store)
-    assert not store.names(folder)
-    store.commit(folder, {})
-    assert store.names(folder)
-    assert not store.names(make(store))
 
 
 NOTES = ["2026-11-21-my-notes", "0007-deadbeef", "0001-abcdef01-backup", "\u00b2-x", "12", "0008-DEADBEEF"]
@@ -185,11 +133,6 @@ def test_behind_a_link_to_all_versions_of_a_stage_nothing_is_removed_but_what_wa
     assert [path.name for path in (tmp_path / "disk").iterdir()] == [killed.name]
 
 
-def test_the_marker_is_no_output(tmp_path: Path) -> None:
-    store = StageStore(tmp_path, "ingest")
-    assert [each.path for each in store.commit(make(store), {}).files] == ["data"]
-
-
 def published(tmp_path: Path, manifest: str) -> StageStore:
     """A store whose current version has a manifest of this text."""
     store = StageStore(tmp_path, "ingest")
@@ -198,12 +141,22 @@ def published(tmp_path: Path, manifest: str) -> StageStore:
     return store
 
 
-@pytest.mark.parametrize("text", ["[]", "null", '"x"', "{", ""])
-def test_a_manifest_that_is_no_object_is_named_with_the_fix(tmp_path: Path, text: str) -> None:
-    store = published(tmp_path, text)
-    with pytest.raises(RunFolderError, match=r"current\.json.*damaged"):
+@pytest.mark.parametrize(
+    ("file", "text", "words"),
+    [
+        *(("current.json", text, "damaged") for text in ("", "{", '{"version": "0009-none"}', "[]")),
+        *(("0001-abcdef01/manifest.json", text, "damaged") for text in ("[]", "null", '"x"', "{", "")),
+        ("0001-abcdef01/manifest.json", '{"a": 1}', r"manifest\.json is incomplete"),
+    ],
+)
+def test_a_damaged_pointer_or_manifest_is_named_with_the_fix(tmp_path: Path, file: str, text: str, words: str) -> None:
+    store = StageStore(tmp_path, "ingest")
+    store.commit(make(store), {})
+    (store.folder / file).write_text(text)
+    with pytest.raises(RunFolderError, match=rf"(?s){words}.*Remove .*current\.json"):
         store.current()
-    assert store.manifest_of("0001-abcdef01") is None
+    if words == "damaged" and "manifest" in file:
+        assert store.manifest_of("0001-abcdef01") is None
 
 
 def test_what_a_manifest_lacks_is_named_with_the_fix(tmp_path: Path) -> None:
@@ -216,15 +169,8 @@ def test_what_a_manifest_lacks_is_named_with_the_fix(tmp_path: Path) -> None:
         lambda: version.manifest["counters"]["samples"][0]["name"],
         lambda: version.files,
         lambda: version.made_from,
+        lambda: Fingerprint.from_json(version.manifest["counters"]["samples"][0]),
         lambda: (store.manifest_of("0001-abcdef01") or {})["digest"],
     ):
         with pytest.raises(RunFolderError, match=r"0001-abcdef01/manifest\.json lacks '\w+'.*Remove"):
             use()
-
-
-def test_a_fingerprint_that_lacks_something_is_named_too(tmp_path: Path) -> None:
-    inputs = '{"inputs": {"a": {"name": "a"}}, "config": {}, "code": [], "parts": {}}'
-    version = published(tmp_path, f'{{"manifest_version": 3, "fingerprint": {inputs}}}').current()
-    assert version is not None
-    with pytest.raises(RunFolderError, match="lacks 'digest'"):
-        Fingerprint.from_json(version.manifest["fingerprint"])

@@ -14,30 +14,19 @@ import numpy as np
 import pytest
 from analyses import write
 from made_events import distinct, lepton, made_event
-from networks import made_network
 from rich.console import Console
 from s3_server import Server, forget_connections, s3_server
 from stages_here import run_here, without_spark
 
-from features.dataset import FeatureDataset
-from features.kernels import EnergyScales
-from features.schema import identities, identities_in
-from features.settings import FeatureSettings
-from features.shifts import shifted_features
 from ingestion.errors import RefusedFileError
-from ingestion.storage import is_remote, place
-from models.prediction import predict
+from ingestion.storage import place
 from pipeline.commands.clean import clean
 from pipeline.commands.status import verify
 from pipeline.config import load_config
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.errors import ConfigError, StorageInUseError
 from pipeline.run_folder import RunFolder
-from pipeline.runs.seen_events import count_seen
 from pipeline.runs.store import StageStore, Version
-from training.readers.reader import open_reader
-from training.readers.sharding import assignment_of, plan_epoch
-from training.readers.skew import labels_of
 
 pytestmark = pytest.mark.slow
 
@@ -145,39 +134,6 @@ def test_the_same_dataset_as_on_disk(site: Site) -> None:
     assert "features: up to date" in run_here(site.config("remote"), "features")
     for secret in ("AWS_", "aws_secret"):
         assert secret not in (current(remote, "ingest").folder / "manifest.json").read_text()
-
-
-@pytest.mark.parametrize("kind", ["petastorm", "arrow"])
-def test_readers_deliver_the_same_batches(site: Site, kind: Any) -> None:
-    batches = []
-    for config in (site.config("local"), site.config("remote", site.storage)):
-        run_here(config, *STAGES)
-        dataset = FeatureDataset.load(current(config, "features").folder)
-        reader = open_reader(dataset, ["hlf", "particles"], kind=kind, seed=1)
-        rows = [group.rows for group in dataset.splits["train"]]
-        share = assignment_of(plan_epoch(rows, world_size=1, batch_size=16, seed=1, epoch=0), rank=0, epoch=0)
-        found = [*reader.train_batches(share), *reader.val_batches(rank=0, world_size=1)]
-        batches.append([(*(each.numpy() for each in batch.inputs), batch.labels.numpy()) for batch in found])
-    assert is_remote(dataset.data)
-    assert len(batches[0]) == len(batches[1]) > 3
-    for one, other in zip(*batches, strict=True):
-        for left, right in zip(one, other, strict=True):
-            np.testing.assert_array_equal(left, right)
-
-
-def test_what_evaluation_reads_is_the_same(site: Site) -> None:
-    found = []
-    for config in (site.config("local"), site.config("remote", site.storage)):
-        run_here(config, *STAGES)
-        dataset, events = FeatureDataset.load(current(config, "features").folder), current(config, "ingest")
-        rows = identities(dataset.files("test"))
-        predictions = predict(made_network("hlf"), dataset.files("test"), also=["hlf"])
-        parts = [file.place(events.folder) for file in events.files if file.path.startswith("events/")]
-        shifted = shifted_features(parts, identities_in(predictions), FeatureSettings(), [EnergyScales(met=1.02)])
-        assert count_seen(dataset, rows) == 0
-        found.append((rows, predictions, np.nan_to_num(shifted[0]).tolist(), labels_of(dataset).tolist()))
-    assert is_remote(dataset.data)
-    assert found[0] == found[1]
 
 
 def test_nights_reuse_parts_by_name_and_clean_removes_what_nothing_names(site: Site) -> None:
@@ -382,29 +338,17 @@ def test_a_missing_bucket_and_refused_access_say_so(site: Site, monkeypatch: pyt
     assert not list((site.folder / "remote" / "ingest").glob("0*"))
 
 
-def test_storage_is_moved_by_the_next_version(site: Site) -> None:
-    """Parts never move, so versions with another `storage` read their files again."""
+def test_storage_is_moved_by_the_next_version_and_can_be_used_again(site: Site) -> None:
+    """Parts never move, so versions with another `storage` read their files again; `clean` knows the present one."""
     config = site.config("remote")
     run_here(config, *STAGES)
     expected = contents(config)
-    for storage in (site.storage, f"{site.storage}-2", None):
+    for storage in (site.storage, None, f"{site.storage}-2", site.storage):
         site.config("remote", storage)
         assert "up to date" in run_here(config, *STAGES)
-        site.config("remote", storage, ingest={"entries_per_task": 17})
-        run_here(config, *STAGES, force=True)
-        site.config("remote", storage)
         run_here(config, *STAGES, force=True)
         assert {each.lies_in.rpartition("/ingest")[0] for each in current(config, "ingest").files} == {storage or ""}
         assert contents(config) == expected
-
-
-def test_a_storage_can_be_used_again_after_another(site: Site) -> None:
-    """`clean` with another storage, or none, kept no word of what the first storage holds."""
-    config = site.config("remote", site.storage)
-    run_here(config, *STAGES)
-    for storage in (None, f"{site.storage}-2", site.storage):
-        site.config("remote", storage)
-        run_here(config, *STAGES, force=True)
         clean(folder_of(config), 1)
         assert clean(folder_of(config), 1) == []
     assert site.objects() == named(config)

@@ -47,20 +47,13 @@ def context_of(folder: Path, *, load_test: bool, allowed: bool) -> Context:
     )
 
 
+@pytest.mark.parametrize(("load_test", "allowed"), [(True, False), (False, False), (False, True), (True, True)])
 @pytest.mark.parametrize("stage", [Train(), Evaluate()], ids=lambda stage: stage.name)
-def test_stages_refuse_features_of_a_load_test_sample(tmp_path: Path, stage: Stage) -> None:
-    with pytest.raises(LoadTestError, match=r"load-test sample.*means nothing.*allow_load_test: true"):
-        stage.run(context_of(tmp_path, load_test=True, allowed=False))
-
-
-@pytest.mark.parametrize(("load_test", "allowed"), [(False, False), (False, True), (True, True)])
-@pytest.mark.parametrize("stage", [Train(), Evaluate()], ids=lambda stage: stage.name)
-def test_stages_take_real_features_and_copies_that_are_asked_for(
+def test_stages_refuse_copies_unless_they_are_asked_for(
     tmp_path: Path, stage: Stage, load_test: bool, allowed: bool
 ) -> None:
-    context = context_of(tmp_path, load_test=load_test, allowed=allowed)
-    context.refuse_load_test()
-    # It gets as far as looking for the dataset, which is not there.
-    with pytest.raises(Exception, match=str(tmp_path)) as caught:
-        stage.run(context)
-    assert not isinstance(caught.value, LoadTestError)
+    # If it takes them, it gets as far as looking for the dataset, which is not there.
+    words = "allow_load_test: true" if load_test and not allowed else str(tmp_path)
+    with pytest.raises(Exception, match=words) as caught:
+        stage.run(context_of(tmp_path, load_test=load_test, allowed=allowed))
+    assert isinstance(caught.value, LoadTestError) is (load_test and not allowed)
