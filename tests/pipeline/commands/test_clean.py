@@ -140,7 +140,7 @@ def test_a_removal_was_logged_only_after_the_last_one(run_folder: RunFolder, mon
     with pytest.raises(KeyboardInterrupt):
         clean(run_folder, 1)
     # What the kill left is no version.
-    assert left(run_folder.config.run_dir, "train") == ["0003"]
+    assert left(run_folder.config.run_dir, "features") == ["0003"]
     lines = [json.loads(line) for line in run_folder.log.path.read_text().splitlines()]
     assert [line["folder"] for line in lines if line["event"] == "version removed"] == list(map(str, removed))
     assert all(line["bytes"] > 1000 for line in lines)

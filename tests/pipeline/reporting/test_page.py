@@ -74,6 +74,7 @@ def test_the_page_loads_nothing_from_elsewhere_and_shows_all_figures_and_whole_t
     assert all(f'id="{target}"' in html for target in targets)
     assert set(re.findall(r'<h2 id="([^"]+)"', html)) <= set(targets)
     # The numbers are strict JSON and have what the page shows; what has no weight has no share.
+    made = made_versions(tmp_path / "numbers", optional=optional, rates=rates)
     counters(made, "ingest")["weights"]["qcd"]["entries"] = [0.0, 20.0]
     content = json.loads(numbers(made, REPORT), parse_constant=refuse_constant)
     assert content["runs"] == counters(made, "evaluate")["runs"]
