@@ -42,10 +42,10 @@ def doctor(run_folder: RunFolder, say: Callable[[str], None]) -> Diagnosis:
         run_folder: The run folder.
         say: Called with each finding and note.
     """
-    from training.launching.start_limit import without_network
+    from training.launching.loopback_only import without_network
 
     spark, train = run_folder.config.spark, run_folder.config.train
-    is_alone = train.workers > 1 and without_network(train, [], Path()) != []
+    is_alone = train.workers > 1 and train.launcher == "mpirun" and without_network(train.launcher_args, Path()) != []
     ignored = noted(os.environ, local_spark=spark.master.startswith("local"), one_host=is_alone)
     found = Diagnosis(run_folder.examine(list(Need)), [])
     say(render(found.findings))
@@ -67,7 +67,8 @@ def _try(found: Diagnosis, run_folder: RunFolder, note: Callable[[str], None]) -
     from ingestion.root_format import ZLIB_LIBRARY
     from pipeline.machine.launching import hosts_of
     from training.errors import LaunchError
-    from training.launching.probing import describe_devices, probe_mpi
+    from training.launching.mpirun import probe_mpi
+    from training.launching.rank import describe_devices
 
     settings = run_folder.config.train
     if ZLIB_LIBRARY != "isal":

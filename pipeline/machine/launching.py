@@ -6,7 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from training.launching.launcher import Hosts, launch, no_hosts
+from training.launching.launcher import launch
+from training.launching.mpirun import Hosts, no_hosts
 from training.launching.rank import RunSpec
 from training.settings import TrainSettings
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from training.launching.launcher import rank_command, rank_environment
+from training.launching.mpirun import rank_command, rank_environment
 from training.settings import TrainSettings
 from training.transports.basics import run_now
 from training.transports.mpi import MpiTransport
@@ -100,11 +100,12 @@ def main() -> None:
     if arguments.rank:
         rank(arguments.averages)
         return
-    command = rank_command(TrainSettings(algorithm="ad-psgd", workers=2), Path())
-    ranks = [*command[: command.index(sys.executable) + 1], __file__, "--rank", "--averages", str(arguments.averages)]
+    settings = TrainSettings(algorithm="ad-psgd", workers=2)
+    words = [sys.executable, __file__, "--rank", "--averages", str(arguments.averages)]
+    ranks, environment = rank_command(settings, words), rank_environment(settings)
     runs: dict[str, list[dict[str, Any]]] = {}
     for _ in range(arguments.repeats):
-        done = subprocess.run(ranks, env=rank_environment(), stdout=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run(ranks, env=environment, stdout=subprocess.PIPE, text=True, check=True)
         for line in done.stdout.splitlines():
             if line.startswith("{"):
                 found = json.loads(line)

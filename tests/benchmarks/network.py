@@ -24,7 +24,7 @@ from workers import hlf_dataset, our_loop
 
 from features.dataset import FeatureDataset
 from models.networks.hlf_settings import HlfSettings
-from training.launching.launcher import rank_command, rank_environment
+from training.launching.mpirun import rank_command, rank_environment
 from training.settings import TrainSettings
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -82,9 +82,8 @@ def on_first_host(folder: Path, workers: int, launcher_args: list[str]) -> None:
     """All measurements of one network, started on its first host; prints a line of JSON."""
     found: dict[str, float] = dict(rates(FeatureDataset.load(folder), workers, launcher_args))
     settings = TrainSettings(algorithm="ad-psgd", workers=workers, launcher_args=launcher_args)
-    command = rank_command(settings, Path())
-    ranks = [*command[: command.index(sys.executable) + 1], __file__, "--exchange"]
-    done = subprocess.run(ranks, env=rank_environment(), stdout=subprocess.PIPE, text=True, check=True)
+    ranks = rank_command(settings, [sys.executable, __file__, "--exchange"])
+    done = subprocess.run(ranks, env=rank_environment(settings), stdout=subprocess.PIPE, text=True, check=True)
     found["exchange [us]"] = float(next(line for line in done.stdout.splitlines() if line[:1].isdigit()))
     sys.stdout.write(json.dumps(found) + "\n")
 
@@ -97,7 +96,7 @@ def measure(name: str, dataset: Path, workers: int, folder: Path) -> dict[str, f
         command = [sys.executable, __file__, "--host", str(dataset), str(workers), json.dumps(launcher_args)]
         done = subprocess.run(
             between.on_host(0, *command) if between else command,
-            env=rank_environment(),
+            env=rank_environment(TrainSettings()),
             stdout=subprocess.PIPE,
             text=True,
             check=True,

@@ -96,9 +96,9 @@ class Victim:
     ("what", "told"),
     [
         # The survivors may end before mpirun has said anything.
-        ("rank", r"a rank was lost \((rank 1 on host2 ended by signal 9|a rank on host2 broke off)"),
+        ("rank", r"a rank was lost \(.*(process rank 1 .* on node host2 exited on signal 9|peer process .* host2)"),
         # On a busy machine mpirun may end without a word.
-        ("daemon", r"a rank was lost \(((mpirun lost its daemon|a rank) on host2|mpirun ended with 255)"),
+        ("daemon", r"a rank was lost \(.*((daemon|peer process) .*host2|mpirun ended with 255)"),
         ("host", r"a rank was lost \(.*host2 not responding"),
     ],
 )

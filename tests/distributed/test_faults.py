@@ -22,8 +22,10 @@ from ranks import processes_of, wait_until
 from training_runs import flat_weights, make_spec, records, summary
 
 from features.dataset import FeatureDataset
+from ingestion.environment import PROGRAM
 from training.errors import LaunchError, StalledError
-from training.launching.launcher import launch, launch_all, rank_command, rank_environment
+from training.launching.launcher import launch, launch_all
+from training.launching.mpirun import rank_command, rank_environment
 from training.launching.rank import RunSpec
 from training.settings import TrainSettings
 
@@ -31,6 +33,7 @@ pytestmark = [pytest.mark.minutes, pytest.mark.distributed, pytest.mark.timeout(
 
 ROWS = {"train": [40] * 8, "val": [20, 20], "test": [10]}
 EPOCHS = 24
+RANK = (*PROGRAM, "training.launching.rank_process")
 SLOW = {"epochs": EPOCHS, "batch_size": 4, "checkpoint_steps": 20}
 MPCA = {"algorithm": "mpca", "cycle_steps": 4}
 #: Runs of which a rank is killed, one of every kind of method: all-reduce, neighbours, pairs, server, sums beside.
@@ -148,7 +151,7 @@ def test_a_killed_rank_is_noticed_and_all_continue_from_the_last_checkpoint(
 ) -> None:
     run, number = killed.runs[algorithm], list(KILLED).index(algorithm)
     assert killed.unfinished[number]
-    words = r"a rank was lost \(rank \d on \S+ ended by signal 9 \(Killed\)\); all start again"
+    words = r"a rank was lost \(.*process rank \d with .* signal 9 \(Killed\).*\); all start again"
     assert re.match(words, killed.losses[number])
     for rank in records(run.out_dir):
         assert [record["epoch"] for record in rank] == list(range(EPOCHS))
@@ -186,13 +189,13 @@ def test_a_stopped_rank_is_reported_with_what_the_others_were_doing(dataset: Fea
 
 
 def test_a_host_that_does_not_see_the_run_folder_says_so(tmp_path: Path) -> None:
-    command = rank_command(TrainSettings(workers=2, algorithm="ar-sgd"), tmp_path / "nowhere" / "run.json")
+    settings = TrainSettings(workers=2, algorithm="ar-sgd")
+    command, env = rank_command(settings, [*RANK, str(tmp_path / "nowhere" / "runs.json")]), rank_environment(settings)
     done = subprocess.run(
-        [word for word in command if word != "--launched"],
-        env=rank_environment(), capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=120,
-    )  # fmt: skip
+        command, env=env, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=120
+    )
     assert done.returncode != 0
-    assert f"{socket.gethostname()} does not see {tmp_path}/nowhere/run.json: the run folder must be on" in done.stderr
+    assert f"{socket.gethostname()} does not see {tmp_path}/nowhere/runs.json: the run folder must be on" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -202,8 +205,10 @@ def test_a_run_by_hand_is_not_ended_by_the_report_of_an_earlier_standstill(
     run = make_spec(dataset, tmp_path / "out", epochs=1)
     run.save(run.out_dir / "run.json")
     (run.out_dir / "stalls").mkdir()
-    command = [word for word in rank_command(run.train, run.out_dir / "run.json") if word != "--launched"]
-    subprocess.run(command, env=rank_environment(), check=True, stdin=subprocess.DEVNULL, timeout=120)
+    listed = run.out_dir / "runs.json"
+    listed.write_text(json.dumps([{"number": 0, "spec": str(run.out_dir / "run.json")}]))
+    command = rank_command(run.train, [*RANK, str(listed)])
+    subprocess.run(command, env=rank_environment(run.train), check=True, stdin=subprocess.DEVNULL, timeout=120)
     assert summary(run.out_dir)["epochs"] == 1
     # A rank that sees one reports too, and ends some seconds later.
     assert not (run.out_dir / "stalls").exists()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rank_programs import IMPLEMENTATIONS, Case, Cases, Mpi, results_of, run_ranks
 
-from training.launching.probing import probe_mpi
+from training.launching.mpirun import probe_mpi
 from training.settings import TrainSettings
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]

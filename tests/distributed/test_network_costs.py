@@ -15,7 +15,7 @@ import message_programs
 import pytest
 from network_hosts import Network, network, why_not
 
-from training.launching.launcher import rank_command, rank_environment
+from training.launching.mpirun import rank_command, rank_environment
 from training.settings import TrainSettings
 from training.simulation.fitting import fit_link, predicted
 from training.simulation.probe import ALL_REDUCE, PUSH, Measurement
@@ -57,12 +57,10 @@ def averages_and_pushes(between: Network) -> list[Measurement]:
     """Averages and pushes as the methods make them."""
     size = len(between.addresses)
     settings = TrainSettings(algorithm="ad-psgd", workers=size, launcher_args=between.launcher_args)
-    command = rank_command(settings, Path())
-    launcher = command[: command.index(sys.executable) + 1]
-    words = ["-m", "training.simulation.probe", "", *map(str, SIZES)]
+    words = [sys.executable, "-m", "training.simulation.probe", "", *map(str, SIZES)]
     done = subprocess.run(
-        between.on_host(0, *launcher, *words),
-        env=rank_environment(),
+        between.on_host(0, *rank_command(settings, words)),
+        env=rank_environment(settings),
         stdout=subprocess.PIPE,
         text=True,
         check=True,

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from ranks import processes_of
 
-from training.launching.launcher import find_mpirun, rank_environment
+from training.launching.mpirun import find_mpirun, rank_environment
+from training.settings import TrainSettings
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "distributed" / "programs"
 #: The Python of an environment with `pip install mpich mpi4py numpy`; Open MPI and MPICH cannot live in one.
@@ -87,7 +88,7 @@ def run_ranks(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=rank_environment() | (environment or {}),
+            env=rank_environment(TrainSettings()) | (environment or {}),
         )
         try:
             status = process.wait(seconds)

@@ -120,7 +120,7 @@ def test_a_comparison_of_optimisers_makes_the_page_again_and_nothing_else(
         "models/evaluation/figures.py",
         "ingestion/secrets.py",
         "features/errors.py",
-        "training/launching/probing.py",
+        "training/launching/mpirun.py",
         "features/kernels.py",
         "models/networks/hlf.py",
         "pipeline/reporting/page.py",

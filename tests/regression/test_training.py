@@ -12,7 +12,7 @@ from feature_datasets import write_dataset
 from training_runs import make_spec, summary
 
 from training.errors import DamagedDatasetError
-from training.launching import launcher
+from training.launching import launcher, mpirun
 from training.launching.launcher import launch
 from training.readers.reader import open_reader
 from training.readers.streamed import petastorm_groups
@@ -103,10 +103,10 @@ def leaves_files(folder: Path, monkeypatch: pytest.MonkeyPatch, *, times: int) -
     """An mpirun that has the process id of a killed one in its first starts; returns the file with a line per start."""
     calls, script = folder / "calls", folder / "mpirun"
     calls.touch()
-    words = {"calls": shlex.quote(str(calls)), "mpirun": shlex.quote(str(launcher.find_mpirun())), "times": times}
+    words = {"calls": shlex.quote(str(calls)), "mpirun": shlex.quote(str(mpirun.find_mpirun())), "times": times}
     script.write_text(MPIRUN.format(**words))
     script.chmod(0o755)
-    monkeypatch.setattr(launcher, "find_mpirun", lambda: script)
+    monkeypatch.setattr(mpirun, "find_mpirun", lambda: script)
     return calls
 
 

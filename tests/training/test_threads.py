@@ -28,7 +28,8 @@ from pipeline.stages.export import Export
 from training.gridsearch.settings import GridSearchSettings
 from training.gridsearch.trainings import Search, run_job
 from training.gridsearch.trials import SearchJob
-from training.launching.launcher import launch, rank_command, rank_environment
+from training.launching.launcher import launch
+from training.launching.mpirun import rank_command, rank_environment
 from training.settings import TrainSettings
 from training.threads import VARIABLES, use_threads
 
@@ -83,9 +84,10 @@ def test_a_task_of_the_grid_search_has_the_threads_of_the_config(
 def test_ranks_start_with_the_threads_of_the_config(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     for name in VARIABLES:
         monkeypatch.setenv(name, "7")
-    environment = rank_environment(threads=number)
+    settings = TrainSettings(workers=2, threads=number)
+    environment = rank_environment(settings)
     assert {environment[name] for name in VARIABLES} == {str(number)}
-    command = rank_command(TrainSettings(workers=2, threads=number), Path("run.json"))
+    command = rank_command(settings, ["true"])
     assert {command[place + 1] for place, word in enumerate(command) if word == "-x"} >= set(VARIABLES)
 
 

@@ -20,47 +20,46 @@ _CONNECT_SECONDS: Final = 30.0
 
 
 class AgentStart(NamedTuple):
-    """An agent to start."""
+    """What all agents of a run get."""
 
-    rank: int
-    workers: int
     driver: tuple[str, int]
     """Host and port."""
     token: str
     """Secret of the run."""
-    spec: str
-    """File of the run's spec, on storage that all hosts share."""
+    runs: str
+    """File of the list with the run, on storage that all hosts share."""
     log: str
     """File of what the agents print, likewise."""
     environment: dict[str, str]
-    """Variables of its process."""
+    """Variables of their processes."""
 
 
-def start_agent(start: AgentStart) -> None:
+def start_agent(start: AgentStart, rank: int, workers: int, local_rank: int) -> None:
     """Start an agent, which outlives the task; returns at once."""
     path = os.pathsep.join(filter(None, sys.path))
+    own = {"PYTHONPATH": path, "MPI_LOCALRANKID": str(local_rank), "PMI_RANK": str(rank)}
     with Path(start.log).open("ab") as log:
         # The end of the task, and of its executor, must not reach it: the end of its connection to the driver does.
         process = subprocess.Popen(
-            [*PROGRAM, "training.agents.agent_process", start.spec],
+            [*PROGRAM, "training.agents.agent_process", start.runs],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
             start_new_session=True,
-            env={**os.environ, **start.environment, "PYTHONPATH": path},
+            env=os.environ | start.environment | own,
         )
     if process.stdin is None:
         raise AssertionError("a process without an input pipe")
     # Other users of the host see arguments, and files outlive a kill.
     with process.stdin as to_agent:
-        to_agent.write(json.dumps(start).encode())
+        to_agent.write(json.dumps([rank, workers, *start]).encode())
     # Else it stays a zombie until the process of the task ends.
     threading.Thread(target=process.wait, daemon=True).start()
 
 
 def main() -> int:
     """Run an agent to its end."""
-    rank, workers, driver, token, spec_path, *_ = AgentStart(*json.load(sys.stdin))
+    rank, workers, driver, token, runs, *_ = json.load(sys.stdin)
     try:
         connection = socket.create_connection((driver[0], driver[1]), _CONNECT_SECONDS)
         connection.settimeout(None)
@@ -72,15 +71,14 @@ def main() -> int:
     except OSError:
         # The driver is gone already.
         return 1
-    files = LaunchFiles(Path(spec_path).parent)
+    files = LaunchFiles(Path(runs).parent)
     try:
         # The driver hears of libraries that are missing here.
-        from training.launching.rank import RunSpec, train  # noqa: PLC0415
-        from training.launching.start_limit import say_present  # noqa: PLC0415
+        from training.launching.rank import runs_of, train  # noqa: PLC0415
         from training.loop.watchdog import Watchdog  # noqa: PLC0415
 
-        say_present(files, "has loaded its libraries, and waits for the others or for its data")
-        spec = RunSpec.load(Path(spec_path))
+        files.say_present("has loaded its libraries, and waits for the others or for its data")
+        ((_, spec),) = runs_of(Path(runs))
         watchdog = Watchdog(files.stalls, files.signs, rank=rank, seconds=spec.train.stall_seconds)
         show = None if rank else lambda progress: transport.say({"progress": progress._asdict()})
         train(spec, transport, on_progress=show, watchdog=watchdog)

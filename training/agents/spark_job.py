@@ -31,10 +31,10 @@ from training.door import Door
 from training.errors import LaunchError
 from training.launching.launcher import Job, Tell, launch
 from training.launching.rank import RunSpec
-from training.launching.rank_reports import LaunchFiles
+from training.launching.rank_reports import RULE, LaunchFiles
 from training.launching.spark_agent import keep_alive, write_line
 from training.launching.spark_job import driver_address, refuse_impossible
-from training.launching.start_limit import StartLimit, end_ranks_here
+from training.launching.start_limit import StartLimit
 from training.loop.progress import Progress
 from training.loop.summary import CYCLES
 from training.threads import thread_variables
@@ -78,7 +78,7 @@ def _run_agents(spark: SparkContext, job: Job, files: LaunchFiles, log: Path, te
     """Start the agents and follow them to their end; see `training.launching.launcher.RunRanks`."""
     log.write_text("", encoding="utf-8")
     with ExitStack() as stack:
-        stack.callback(end_ranks_here, files)
+        stack.callback(files.end_ranks_here)
         agents = _Agents(spark, job)
         stack.callback(agents.close)
         limit = StartLimit(files, job.settings, agents.stop)
@@ -87,7 +87,7 @@ def _run_agents(spark: SparkContext, job: Job, files: LaunchFiles, log: Path, te
         lost = agents.follow(files, tell)
     if lost:
         with log.open("a", encoding="utf-8") as file:
-            file.write(f"{lost}\n")
+            file.write(f"{RULE}\n{lost}\n{RULE}\n")
     return int(bool(lost)), limit.late
 
 
@@ -101,7 +101,8 @@ class _Agents:
 
     def __init__(self, spark: SparkContext, job: Job) -> None:
         self._spark, self._job, self._workers = spark, job, job.settings.workers
-        self._hosts, self._is_over = _places(spark, self._workers), False
+        self._hosts: list[str] = []
+        self._is_over = False
         self._token = secrets.token_hex(32)
         bind, self._name = driver_address(spark)
         self._door = Door(socket.create_server((bind, 0)), self._token.encode(), most=self._workers)
@@ -116,15 +117,13 @@ class _Agents:
         self._jobs = ThreadPoolExecutor(1, thread_name_prefix="sums", initializer=begin)
 
     def start(self, log: Path) -> None:
-        """Start all agents."""
-        settings, driver = self._job.settings, (self._name, self._door.address[1])
-        starts = {}
-        for rank, host in enumerate(self._hosts):
-            place = {"MPI_LOCALRANKID": str(self._hosts[:rank].count(host)), "PMI_RANK": str(rank)}
-            environment = thread_variables(settings.threads) | place
-            files = str(self._job.argument), str(log)
-            starts[rank] = AgentStart(rank, self._workers, driver, self._token, *files, environment)
-        self._tasks(starts).foreach(start_agent)
+        """Start an agent in each of some tasks that run at the same time; it stays on the host of its task."""
+        driver, files = (self._name, self._door.address[1]), (str(self._job.argument), str(log))
+        begin = partial(
+            _begin_agent, AgentStart(driver, self._token, *files, thread_variables(self._job.settings.threads))
+        )
+        tasks = self._spark.parallelize(range(self._workers), self._workers).barrier()
+        self._hosts = tasks.mapPartitions(begin).collect()
 
     def follow(self, files: LaunchFiles, tell: Tell) -> str:
         """Wait for the end of all agents; returns what was lost before it, or nothing."""
@@ -229,15 +228,13 @@ class _Agents:
         return RDD(made.toJavaRDD(), self._spark, serializer)
 
 
-def _places(spark: SparkContext, count: int) -> list[str]:
-    """The hosts of a number of tasks that run at the same time, as Spark names them; the agents will live there."""
-
-    def place(_: Iterable[int]) -> Iterable[str]:
-        context = BarrierTaskContext.get()
-        context.barrier()
-        yield context.getTaskInfos()[context.partitionId()].address.rpartition(":")[0]
-
-    return spark.parallelize(range(count), count).barrier().mapPartitions(place).collect()
+def _begin_agent(start: AgentStart, _: Iterable[int]) -> Iterable[str]:
+    """Start an agent from its task; gives the task's host, as Spark names it."""
+    context = BarrierTaskContext.get()
+    context.barrier()
+    hosts, rank = [task.address.rpartition(":")[0] for task in context.getTaskInfos()], context.partitionId()
+    start_agent(start, rank, len(hosts), hosts[:rank].count(hosts[rank]))
+    yield hosts[rank]
 
 
 def _tree_sum(vectors: RDD[tuple[int, Vector]], count: int) -> Vector:

@@ -11,17 +11,36 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import re
 import signal
 import socket
 import struct
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
-from ingestion.environment import of_one_host
+from ingestion.environment import PROGRAM, of_one_host
 
+#: Arguments that may lead mpirun to other hosts, and variables of an allocation or a list of hosts.
+_OTHER_HOSTS: Final = re.compile(r"host|file|^-H$|dvm|plm|ras")
+_ALLOCATION: Final = re.compile(r"(SLURM_JOB|PBS_|LSB_|FLUX_|PE_HOST|.*hostfile$)")
 _NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
 _SET_FLAGS, _UP = 0x8914, 0x1
+
+
+def without_network(arguments: Sequence[str], folder: Path) -> list[str]:
+    """Words before mpirun that keep the network out of a run on this host alone; none for several hosts.
+
+    Args:
+        arguments: Those of mpirun.
+        folder: The ranks need it.
+    """
+    leads_away = any(_OTHER_HOSTS.search(word) for word in arguments)
+    if leads_away or sys.platform != "linux" or any(_ALLOCATION.match(name) for name in os.environ):
+        return []
+    return [*PROGRAM, "training.launching.loopback_only", str(folder)]
 
 
 def main(argv: list[str]) -> None:

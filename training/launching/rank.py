@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,6 +70,28 @@ class RunSpec(NamedTuple):
         return cls(workload, TrainSettings(**content["train"]), resolved(content["out_dir"]))
 
 
+class Run(NamedTuple):
+    """A run of a list."""
+
+    number: int
+    spec: RunSpec
+
+
+def runs_of(path: Path) -> list[Run]:
+    """The runs of a list.
+
+    Raises:
+        LaunchError: This host does not see the file.
+    """
+    if not path.exists():
+        raise LaunchError(
+            f"{socket.gethostname()} does not see {path}: the run folder must be on storage that all hosts share under "
+            f"the same path."
+        )
+    content = json.loads(path.read_text(encoding="utf-8"))
+    return [Run(run["number"], RunSpec.load(Path(run["spec"]))) for run in content]
+
+
 def train(
     spec: RunSpec,
     transport: Transport,
@@ -99,7 +122,14 @@ def train(
     if watchdog is not None:
         watchdog.watch(meter)
     metered = MeteredTransport(transport, meter)
-    files = disk_files(spec, workload, work.model, rank=transport.rank, world_size=transport.world_size)
+    files = DiskFiles(
+        spec.out_dir,
+        rank=transport.rank,
+        world_size=transport.world_size,
+        digest=settings_digest(spec.workload.meaning, settings),
+        scalars=TensorBoardScalars(spec.out_dir / FOLDER) if settings.tensorboard and not transport.rank else None,
+        save_model=lambda state: save_state(workload, work.model, state, spec.out_dir / "model"),
+    )
     trainer = Trainer(
         settings,
         workload.group_rows("train"),
@@ -118,20 +148,6 @@ def train(
     if transport.rank == 0:
         write_summary(spec.out_dir, spec.workload.network_name, settings, work.model.flat.numel())
     run_now(transport.barrier())
-
-
-def disk_files(
-    spec: RunSpec, workload: Workload, model: FlatModel, *, rank: int, world_size: int, kind: str = ""
-) -> DiskFiles:
-    """The files of a worker in the folder of the run; checkpoints of another kind of run are not for this one."""
-    return DiskFiles(
-        spec.out_dir,
-        rank=rank,
-        world_size=world_size,
-        digest=settings_digest(spec.workload.meaning, spec.train) + kind,
-        scalars=TensorBoardScalars(spec.out_dir / FOLDER) if spec.train.tensorboard and not rank else None,
-        save_model=lambda state: save_state(workload, model, state, spec.out_dir / "model"),
-    )
 
 
 class Opened(NamedTuple):
@@ -217,6 +233,12 @@ def choose_device(name: str) -> torch.device:
     # cuBLAS is deterministic only with a workspace of fixed size.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     return torch.device("cuda", local_rank() % available)
+
+
+def describe_devices() -> str:
+    """A sentence about the devices for training."""
+    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return f"devices: {', '.join(names)}" if names else "devices: CPU only (torch sees no GPU)"
 
 
 def local_rank() -> int:

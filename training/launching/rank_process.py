@@ -1,25 +1,23 @@
 """The program of one rank of a training run; `training.launching.launcher` starts it.
 
-Its argument is a spec or a list, `{"runs": [{"number": 0, "spec": "run.json"}, ...]}`, whose runs it trains one after
-the other. Rank 0 prints the progress with the number of the run, one JSON object per line. An error on any rank ends
-the whole job; its message goes to `errors/rank-<n>.json` in the folder of the spec or list.
+Its argument is a list, `[{"number": 0, "spec": "run.json"}, ...]`, whose runs it trains one after the other. Rank 0
+prints the progress with the number of the run, one JSON object per line. An error on any rank ends the whole job; its
+message goes to `errors/rank-<n>.json` in the folder of the list.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 import threading
 import time
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from training.errors import LaunchError
-from training.launching.rank import RunSpec, train
+from training.launching.rank import Run, runs_of, train
 from training.launching.rank_reports import LaunchFiles, described
-from training.launching.start_limit import say_present
 from training.loop.progress import Progress
 from training.loop.watchdog import Watchdog
 from training.transports.basics import run_now
@@ -31,17 +29,17 @@ _SECONDS_BETWEEN_LOOKS: Final = 2.0
 
 def main(argv: list[str]) -> int:
     """Run this rank to its end; returns the exit status."""
-    spec_path = Path(argv[1])
-    files = LaunchFiles(spec_path.parent)
-    say_present(files, "has begun, and does not come out of the start of MPI")
+    listed = Path(argv[1])
+    files = LaunchFiles(listed.parent)
+    files.say_present("has begun, and does not come out of the start of MPI")
     world = load_mpi().COMM_WORLD
-    say_present(files, "is in MPI, and waits for the others or for its data")
+    files.say_present("is in MPI, and waits for the others or for its data")
     transport: MpiTransport | None = None
     threading.Thread(target=_exit_when_orphaned, args=(os.getppid(),), daemon=True).start()
     if world.rank == 0 and "--launched" in argv:
         threading.Thread(target=_exit_when_launcher_ends, daemon=True).start()
     try:
-        first, *others = _specs(spec_path)
+        first, *others = runs_of(listed)
         transport = MpiTransport(**first.spec.train.algorithm.transport_options._asdict())
         seconds = first.spec.train.stall_seconds
         watchdog = Watchdog(files.stalls, files.signs, rank=transport.rank, seconds=seconds)
@@ -71,31 +69,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-class _Run(NamedTuple):
-    """A run of a list, or the only run."""
-
-    spec: RunSpec
-    number: int = 0
-
-
-def _specs(path: Path) -> list[_Run]:
-    """The spec in a file, or the specs that its list names.
-
-    Raises:
-        LaunchError: This host does not see the file.
-    """
-    if not path.exists():
-        raise LaunchError(
-            f"{socket.gethostname()} does not see {path}: the run folder must be on storage that all hosts share under "
-            f"the same path."
-        )
-    content = json.loads(path.read_text(encoding="utf-8"))
-    if "runs" not in content:
-        return [_Run(RunSpec.load(path))]
-    return [_Run(RunSpec.load(Path(run["spec"])), run["number"]) for run in content["runs"]]
-
-
-def _train(run: _Run, transport: MpiTransport, watchdog: Watchdog) -> None:
+def _train(run: Run, transport: MpiTransport, watchdog: Watchdog) -> None:
     """Train; rank 0 prints the progress."""
 
     def tell(progress: Progress) -> None:

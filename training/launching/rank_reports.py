@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import socket
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn
+
+import psutil
 
 from features.errors import FeatureError
 from models.errors import ModelError
 from training.errors import DivergedError, LaunchError, TrainingError
 
 #: mpirun writes its messages between two such lines.
+RULE: Final = "-" * 60
 _RULE: Final = re.compile(r"^-{20,}\n", re.MULTILINE)
-_KILLED_RANK: Final = re.compile(r"process rank (\d+) with PID \d+ on node (\S+) exited on\s+(signal \d+ \([^)]*\))")
-_LOST_DAEMON: Final = re.compile(r"daemon.*?Remote host:\s+(\S+)", re.DOTALL)
-_LOST_PEER: Final = re.compile(r"peer process has unexpectedly disconnected.*?Peer host:\s+(\S+)", re.DOTALL)
-_LOST_AGENT: Final = re.compile(r"^rank \d+ on \S+ is gone$|^a sum over the agents failed: .*", re.MULTILINE)
-_LONGEST: Final = 300
+_LONGEST: Final = 400
+#: The modules that ranks run.
+_PROGRAMS: Final = {"training.launching.rank_process", "training.agents.agent_process"}
+_RANK_VARIABLES: Final = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
 def told_of_loss(log: str) -> str:
-    """What mpirun or srun says of a lost rank, in one sentence; empty if they say nothing.
+    """What mpirun, srun or the driver of agents says of a lost rank, on one line; empty if they say nothing.
 
     Args:
         log: All that the launcher and the ranks wrote.
@@ -32,21 +37,10 @@ def told_of_loss(log: str) -> str:
         >>> told_of_loss("srun: error: host2: task 1: Killed")
         'srun: error: host2: task 1: Killed'
     """
-    if killed := _KILLED_RANK.search(log):
-        rank, host, how = killed.groups()
-        return f"rank {rank} on {host} ended by {how}"
-    if agent := _LOST_AGENT.search(log):
-        return agent[0][:_LONGEST]
-    if daemon := _LOST_DAEMON.search(log):
-        return f"mpirun lost its daemon on {daemon[1]}: the host is down, or the daemon or the ssh to it was ended"
-    if peer := _LOST_PEER.search(log):
-        return f"a rank on {peer[1]} broke off its connections"
     blocks = [part for part in _RULE.split(log)[1::2] if part.strip()]
     lines = (blocks[0] if blocks else log).strip().splitlines()
-    if not blocks:
-        # What came last, from the beginning of a line.
-        lines = lines[-3:]
-    words = " ".join(" ".join(lines).split())
+    # Without a block: what came last, from the beginning of a line.
+    words = " ".join(" ".join(lines if blocks else lines[-3:]).split())
     return words if len(words) <= _LONGEST else words[:_LONGEST].rpartition(" ")[0] + " ..."
 
 
@@ -98,6 +92,33 @@ class LaunchFiles:
         for path in (self._errors, self.present):
             shutil.rmtree(path, ignore_errors=True)
         self.clear_stalls()
+
+    def say_present(self, what: str) -> None:
+        """Note how far the start of this rank is, as far as it knows its number before MPI has begun."""
+        found = [os.environ[name] for name in _RANK_VARIABLES if name in os.environ]
+        # A host that does not see the folder says so later.
+        with suppress(OSError):
+            if found:
+                self.present.mkdir(exist_ok=True)
+                content = {"host": socket.gethostname(), "pid": os.getpid(), "what": what}
+                path = self.present / f"rank-{found[0]}.json"
+                path.with_suffix(".new").write_text(json.dumps(content), encoding="utf-8")
+                path.with_suffix(".new").replace(path)
+
+    def presence(self) -> dict[int, dict[str, Any]]:
+        """What each rank has noted of its start: its host, process and how far it is."""
+        paths = self.present.glob("rank-*.json")
+        return {int(path.stem.removeprefix("rank-")): json.loads(path.read_text(encoding="utf-8")) for path in paths}
+
+    def end_ranks_here(self) -> None:
+        """End the ranks on this host that outlive their launcher: they would write beside those of the next start."""
+        for content in self.presence().values():
+            if content["host"] == socket.gethostname():
+                with suppress(psutil.NoSuchProcess):
+                    process = psutil.Process(content["pid"])
+                    if _PROGRAMS & {*process.cmdline()}:
+                        process.kill()
+                        process.wait()
 
     def clear_stalls(self) -> None:
         """Remove the reports before the ranks begin to watch, since any report ends the job."""

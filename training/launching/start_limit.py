@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import socket
-import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Callable
 from typing import Final
 
-import psutil
-
-from ingestion.environment import PROGRAM
-from training.launching import loopback_only
 from training.launching.rank_reports import LaunchFiles
 from training.settings import TrainSettings
 
@@ -26,51 +15,6 @@ _LEAST_SECONDS: Final = 300.0
 #: Time for mpirun to end after the ranks have reported a standstill [s].
 _END_SECONDS: Final = 20.0
 _LOOK_SECONDS: Final = 0.5
-#: Arguments that may lead mpirun to other hosts, and variables of an allocation or a list of hosts.
-_OTHER_HOSTS: Final = re.compile(r"host|file|^-H$|dvm|plm|ras")
-_ALLOCATION: Final = re.compile(r"(SLURM_JOB|PBS_|LSB_|FLUX_|PE_HOST|.*hostfile$)")
-#: The modules that ranks run.
-_PROGRAMS: Final = {"training.launching.rank_process", "training.agents.agent_process"}
-_RANK_VARIABLES: Final = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
-
-
-def without_network(settings: TrainSettings, where: Sequence[str], folder: Path) -> list[str]:
-    """Words before mpirun that keep the network out of a run on this host alone; none for several hosts.
-
-    Args:
-        settings: Launcher and its arguments.
-        where: Further arguments of mpirun.
-        folder: The ranks need it.
-    """
-    leads_away = where or any(_OTHER_HOSTS.search(word) for word in settings.launcher_args)
-    if settings.launcher != "mpirun" or leads_away or any(_ALLOCATION.match(name) for name in os.environ):
-        return []
-    return [*PROGRAM, loopback_only.__name__, str(folder)] if sys.platform == "linux" else []
-
-
-def say_present(files: LaunchFiles, what: str) -> None:
-    """Note how far the start of this rank is, as far as it knows its number before MPI has begun."""
-    found = [os.environ[name] for name in _RANK_VARIABLES if name in os.environ]
-    # A host that does not see the folder says so later.
-    with suppress(OSError):
-        if found:
-            files.present.mkdir(exist_ok=True)
-            content = {"host": socket.gethostname(), "pid": os.getpid(), "what": what}
-            path = files.present / f"rank-{found[0]}.json"
-            path.with_suffix(".new").write_text(json.dumps(content), encoding="utf-8")
-            path.with_suffix(".new").replace(path)
-
-
-def end_ranks_here(files: LaunchFiles) -> None:
-    """End the ranks on this host that outlive their launcher: they would write beside those of the next start."""
-    for path in files.present.glob("rank-*.json"):
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content["host"] == socket.gethostname():
-            with suppress(psutil.NoSuchProcess):
-                process = psutil.Process(content["pid"])
-                if _PROGRAMS & {*process.cmdline()}:
-                    process.kill()
-                    process.wait()
 
 
 class StartLimit:
@@ -115,12 +59,12 @@ class StartLimit:
                 return
 
     def _missing(self, trains: set[str]) -> str:
-        lines = []
-        for rank in range(self._settings.workers):
-            path = self._files.present / f"rank-{rank}.json"
-            content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-            if content is None:
-                lines.append(f"  rank {rank}: its process did not come")
-            elif path.stem not in trains:
-                lines.append(f"  rank {rank} on {content['host']}: {content['what']}")
+        present = self._files.presence()
+        lines = [
+            f"  rank {rank} on {present[rank]['host']}: {present[rank]['what']}"
+            if rank in present
+            else f"  rank {rank}: its process did not come"
+            for rank in range(self._settings.workers)
+            if f"rank-{rank}" not in trains
+        ]
         return "\n".join(lines)

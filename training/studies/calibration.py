@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from training.algorithms.registry import METHODS
-from training.launching.probing import measure_messages
+from training.launching.mpirun import measure_messages
 from training.loop.records import read_records
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings

@@ -45,7 +45,7 @@ def test_what_it_says_and_whether_all_is_well(
         # PySpark sets some in a process that had a session.
         monkeypatch.delenv(name)
     monkeypatch.setattr(RunFolder, "examine", lambda *_: findings)
-    monkeypatch.setattr("training.launching.probing.probe_mpi", probe)
+    monkeypatch.setattr("training.launching.mpirun.probe_mpi", probe)
     run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
     found = doctor(run_folder, said.append)
     assert found.is_well is is_well
@@ -55,6 +55,6 @@ def test_what_it_says_and_whether_all_is_well(
 
 def test_for_one_worker_no_ranks_are_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RunFolder, "examine", lambda *_: [])
-    monkeypatch.setattr("training.launching.probing.probe_mpi", ranks_do_not_start)
+    monkeypatch.setattr("training.launching.mpirun.probe_mpi", ranks_do_not_start)
     config = load_config(str(small_config(tmp_path, SAMPLES)), ["train.workers=1"])
     assert doctor(RunFolder(config, Console(quiet=True)), lambda _: None).is_well

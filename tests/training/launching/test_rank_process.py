@@ -41,10 +41,8 @@ def test_the_transport_of_the_last_run_was_never_closed(
         place = tmp_path / f"{name}.json"
         make_spec(given, tmp_path / name, algorithm="sgd", workers=1).save(place)
         listed.append({"number": number, "spec": str(place)})
-    argument = tmp_path / "only.json"
-    if len(runs) > 1:
-        argument = tmp_path / "runs.json"
-        argument.write_text(json.dumps({"runs": listed}))
+    argument = tmp_path / "runs.json"
+    argument.write_text(json.dumps(listed))
     # The thread that ends an orphaned process would outlive the test.
     monkeypatch.setattr(rank_process, "_exit_when_orphaned", lambda _: None)
     monkeypatch.setattr(rank_process, "load_mpi", lambda: SimpleNamespace(COMM_WORLD=SimpleNamespace(rank=0)))

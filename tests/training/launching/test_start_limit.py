@@ -14,20 +14,17 @@ import pytest
 from feature_datasets import write_dataset
 from training_runs import make_spec
 
-from ingestion.environment import PROGRAM
 from training.errors import LaunchError
-from training.launching import launcher, loopback_only, start_limit
+from training.launching import launcher, mpirun, start_limit
 from training.launching.rank_reports import LaunchFiles
-from training.launching.start_limit import end_ranks_here, say_present, without_network
-from training.settings import TrainSettings
 
 
 def launch_with(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The error of a launch by another mpirun."""
-    mpirun = folder / "mpirun"
-    mpirun.write_text(f"#!/bin/sh\n{script}\n")
-    mpirun.chmod(0o755)
-    monkeypatch.setattr(launcher, "find_mpirun", lambda: mpirun)
+    program = folder / "mpirun"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(mpirun, "find_mpirun", lambda: program)
     monkeypatch.setattr(start_limit, "_LEAST_SECONDS", 0.1)
     dataset = write_dataset(folder / "data", rows={"train": [40, 40], "val": [10], "test": [10]})
     run = make_spec(dataset, folder / "out", stall_seconds=0.2)
@@ -73,52 +70,10 @@ def test_ranks_that_outlive_their_launcher_are_ended_and_no_other_process(
     for number, process in enumerate((rank, other)):
         monkeypatch.setenv("OMPI_COMM_WORLD_RANK", str(number))
         monkeypatch.setattr(os, "getpid", lambda process=process: process.pid)
-        say_present(files, "has begun")
+        files.say_present("has begun")
     assert json.loads((files.present / "rank-1.json").read_text())["host"] == socket.gethostname()
-    end_ranks_here(files)
+    files.end_ranks_here()
     assert not psutil.pid_exists(rank.pid)
     rank.communicate()
     assert other.poll() is None
     other.communicate()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "where", "variable", "stays"),
-    [
-        ([], [], "", False),
-        (["--mca", "osc", "^ucx"], [], "", False),
-        (["--hostfile", "hosts.txt"], [], "", True),
-        (["-H", "a,b"], [], "", True),
-        ([], ["--host", "a"], "", True),
-        ([], [], "SLURM_JOB_ID", True),
-    ],
-)
-def test_only_a_run_on_one_host_loses_the_network(
-    arguments: list[str], where: list[str], variable: str, stays: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if variable:
-        monkeypatch.setenv(variable, "1")
-    settings = TrainSettings(workers=2, launcher_args=arguments)
-    assert (without_network(settings, where, Path()) == []) == stays
-
-
-def test_a_program_without_the_right_or_the_folder_runs_as_it_is(tmp_path: Path) -> None:
-    done = subprocess.run(as_mpirun(tmp_path, tmp_path / "none"), check=True, capture_output=True, text=True)
-    assert done.stdout.split()[:2] == ["^tcp", str(Path("/proc/self/ns/net").readlink())]
-
-
-def as_mpirun(folder: Path, needed: Path) -> list[str]:
-    """A program in the place of mpirun, which shows its environment and its arguments."""
-    program = folder / "mpirun"
-    program.write_text(
-        '#!/bin/sh\necho "$OMPI_MCA_btl"; readlink /proc/self/ns/net; echo "$HOME" "$OMPI_MCA_pml" "$@"\n'
-    )
-    program.chmod(0o755)
-    return [*PROGRAM, loopback_only.__name__, str(needed), str(program), "-n", "2"]
-
-
-def test_parameters_of_a_site_or_user_do_not_reach_mpirun_on_one_host(tmp_path: Path) -> None:
-    env = {**os.environ, "HOME": "/home/ada", "OMPI_MCA_pml": "ucx", "OMPI_MCA_btl": "openib"}
-    done = subprocess.run(as_mpirun(tmp_path, tmp_path), check=True, capture_output=True, text=True, env=env)
-    first, _, last = done.stdout.splitlines()
-    assert (first, last) == ("^tcp", "/dev/null  -x HOME=/home/ada -n 2")
