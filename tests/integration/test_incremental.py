@@ -182,32 +182,28 @@ def test_clean_removes_kernel_outputs_that_the_features_in_use_were_not_made_fro
     assert sorted(after.values()) == sorted((analysis.run_dir / "features").rglob("*.arrow"))
 
 
-def test_kernel_outputs_of_a_run_that_failed_are_removed_at_once(
-    analysis: Analysis, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_killed", [False, True], ids=["failed", "killed"])
+def test_kernel_outputs_of_a_run_that_did_not_end_go_at_once_or_with_the_next(
+    analysis: Analysis, monkeypatch: pytest.MonkeyPatch, *, is_killed: bool
 ) -> None:
     before = analysis.kernel_files()
-    monkeypatch.setattr("pipeline.stages.features._counters", failing)
-    with pytest.raises(RuntimeError, match="on purpose"):
-        analysis.run("features", features={"isolation_cone": 0.4})
-    assert sorted(before.values()) == sorted((analysis.run_dir / "features").rglob("*.arrow"))
 
+    def failing(*_: object) -> NoReturn:
+        raise RuntimeError("on purpose")
 
-def test_kernel_outputs_of_a_killed_run_go_with_the_next(analysis: Analysis, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = analysis.kernel_files()
     with monkeypatch.context() as patch:
-        # A killed process removes nothing.
-        patch.setattr("pipeline.stages.features.remove_unused_outputs", lambda _: None)
-        patch.setattr("pipeline.stages.features._counters", failing)
+        # When the kernels have run.
+        patch.setattr("features.distributions.save", failing)
+        if is_killed:
+            # A killed process removes nothing.
+            patch.setattr("pipeline.stages.features.remove_unused_outputs", lambda _: None)
         with pytest.raises(RuntimeError, match="on purpose"):
             analysis.run("features", features={"isolation_cone": 0.4})
-    assert len(list((analysis.run_dir / "features").rglob("*.arrow"))) == 2 * len(before)
+    left = list((analysis.run_dir / "features").rglob("*.arrow"))
+    assert len(left) == (1 + is_killed) * len(before)
     analysis.run("features", features={"rows_per_group": 10})
     assert analysis.kernel_files() == before
     assert sorted(before.values()) == sorted((analysis.run_dir / "features").rglob("*.arrow"))
-
-
-def failing(_: object) -> NoReturn:
-    raise RuntimeError("on purpose")
 
 
 def test_a_removed_file_leaves_nothing_behind_and_nothing_is_read(analysis: Analysis) -> None:
