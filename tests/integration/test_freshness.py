@@ -239,13 +239,13 @@ def test_a_training_again_with_the_same_result_leaves_what_follows_as_it_is(
 def test_a_network_that_nothing_changed_for_is_taken_over(plans: Plans, undisturbed: Undisturbed) -> None:
     before = StageStore(plans.run_dir, "train").current()
     assert before is not None
-    overrides = ["--set", "model.names=[hlf, particles]", "--set", "train_by_network.particles.epochs=1"]
+    overrides = ["--set", "model.names=[hlf, deepsets]", "--set", "train_by_network.deepsets.epochs=1"]
     assert "hlf: nothing changed, taken over" in run(undisturbed, "train", *overrides)
     after = StageStore(plans.run_dir, "train").current()
     assert after is not None
     same = before.folder / "hlf" / "model" / "weights.pt"
     assert same.samefile(after.folder / "hlf" / "model" / "weights.pt")
-    assert set(after.manifest["counters"]["networks"]) == {"hlf", "particles"}
+    assert set(after.manifest["counters"]["networks"]) == {"hlf", "deepsets"}
     assert after.manifest["counters"]["networks"]["hlf"] == before.manifest["counters"]["networks"]["hlf"]
 
 

@@ -29,7 +29,7 @@ GRID: dict[str, Any] = {
 NETWORKS: dict[str, Any] = {
     "model": {"names": ["hlf", "particles"], "hlf": {"hidden": [6]}, "particles": {"gru_width": 5}},
     "train": {"epochs": 2, "batch_size": 16, "reader": "arrow"},
-    "train_by_network": {"particles": {"epochs": 40, "learning_rate": 0.004}},
+    "train_by_network": {"particles": {"epochs": 3, "learning_rate": 0.004}},
 }
 
 
@@ -215,7 +215,7 @@ def test_each_network_is_trained_as_it_is_to_be(networks: Analysis) -> None:
     assert differing == {"epochs", "learning_rate"}
     assert runs["hlf"]["train"]["epochs"] == 2
     counters = strict(networks.current("train") / "manifest.json")["counters"]["networks"]
-    assert {name: each["epochs"] for name, each in counters.items()} == {"hlf": 2, "particles": 40}
+    assert {name: each["epochs"] for name, each in counters.items()} == {"hlf": 2, "particles": 3}
     assert "train: up to date" in networks.done("train")
 
 

@@ -97,6 +97,7 @@ def test_other_events_in_a_file_of_the_same_name_were_not_simulated(tmp_path: Pa
 
 
 @needs_generator
+@pytest.mark.minutes
 @pytest.mark.spark
 def test_files_and_cross_sections_reach_the_samples(provider: SparkProvider, tmp_path: Path) -> None:
     path = config_of(tmp_path)
