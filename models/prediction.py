@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,18 @@ class Predictor(Protocol):
 
     def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
         """Class probabilities, (num_events, num_classes), for columns of the features Parquet, one row per event."""
+
+
+class Candidate(NamedTuple):
+    """A model to evaluate."""
+
+    name: str
+    """Letters, digits, `-` and `_`, since it is also the name of a folder."""
+    model: Predictor
+    history: Sequence[Mapping[str, Any]] = ()
+    """Records of its training, one per epoch; empty if there are none."""
+    further: Sequence[Predictor] = ()
+    """The same network from trainings with other seeds: how much they differ is measured."""
 
 
 def predict(
@@ -51,7 +63,7 @@ def predict(
 
     Returns:
         Columns `file_uuid`, `entry`, `sample`, `label`, `weight` (the physics weight), those of `also`, those
-        that the user carries along, and `probability` (a list with one number per class).
+        passed through, and `probability` (a list with one number per class).
 
     Raises:
         InputError: The files hold no events, or lack features that the model takes, or the model gives an event
@@ -70,8 +82,8 @@ def predict(
             missing = needed - set(names)
             if missing:
                 raise InputError(f"{file} has no column {sorted(missing)}. Make the features again.")
-            carried = [name for name in names if name not in COLUMNS]
-            for batch in parquet.iter_batches(batch_size, columns=sorted({*needed, *carried})):
+            passed_through = [name for name in names if name not in COLUMNS]
+            for batch in parquet.iter_batches(batch_size, columns=sorted({*needed, *passed_through})):
                 chosen = batch if at_most is None else batch.slice(0, at_most - start)
                 if chosen.num_rows == 0:
                     break
@@ -81,7 +93,7 @@ def predict(
                 taken = {name: inputs[name] for name in model.inputs} | replaced
                 scores = model.probabilities(taken)
                 _refuse_unscored(file, chosen, taken, scores)
-                part = pa.Table.from_batches([chosen.select([*kept, *carried])])
+                part = pa.Table.from_batches([chosen.select([*kept, *passed_through])])
                 for name, rows in {**{name: inputs[name] for name in also}, "probability": scores}.items():
                     part = part.append_column(name, pa.array(list(rows)))
                 parts.append(part)

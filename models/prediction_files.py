@@ -119,7 +119,7 @@ def probability_branches(classes: Sequence[str]) -> list[str]:
 
 
 def _plain_types(schema: pa.Schema) -> dict[str, str]:
-    """Types of the columns of one number per event; those that the user carries along keep theirs."""
+    """Types of the columns of one number per event; pass-through columns keep theirs."""
     others = {each.name: str(each.type.to_pandas_dtype().__name__) for each in schema if each.name not in _NO_NUMBER}
     return {name: _PLAIN_TYPES.get(name, kind) for name, kind in others.items()}
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -28,7 +26,7 @@ class ModelSpec(NamedTuple):
     classes: list[str]
     scalers: dict[str, Scaler]
     """Scalers by input column."""
-    definitions: dict[str, Any] = {}  # noqa: RUF012 - nobody changes it
+    definitions: dict[str, Any] = {}  # noqa: RUF012 - never changed
     """Definitions of the features of its training."""
 
 
@@ -67,14 +65,7 @@ def model_spec(settings: NetworkSettings, dataset: Dataset) -> ModelSpec:
 
 
 def build(spec: ModelSpec) -> Classifier:
-    """A network with fresh weights from torch's current random state, in torch's current default type.
-
-    Raises:
-        InputError: A scaler is missing, or lacks a mean and a positive standard deviation for every feature.
-    """
-    for name in spec.settings.inputs:
-        if INPUT_COLUMNS[name].is_scaled:
-            _check_scaler(name, spec.scalers)
+    """A network with fresh weights from torch's current random state, in torch's current default type."""
     return fresh(spec.settings, spec.scalers, len(spec.classes))
 
 
@@ -141,19 +132,3 @@ def _spec_from_json(content: dict[str, Any]) -> ModelSpec:
 def inputs_json(settings: NetworkSettings) -> dict[str, Any]:
     """Shapes, names and units of a network's inputs, in the order of its `forward`."""
     return {column: INPUT_COLUMNS[column].to_json() for column in settings.inputs}
-
-
-def _check_scaler(name: str, scalers: Mapping[str, Scaler]) -> None:
-    width = len(INPUT_COLUMNS[name].names)
-    mean, std, log_above, limit = scalers.get(name, Scaler([], []))
-    units = log_above or [0.0] * width
-    is_complete = len(mean) == len(std) == len(units) == width
-    if not (is_complete and all(map(math.isfinite, [*mean, *std, *units])) and min(std) > 0 <= min(units)):
-        raise InputError(
-            f"column {name} needs a scaler of {width} finite means, {width} standard deviations above 0, and {width} "
-            f"or no sizes log_above from 0, not mean {mean}, std {std}, log_above {log_above}. Make the features again."
-        )
-    if limit is not None and not limit > 0:
-        raise InputError(
-            f"column {name} has a scaler with the limit {limit}; it must be above 0. Make the features again."
-        )

@@ -106,7 +106,7 @@ def train(
 
 
 stage_command("evaluate", "Predict the test split; metrics and plots.")
-stage_command("export", "The trained networks as ONNX and as torch programs, checked and timed.")
+stage_command("export", "The trained networks as ONNX, checked and timed.")
 stage_command("report", "One self-contained HTML page of the whole run.")
 
 

@@ -19,7 +19,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from features.matrices import columns_of, model_inputs
 from features.schema import readable
 from models.errors import UndefinedMetricError
-from models.evaluation.candidate import Candidate
+from models.prediction import Candidate
 
 #: Least number of events of each class for early stopping, which uses a tenth of the events.
 FEWEST_TO_STOP_EARLY: Final = 1000

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 
 from models.errors import UndefinedMetricError
-from models.evaluation.efficiencies import Floats, Labels
-from models.evaluation.intervals import FEW, ONE_SIGMA, Efficiency
+from models.evaluation.intervals import FEW, ONE_SIGMA, Efficiency, Floats, Labels
 from models.evaluation.metrics import joined
 
 NUM_REPLICAS: Final = 2000
@@ -59,7 +58,7 @@ class Stratum(NamedTuple):
 
     label: int
     sample: str
-    share: float
+    fraction: float
     """Of its class."""
     rows: NDArray[np.int64]
     """(num_events,) places of its events."""
@@ -118,7 +117,7 @@ class Replicas:
         of_class = np.bincount([each.label for each in made], sizes)
         self.strata = [
             each._replace(
-                share=size / of_class[each.label],
+                fraction=size / of_class[each.label],
                 counts=each.counts[:, usable],
                 totals=each.totals[usable],
                 pseudo=each.pseudo[:, usable],
@@ -153,7 +152,7 @@ class Replicas:
             values: (num_events,) one value for each event of the evaluation.
         """
         nowhere = np.zeros(len(values), dtype=np.int64)
-        found = (each.share * self.sums(each, nowhere, 1, values)[0] / each.totals for each in self.of_class(label))
+        found = (each.fraction * self.sums(each, nowhere, 1, values)[0] / each.totals for each in self.of_class(label))
         return np.asarray(sum(found))
 
     def passing(self, stratum: Stratum, kept: Floats, kept2: Floats, *, few: float = FEW) -> Ends:

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import UndefinedMetricError
-from models.evaluation.efficiencies import Floats, Labels, efficiency
-from models.evaluation.intervals import Efficiency
+from models.evaluation.intervals import Efficiency, Floats, Labels, efficiency
 
 #: Bins between probabilities 0 and 1.
 NUM_BINS: Final = 10

@@ -11,8 +11,7 @@ from scipy.stats import kstwo
 
 from models.errors import UndefinedMetricError
 from models.evaluation.discriminant import Scored
-from models.evaluation.efficiencies import Floats, efficiency
-from models.evaluation.intervals import ONE_SIGMA, Efficiency, WeightSums
+from models.evaluation.intervals import ONE_SIGMA, Efficiency, Floats, WeightSums, efficiency
 
 #: Bin edges of the variables in plots of efficiencies; names as in `features.columns.HIGH_LEVEL`. pT, HT and missing ET
 #: in GeV. Those of the leptons are of the published selection; see `kinematic_edges`.
@@ -115,11 +114,11 @@ def kolmogorov_smirnov(first: Floats, first_weights: Floats, second: Floats, sec
 def cumulative_distance(first: Floats, first_weights: Floats, second: Floats, second_weights: Floats) -> float:
     """Largest difference of the weighted distribution functions of two samples; arguments as `kolmogorov_smirnov`."""
     places = np.unique(np.concatenate([first, second]))
-    difference = _share_to(first, first_weights, places) - _share_to(second, second_weights, places)
+    difference = _distribution_at(first, first_weights, places) - _distribution_at(second, second_weights, places)
     return float(np.abs(difference).max())
 
 
-def _share_to(values: Floats, weights: Floats, places: Floats) -> Floats:
+def _distribution_at(values: Floats, weights: Floats, places: Floats) -> Floats:
     """Share of the weight with values at or below each place."""
     order = np.argsort(values)
     below = np.concatenate([[0.0], np.cumsum(weights[order])])

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from models.errors import UndefinedMetricError
 from models.evaluation.bootstrap import Ends, Replicas, added
-from models.evaluation.efficiencies import Floats, first_kept, thresholds
+from models.evaluation.intervals import Floats, first_kept, thresholds
 
 #: Highest number of thresholds in the replicas. With more different scores, only some are thresholds.
 _MOST_THRESHOLDS: Final = 2000
@@ -85,13 +85,13 @@ class Scored:
         """(num_events,) weights with which the samples of a class have their shares of it; 0 elsewhere."""
         found = np.zeros(len(self.replicas.weights))
         for each in self.replicas.of_class(label):
-            found[each.rows] = self.replicas.weights[each.rows] * each.share / each.totals[0]
+            found[each.rows] = self.replicas.weights[each.rows] * each.fraction / each.totals[0]
         return found
 
     def kept(self, label: int) -> Floats:
         """Share of a class at or above each threshold, (num_thresholds, 1 + num_replicas)."""
         found: Floats = sum(  # type: ignore[assignment]
-            each.share * self.replicas.sums(each, self.place, len(self.thresholds)) / each.totals
+            each.fraction * self.replicas.sums(each, self.place, len(self.thresholds)) / each.totals
             for each in self.replicas.of_class(label)
         )
         return np.cumsum(found, axis=0)
@@ -128,7 +128,7 @@ class Scored:
     def of_class(self, label: int) -> Ends:
         """Share of a class that passes at the points."""
         samples = self.replicas.of_class(label)
-        return added(self.passing[each.label, each.sample].times(each.share) for each in samples)
+        return added(self.passing[each.label, each.sample].times(each.fraction) for each in samples)
 
     def of_mixture(self, fractions: Mapping[int, float]) -> Ends:
         """Share of a mixture of backgrounds that passes at the points."""

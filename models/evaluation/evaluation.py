@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,17 +17,14 @@ from numpy.typing import NDArray
 from features.schema import OTHER_WEIGHTS, readable
 from models.evaluation import figures as plots
 from models.evaluation.bootstrap import NUM_REPLICAS, Replicas, estimate
-from models.evaluation.candidate import Candidate
-from models.evaluation.comparison_figures import plot_curves
 from models.evaluation.curves import EfficiencyCurve
 from models.evaluation.importance import chosen_events, importance, num_predicted
 from models.evaluation.measurements import ALL_BACKGROUNDS, EvaluationTask, Measured, measure, refuse_missing
 from models.evaluation.metrics import mixing_factors
 from models.evaluation.scored_events import ScoredEvents
-from models.evaluation.style import save_figure
-from models.evaluation.trainings import over_trainings
+from models.evaluation.style import Save, saving_in_processes
 from models.evaluation.variations import envelope, variations, with_scores, with_weights
-from models.prediction import inputs_of, predict, rows_of
+from models.prediction import Candidate, inputs_of, predict, rows_of
 from models.prediction_files import write_parquet, write_root
 
 
@@ -92,34 +89,37 @@ def evaluate(
             on_progress(num_done, num_all, words)
 
     replicas = None
-    for candidate in candidates:
-        folder = out_dir / candidate.name
-        folder.mkdir()
-        count = partial(show, f"predicting with {candidate.name}")
-        predictions = predict(candidate.model, test_files, also=["hlf"], on_events=count)
-        write_predictions(predictions, task.classes, folder)
-        train = None
-        if train_files:
-            train = ScoredEvents.of(
-                predict(candidate.model, train_files, also=["hlf"], at_most=train_events, on_events=count),
-                task.rates,
+    with saving_in_processes() as save:
+        for candidate in candidates:
+            folder = out_dir / candidate.name
+            folder.mkdir()
+            count = partial(show, f"predicting with {candidate.name}")
+            predictions = predict(candidate.model, test_files, also=["hlf"], on_events=count)
+            write_predictions(predictions, task.classes, folder)
+            train = None
+            if train_files:
+                train = ScoredEvents.of(
+                    predict(candidate.model, train_files, also=["hlf"], at_most=train_events, on_events=count),
+                    task.rates,
+                )
+            show(f"measuring {candidate.name}")
+            test = ScoredEvents.of(predictions, task.rates)
+            replicas = replicas or _replicas(test, task)
+            found = Predicted(candidate, test, train, measure(test, train, replicas, task))
+            _add_importance(found, test_files, task, partial(show, f"shuffling inputs of {candidate.name}"))
+            _add_trainings(
+                found, test_files, task, partial(show, f"predicting with other trainings of {candidate.name}")
             )
-        show(f"measuring {candidate.name}")
-        test = ScoredEvents.of(predictions, task.rates)
-        replicas = replicas or _replicas(test, task)
-        found = Predicted(candidate, test, train, measure(test, train, replicas, task))
-        _add_importance(found, test_files, task, partial(show, f"shuffling inputs of {candidate.name}"))
-        _add_trainings(found, test_files, task, partial(show, f"predicting with other trainings of {candidate.name}"))
-        _add_variations(found, predictions, shifted or {}, test_files, task)
-        show(f"drawing {candidate.name}")
-        _plot(found, task, folder / "plots")
-        predicted.append(found)
-    metrics = _metrics(predicted, task)
-    (out_dir / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
-    (out_dir / "curves.json").write_text(json.dumps(_curves(predicted)), encoding="utf-8")
-    (out_dir / "working_points.json").write_text(json.dumps(_decisions(metrics), indent=1), encoding="utf-8")
-    show("drawing all")
-    _plot_side_by_side(predicted, metrics, task, out_dir / "plots")
+            _add_variations(found, predictions, shifted or {}, test_files, task)
+            show(f"drawing {candidate.name}")
+            _plot(found, task, folder / "plots", save)
+            predicted.append(found)
+        metrics = _metrics(predicted, task)
+        (out_dir / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
+        (out_dir / "curves.json").write_text(json.dumps(_curves(predicted)), encoding="utf-8")
+        (out_dir / "working_points.json").write_text(json.dumps(_decisions(metrics), indent=1), encoding="utf-8")
+        show("drawing all")
+        _plot_side_by_side(predicted, metrics, task, out_dir / "plots", save)
     return metrics
 
 
@@ -242,12 +242,42 @@ def _add_trainings(
         found.measured.numbers["trainings"] = over_trainings(runs)
 
 
+def over_trainings(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Mean and spread of the main numbers of some trainings, ready for JSON.
+
+    The spread is the standard deviation over the trainings. All of them are measured on the same events, so the
+    statistical error of these events comes on top, and is common to all.
+
+    Args:
+        runs: Numbers of each training from `models.evaluation.measurements.measure`, at least 2.
+
+    Returns:
+        `count`, and `mean` and `spread` of `accuracy`, `auc` and `auc_against` by name, and of the share of all
+        backgrounds that is left at each of the `working_points`.
+    """
+    areas = {
+        name: {key: _spread(run[name][key]["value"] for run in runs) for key in runs[0][name]}
+        for name in ("auc", "auc_against")
+    }
+    points = [
+        {"wanted": point["wanted"], **_spread(run["working_points"][place]["all_backgrounds"]["value"] for run in runs)}
+        for place, point in enumerate(runs[0]["working_points"])
+    ]
+    accuracy = _spread(run["accuracy"]["value"] for run in runs)
+    return {"count": len(runs), "accuracy": accuracy, **areas, "working_points": points}
+
+
+def _spread(values: Iterable[float]) -> dict[str, float]:
+    found = np.fromiter(values, dtype=np.float64)
+    return {"mean": float(found.mean()), "spread": float(found.std(ddof=1))}
+
+
 def _measurable(found: Predicted) -> list[float]:
     """Signal efficiencies of the working points that can be measured."""
     return [point["wanted"] for point in found.measured.numbers["working_points"] if point["measurable"]]
 
 
-def _plot(found: Predicted, task: EvaluationTask, folder: Path) -> None:
+def _plot(found: Predicted, task: EvaluationTask, folder: Path, save: Save) -> None:
     """Figures of one model."""
     numbers = found.measured.numbers
     labels = task.labels._replace(model=found.candidate.name)
@@ -265,11 +295,11 @@ def _plot(found: Predicted, task: EvaluationTask, folder: Path) -> None:
     if found.candidate.history:
         figures["learning_curve"] = lambda: plots.plot_learning_curve(found.candidate.history, labels)
     for name, draw in figures.items():
-        save_figure(draw(), folder / name)
+        save(draw(), folder / name)
 
 
 def _plot_side_by_side(
-    predicted: Sequence[Predicted], metrics: Mapping[str, Any], task: EvaluationTask, folder: Path
+    predicted: Sequence[Predicted], metrics: Mapping[str, Any], task: EvaluationTask, folder: Path, save: Save
 ) -> None:
     """Figures of all models together."""
     folder.mkdir()
@@ -281,7 +311,8 @@ def _plot_side_by_side(
     words = {ALL_BACKGROUNDS: task.mixture.words}
     points, end = _measurable(predicted[0]), predicted[0].measured.numbers["measurable_to"]
     for name, rejection in (("background_efficiency", False), ("rejection", True)):
-        save_figure(plot_curves(curves, signal, words, points, end, task.labels, rejection=rejection), folder / name)
+        figure = plots.plot_curves(curves, signal, words, points, end, task.labels, rejection=rejection)
+        save(figure, folder / name)
     important = {name: each["importance"] for name, each in metrics["runs"].items() if "importance" in each}
     if important:
-        save_figure(plots.plot_importance(important, signal, task.labels), folder / "importance")
+        save(plots.plot_importance(important, signal, task.labels), folder / "importance")

@@ -1,21 +1,34 @@
-"""Importance of a part of the inputs: the area under the ROC curve that is lost when events exchange it."""
+"""Importance of a part of the inputs: the area under the ROC curve that is lost when it is permuted among events."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from features.columns import HLF_NAMES, PARTICLE_FEATURE_NAMES
 from models.evaluation.bootstrap import Estimate, Replicas
 from models.evaluation.discriminant import Scored
-from models.evaluation.efficiencies import Floats
-from models.evaluation.permutations import Columns, Permutation, permutations_of
+from models.evaluation.intervals import Floats
 from models.evaluation.scored_events import ScoredEvents
 from models.prediction import Predictor
 
+#: Inputs of some events by name, as a model takes them (`features.matrices.model_inputs`).
+Columns = Mapping[str, NDArray[Any]]
+#: The columns of some events with a part of those of as many others.
+Permutation = Callable[[Columns, Columns], Columns]
+
+#: Kinds of particles, with the flags of which one is 1.
+_KINDS: Final = {
+    "lepton": ("is_electron", "is_muon"),
+    "tracks": ("is_charged_hadron",),
+    "photons": ("is_photon",),
+    "neutral hadrons": ("is_neutral_hadron",),
+}
 #: Shuffles of each part.
 REPEATS: Final = 5
 #: Highest number of events of each class; particle lists take a thousand times as long to predict.
@@ -30,7 +43,7 @@ def chosen_events(inputs: Sequence[str], labels: NDArray[np.int64]) -> NDArray[n
     """Numbers of the events on which the importance is measured: the first of each class, a random sample.
 
     Args:
-        inputs: Columns that the model takes; none are chosen if nothing of them can be exchanged.
+        inputs: Columns that the model takes; none are chosen if nothing of them can be permuted.
         labels: (num_events,) true classes.
     """
     if not permutations_of(inputs):
@@ -56,9 +69,15 @@ def importance(
 ) -> dict[str, Estimate]:
     """Loss of area under the signal's ROC curve, against the other classes in equal parts, of each part of the inputs.
 
+    It is the mean drop when a part of the inputs is permuted among the events: Breiman (2001) for forests, Fisher,
+    Rudin and Dominici (2019) for any model. Parts that say the same seem unimportant. The error has two parts: that of
+    the events, from the replicas, and that of the mean over the shuffles.
+
+    Own code: scikit-learn's function of this name needs an estimator with a `fit`, and permutes single features only.
+
     Args:
         model: The model.
-        columns: Its inputs of some events.
+        columns: Its inputs of some events, (num_events, ...) each; they stay unchanged.
         events: The same events.
         signal: The signal class.
         seed: Seed of the shuffles and of the replicas.
@@ -66,74 +85,71 @@ def importance(
     """
     replicas = Replicas(events.labels, events.samples, events.weights, seed=seed, num=_NUM_REPLICAS)
     others = [label for label in np.unique(events.labels).tolist() if label != signal]
+    num_events, generator = len(events.labels), np.random.default_rng(seed)
 
-    def area(probabilities: Floats) -> Floats:
-        scored = Scored(replicas, probabilities[:, signal], signal, np.array([]))
-        return scored.area(dict.fromkeys(others, 1 / len(others)))
-
-    return permutation_importance(
-        model,
-        columns,
-        area,
-        permutations_of(model.inputs),
-        generator=np.random.default_rng(seed),
-        on_events=on_events,
-    )
-
-
-def permutation_importance(
-    model: Predictor,
-    columns: Columns,
-    score: Callable[[Floats], Floats],
-    permutations: Mapping[str, Permutation],
-    *,
-    repeats: int = REPEATS,
-    generator: np.random.Generator,
-    on_events: Callable[[int], None] | None = None,
-) -> dict[str, Estimate]:
-    """Mean drop of a score when the events exchange a part of their inputs at random, for each part.
-
-    Breiman (2001) for forests, Fisher, Rudin and Dominici (2019) for any model. Parts that say the same seem
-    unimportant. The error has two parts: that of the events, from the replicas, and that of the mean over the shuffles.
-
-    Own code: scikit-learn's function of this name needs an estimator with a `fit`, and permutes single features only.
-
-    Args:
-        model: The model.
-        columns: Its inputs, (num_events, ...) each; they stay unchanged.
-        score: Function of probabilities (num_events, num_classes); (1 + num_replicas,) values, the measured one first,
-            and higher is better.
-        permutations: What is exchanged, by name.
-        repeats: Shuffles of each part, at least 2.
-        generator: Random generator of the shuffles; the same state gives the same numbers.
-        on_events: Called with the number of events of each prediction.
-
-    Returns:
-        One estimate per part, in the unit of the score.
-
-    Raises:
-        ValueError: There are fewer than 2 repeats.
-    """
-    if repeats < 2:
-        raise ValueError(f"a spread needs at least 2 repeats, not {repeats}")
-    num_events = len(next(iter(columns.values())))
-
-    def probabilities(exchange: Permutation, others: NDArray[np.int64]) -> Floats:
+    def area(permutation: Permutation, order: NDArray[np.int64]) -> Floats:
         found = []
         for first in range(0, num_events, _AT_ONCE):
             rows = np.arange(first, min(first + _AT_ONCE, num_events))
-            own, given = ({name: each[chosen] for name, each in columns.items()} for chosen in (rows, others[rows]))
-            found.append(model.probabilities(exchange(own, given)).astype(np.float64))
+            own, given = ({name: each[chosen] for name, each in columns.items()} for chosen in (rows, order[rows]))
+            found.append(model.probabilities(permutation(own, given))[:, signal].astype(np.float64))
             if on_events:
                 on_events(len(rows))
-        return np.concatenate(found)
+        scored = Scored(replicas, np.concatenate(found), signal, np.array([]))
+        return scored.area(dict.fromkeys(others, 1 / len(others)))
 
-    whole = score(probabilities(lambda own, _: own, np.arange(num_events)))
+    whole = area(lambda own, _: own, np.arange(num_events))
     importances = {}
-    for name, exchange in permutations.items():
-        shuffled = [score(probabilities(exchange, generator.permutation(num_events))) for _ in range(repeats)]
-        drops = whole - np.array(shuffled)
+    for name, permutation in permutations_of(model.inputs).items():
+        drops = whole - np.array([area(permutation, generator.permutation(num_events)) for _ in range(REPEATS)])
         mean = drops.mean(axis=0)
-        of_events, of_shuffles = mean[1:].std(ddof=1), drops[:, 0].std(ddof=1) / math.sqrt(repeats)
+        of_events, of_shuffles = mean[1:].std(ddof=1), drops[:, 0].std(ddof=1) / math.sqrt(REPEATS)
         importances[name] = Estimate(float(mean[0]), float(math.hypot(of_events, of_shuffles)))
     return importances
+
+
+def permutations_of(inputs: Sequence[str]) -> dict[str, Permutation]:
+    """What can be permuted of a model's inputs, by name.
+
+    Each feature of a model on high-level features alone; each kind of particle of one on particles, and all of its
+    high-level features together if it takes these too.
+
+    Args:
+        inputs: Columns that the model takes.
+    """
+    if tuple(inputs) == ("hlf",):
+        return {name: partial(_with_features, places=[place]) for place, name in enumerate(HLF_NAMES)}
+    if "particles" not in inputs:
+        return {}
+    found: dict[str, Permutation] = {
+        kind: partial(_with_kind, flags=[PARTICLE_FEATURE_NAMES.index(flag) for flag in flags])
+        for kind, flags in _KINDS.items()
+    }
+    every = list(range(len(HLF_NAMES)))
+    return found | ({"high-level features": partial(_with_features, places=every)} if "hlf" in inputs else {})
+
+
+def _with_features(own: Columns, others: Columns, *, places: Sequence[int]) -> Columns:
+    hlf = own["hlf"].copy()
+    hlf[:, places] = others["hlf"][:, places]
+    return {**own, "hlf": hlf}
+
+
+def _with_kind(own: Columns, others: Columns, *, flags: Sequence[int]) -> Columns:
+    """Events with the particles of one kind of other events.
+
+    A particle keeps its relative place in its list, whatever the list is ordered by; the lepton stays first.
+    """
+    lists, places = [], []
+    for columns, takes_kind in ((own, False), (others, True)):
+        particles, lengths = columns["particles"], columns["num_particles"][:, None]
+        numbers = np.arange(particles.shape[1])
+        is_taken = (numbers < lengths) & (particles[..., flags].any(axis=2) == takes_kind)
+        lists.append(particles)
+        places.append(np.where(is_taken, numbers / np.maximum(lengths, 1), np.inf))
+    place = np.concatenate(places, axis=1)
+    counts = np.isfinite(place).sum(axis=1)
+    order = np.argsort(place, axis=1, kind="stable")[:, : counts.max(initial=0)]
+    particles = np.take_along_axis(np.concatenate(lists, axis=1), order[..., None], axis=1)
+    particles[np.arange(particles.shape[1]) >= counts[:, None]] = 0.0
+    return {**own, "particles": particles, "num_particles": counts.astype(own["num_particles"].dtype)}

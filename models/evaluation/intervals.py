@@ -1,4 +1,4 @@
-"""Shares with exact intervals, from sums of weights."""
+"""Shares of weighted events with exact intervals, and thresholds that keep a share."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ import scipy
 from numpy.typing import NDArray
 
 from models.errors import UndefinedMetricError
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int64]
 
 #: Probability outside a central interval of one standard deviation.
 ONE_SIGMA: Final = 0.31731
@@ -34,7 +37,7 @@ class WeightSums(NamedTuple):
     """Sum of the squares of the weights."""
 
     @classmethod
-    def of(cls, weights: NDArray[np.float64]) -> Self:
+    def of(cls, weights: Floats) -> Self:
         """Sums of (num_events,) weights."""
         return cls(float(weights.sum()), float(np.square(weights).sum()))
 
@@ -49,7 +52,7 @@ class WeightSums(NamedTuple):
         return self.weight**2 / self.weight2, self.weight2 / self.weight
 
 
-def share(passing: WeightSums, failing: WeightSums) -> Efficiency:
+def efficiency_of_sums(passing: WeightSums, failing: WeightSums) -> Efficiency:
     """Weighted share that passes, with its interval.
 
     The weights of those that pass and of those that fail count separately, so that the interval is right where weights
@@ -66,9 +69,9 @@ def share(passing: WeightSums, failing: WeightSums) -> Efficiency:
         UndefinedMetricError: The weights do not add up to more than 0.
 
     Examples:
-        >>> [round(end, 3) for end in share(WeightSums(9, 9), WeightSums(1, 1))]
+        >>> [round(end, 3) for end in efficiency_of_sums(WeightSums(9, 9), WeightSums(1, 1))]
         [0.9, 0.706, 0.983]
-        >>> [round(end, 3) for end in share(WeightSums(0, 0), WeightSums(31, 31))]
+        >>> [round(end, 3) for end in efficiency_of_sums(WeightSums(0, 0), WeightSums(31, 31))]
         [0.0, 0.0, 0.058]
     """
     total = passing.plus(failing)
@@ -86,3 +89,54 @@ def share(passing: WeightSums, failing: WeightSums) -> Efficiency:
     added = ((0.0, 1.0), (1.0, 0.0)) if min(num_passing, num_failing) < FEW else ((0.5, 0.5), (0.5, 0.5))
     low, high = end(ONE_SIGMA / 2, *added[0]), end(1 - ONE_SIGMA / 2, *added[1])
     return Efficiency(passing.weight / total.weight, low, high)
+
+
+def efficiency(passing: NDArray[np.bool_], weights: Floats) -> Efficiency:
+    """Weighted share of events that pass, with the interval of `efficiency_of_sums`.
+
+    Args:
+        passing: (num_events,) whether each event passes.
+        weights: (num_events,) event weights; with negative ones the value may lie outside 0 to 1.
+
+    Raises:
+        UndefinedMetricError: The weights do not add up to more than 0.
+    """
+    return efficiency_of_sums(WeightSums.of(weights[passing]), WeightSums.of(weights[~passing]))
+
+
+def thresholds(scores: Floats, weights: Floats, wanted: Floats) -> Floats:
+    """The highest threshold for each wanted share: at least this share of the weight has scores at or above it.
+
+    With negative weights, several thresholds may give the same share; the highest one counts.
+
+    Args:
+        scores: (num_events,) finite scores.
+        weights: (num_events,) event weights; some may be negative.
+        wanted: (num_points,) wanted shares, above 0 and at most 1, in any order.
+
+    Raises:
+        UndefinedMetricError: The weights do not add up to more than 0.
+
+    Examples:
+        >>> thresholds(np.array([0.9, 0.8, 0.8, 0.1]), np.ones(4), np.array([0.5, 1.0])).tolist()
+        [0.8, 0.1]
+    """
+    total = weights.sum()
+    if not total > 0:
+        raise UndefinedMetricError("there is no signal, or its weights add up to 0 or less: no threshold exists")
+    values, place = np.unique(scores, return_inverse=True)
+    # Events with the same score pass or fail together.
+    kept = np.cumsum(np.bincount(place, weights, minlength=len(values))[::-1]) / total
+    # The highest share of any threshold down to this one always rises, unlike the share itself with negative weights.
+    return np.asarray(values[::-1][first_kept(np.maximum.accumulate(kept), wanted)], dtype=np.float64)
+
+
+def first_kept(kept: Floats, wanted: Floats) -> NDArray[np.int64]:
+    """Index of the highest threshold that keeps each wanted share.
+
+    Args:
+        kept: (num_thresholds,) highest share kept at this threshold or a higher one, from the highest threshold down.
+        wanted: (num_points,) shares.
+    """
+    # The lowest score keeps all events, but rounding may make the sum of many weights a little less than 1.
+    return np.minimum(np.searchsorted(kept, wanted - 1e-12), len(kept) - 1)

@@ -19,8 +19,7 @@ from models.evaluation.curves import (
     kolmogorov_smirnov,
 )
 from models.evaluation.discriminant import Mixture, Scored, discriminant
-from models.evaluation.efficiencies import Floats, efficiency
-from models.evaluation.intervals import WeightSums
+from models.evaluation.intervals import Floats, WeightSums, efficiency
 from models.evaluation.metrics import balanced, confusion_matrix
 from models.evaluation.rates import Rates, rates_behind
 from models.evaluation.scored_events import ScoredEvents
@@ -155,7 +154,7 @@ def _accuracy(events: ScoredEvents, replicas: Replicas) -> Estimate:
         squares = np.square(replicas.weights[each.rows]) @ (1.0 - is_wrong[each.rows])
         # One more event of each class would be too many in the mean over classes.
         right = replicas.passing(each, replicas.sums(each, is_wrong, 2)[:1], np.array([squares]), few=0)
-        found.append(right.times(each.share / events.probabilities.shape[1]))
+        found.append(right.times(each.fraction / events.probabilities.shape[1]))
     value, low, high = added(found).interval(0)
     return Estimate(value, (high - low) / 2)
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import UndefinedMetricError
-from models.evaluation.efficiencies import Floats, Labels
+from models.evaluation.intervals import Floats, Labels
 
 
 def balanced(labels: Labels, weights: Floats, num_classes: int) -> Floats:

@@ -9,7 +9,7 @@ import numpy as np
 
 from models.evaluation.bootstrap import Ends, Estimate, added
 from models.evaluation.discriminant import Scored
-from models.evaluation.efficiencies import Floats
+from models.evaluation.intervals import Floats
 
 
 class Rates(NamedTuple):
@@ -67,9 +67,9 @@ def rates_behind(scored: Scored, rates: Rates, classes: Sequence[str], *, seed: 
     background = added(each for label, each in found.items() if label != scored.signal)
     ours = found[scored.signal]
     purity = Ends(
-        _share(ours.value, background.value),
-        _share(ours.low, background.high),
-        _share(ours.high, background.low),
+        _purity(ours.value, background.value),
+        _purity(ours.low, background.high),
+        _purity(ours.high, background.low),
     )
     return [
         {
@@ -82,7 +82,7 @@ def rates_behind(scored: Scored, rates: Rates, classes: Sequence[str], *, seed: 
     ]
 
 
-def _share(ours: Floats, background: Floats) -> Floats:
+def _purity(ours: Floats, background: Floats) -> Floats:
     """Share of the signal; 0 where the total is 0 or less."""
     total = ours + background
     return np.divide(ours, total, out=np.zeros_like(total), where=total > 0)

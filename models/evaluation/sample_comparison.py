@@ -23,7 +23,7 @@ from sklearn.preprocessing import QuantileTransformer
 
 from models.evaluation.bootstrap import Estimate
 from models.evaluation.curves import cumulative_distance
-from models.evaluation.efficiencies import Floats
+from models.evaluation.intervals import Floats
 from models.evaluation.style import COLOURS, GREY, PlotLabels, legend_below, new_grid, styled
 
 _FOLDS: Final = 5

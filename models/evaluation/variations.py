@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.evaluation.discriminant import discriminant
-from models.evaluation.efficiencies import Floats
+from models.evaluation.intervals import Floats
 from models.evaluation.measurements import EvaluationTask
 from models.evaluation.metrics import within_classes
 from models.evaluation.scored_events import ScoredEvents

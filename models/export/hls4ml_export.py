@@ -1,7 +1,7 @@
 """A perceptron as firmware for FPGAs by hls4ml (the extra `hls`), simulated bit by bit.
 
 The firmware takes scaled features, since a fixed-point number that holds 1,000 GeV resolves no isolation.
-`scaling.onnx` makes them of raw features. hls4ml tells no latency before the synthesis; da4ml estimates it.
+`scaling.onnx` makes them of raw features. hls4ml gives no latency before the synthesis; da4ml estimates it.
 """
 
 from __future__ import annotations

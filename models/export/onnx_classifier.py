@@ -14,8 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from models.errors import InputError, SavedModelError
-from models.export.metadata import FORMAT_VERSION
-from models.export.onnx_export import OUTPUT
+from models.export.onnx_export import FORMAT_VERSION, OUTPUT
 from models.inputs import input_tensors
 from models.networks.network_settings import NetworkSettings
 from models.networks.registry import settings_from_json
@@ -75,7 +74,6 @@ class OnnxClassifier:
                 f"{path} takes other features than this code computes. Train on features of this code, and "
                 f"export that model."
             )
-        _check_graph(path, session, settings, classes)
         return cls(session, settings, classes, definitions)
 
     def prepare(self, columns: Mapping[str, NDArray[Any]]) -> Feeds:
@@ -169,16 +167,3 @@ def open_session(path: Path) -> Any:
         return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as cause:  # onnxruntime's errors have no common class.
         raise SavedModelError(f"{path} cannot be run as an ONNX model ({cause}). Export the model again.") from cause
-
-
-def _check_graph(path: Path, session: Any, settings: NetworkSettings, classes: Any) -> None:
-    """Refuse a network whose inputs and outputs differ from its metadata."""
-    names = tuple(each.name for each in session.get_inputs())
-    shapes = {each.name: each.shape for each in session.get_outputs()}
-    # This project writes the classes as a list of names, one for each probability.
-    width = len(classes) if isinstance(classes, list) else None
-    if names != settings.inputs or OUTPUT not in shapes or shapes[OUTPUT][1:] != [width]:
-        raise SavedModelError(
-            f"{path} takes {list(names)} and gives {shapes}, but its metadata describe a network '{settings.name}' "
-            f"with the classes {classes}. Export the model again."
-        )

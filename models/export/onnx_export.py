@@ -3,49 +3,51 @@
 from __future__ import annotations
 
 import copy
+import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import onnx
 import torch
 from torch import Tensor, nn
 from torch.onnx.utils import register_custom_op_symbolic
 
-from features.columns import INPUT_COLUMNS
-from models.export.metadata import UNKNOWN, Provenance, metadata
+from features.columns import INPUT_COLUMNS, NUM_HLF, NUM_PARTICLE_FEATURES
 from models.export.one_event_network import OneEventNetwork
 from models.networks.classifier import Classifier, ProbabilityNetwork
-from models.saved_model import ModelSpec
+from models.saved_model import ModelSpec, inputs_json
 
 #: Name of the output, (batch, num_classes).
 OUTPUT: Final = "probability"
 #: From 2021: onnxruntime 1.10 and later read it.
 OPSET: Final = 15
-#: Axes of the inputs with any length.
-DYNAMIC_AXES: Final = {
-    name: {0: "batch", 1: "num_rows"} if len(column.shape) == 2 else {0: "batch"}
-    for name, column in INPUT_COLUMNS.items()
-}
+#: Version of the file's metadata, inputs and output.
+FORMAT_VERSION: Final = 2
+
+
+class Provenance(NamedTuple):
+    """Where an exported network comes from, and the thresholds that were measured for it."""
+
+    run_id: str = ""
+    """Its training; no two trainings have the same, also of different run folders."""
+    code: Mapping[str, str] = {}
+    """Version of the code that trained it, and of the code that exported it."""
+    digests: Mapping[str, str] = {}
+    """Digests of the features of its training, and of the network itself."""
+    working_points: Mapping[str, Any] | None = None
+    """Thresholds from an evaluation, as `models.evaluation.evaluation` writes them; None if there is none."""
+
+
+#: Of a network of which nothing is known.
+UNKNOWN: Final = Provenance()
 
 
 def single_precision(model: Classifier) -> Classifier:
     """A copy on the CPU, in single precision and evaluation mode, without gradients."""
     return copy.deepcopy(model).cpu().float().eval().requires_grad_(False)
-
-
-def example_inputs(names: Sequence[str]) -> tuple[Tensor, ...]:
-    """Two events of three particles; only their types and numbers of axes matter for an export.
-
-    No length is 1, since exporters treat 1 as a constant.
-    """
-    shapes = [INPUT_COLUMNS[name].shape for name in names]
-    # All inputs are 0, except for the numbers of particles.
-    return tuple(
-        torch.zeros(2, *(3 for _ in shape[:-1]), shape[-1]) if shape else torch.tensor([3, 2]) for shape in shapes
-    )
 
 
 def export_onnx(model: Classifier, spec: ModelSpec, path: Path, provenance: Provenance = UNKNOWN) -> None:
@@ -62,10 +64,13 @@ def export_onnx(model: Classifier, spec: ModelSpec, path: Path, provenance: Prov
         path: The file; its folder exists.
         provenance: Where the network comes from.
     """
+    # Two events of three particles; no length is 1, since exporters treat 1 as a constant.
+    made = {"hlf": torch.zeros(2, NUM_HLF), "particles": torch.zeros(2, 3, NUM_PARTICLE_FEATURES)}
+    examples = {name: made.get(name, torch.tensor([3, 2])) for name in model.inputs}
+    rows = {1: "num_rows"}
+    axes = {name: {0: "batch"} | (rows if name == "particles" else {}) for name in (*model.inputs, OUTPUT)}
     network = ProbabilityNetwork(single_precision(model))
-    axes = {**{name: DYNAMIC_AXES[name] for name in model.inputs}, OUTPUT: {0: "batch"}}
-    examples = dict(zip(model.inputs, example_inputs(model.inputs), strict=True))
-    write_onnx(network, examples, axes, metadata(spec, model.inputs, provenance), path)
+    write_onnx(network, examples, axes, _metadata(spec, model.inputs, provenance), path)
 
 
 def export_one_event(model: Classifier, spec: ModelSpec, path: Path, provenance: Provenance = UNKNOWN) -> None:
@@ -85,7 +90,7 @@ def export_one_event(model: Classifier, spec: ModelSpec, path: Path, provenance:
     """
     network = OneEventNetwork(single_precision(model)).eval().requires_grad_(False)
     examples = {name: torch.zeros(1, *INPUT_COLUMNS[name].shape) for name in network.inputs}
-    write_onnx(network, examples, {}, metadata(spec, network.inputs, provenance), path)
+    write_onnx(network, examples, {}, _metadata(spec, network.inputs, provenance), path)
 
 
 # ONNX has it, torch's older exporter does not know.
@@ -113,7 +118,7 @@ def write_onnx(
     """
     temporary = path.with_name(f".{path.name}")
     try:
-        with without_exporter_warnings():
+        with _without_exporter_warnings():
             # The newer exporter (dynamo) would make the length of the example's particle lists a constant.
             torch.onnx.export(
                 network,
@@ -135,8 +140,8 @@ def write_onnx(
 
 
 @contextmanager
-def without_exporter_warnings() -> Iterator[None]:
-    """Silence warnings of torch's exporters about themselves, and those that do not apply here."""
+def _without_exporter_warnings() -> Iterator[None]:
+    """Silence warnings of torch's exporter about itself, and those that do not apply here."""
     with warnings.catch_warnings():
         # The older exporter is deprecated; torch is pinned, and parity is tested.
         for words in ("You are using the legacy TorchScript-based ONNX export", "The feature will be removed"):
@@ -145,7 +150,29 @@ def without_exporter_warnings() -> Iterator[None]:
         warnings.filterwarnings("ignore", "Converting a tensor to a Python boolean", module=r"torch\.nn\.modules\.rnn")
         # The warning is about an initial state with the example's batch size; here it has the input's batch size.
         warnings.filterwarnings("ignore", "Exporting a model to ONNX with a batch_size other than 1", UserWarning)
-        # In a program, torch's own code for the GRU; during tracing it keeps a second list of its weights.
-        warnings.filterwarnings("ignore", "_check_is_size will be removed", FutureWarning)
-        warnings.filterwarnings("ignore", r"The tensor attributes? .*_flat_weights", UserWarning)
         yield
+
+
+def _metadata(spec: ModelSpec, inputs: Sequence[str], provenance: Provenance) -> dict[str, str]:
+    """Metadata of an exported file; lists and dictionaries are JSON.
+
+    Args:
+        spec: Specification of the network.
+        inputs: The inputs of the file, in order.
+        provenance: Where the network comes from.
+    """
+    described = inputs_json(spec.settings)
+    content = {
+        "classes": spec.classes,
+        "inputs": {name: described[name] for name in inputs},
+        "working_points": provenance.working_points,
+        "settings": spec.settings.to_json(),
+        "definitions": spec.definitions,
+        "code": dict(provenance.code),
+        "digests": dict(provenance.digests),
+    }
+    return {
+        "format_version": str(FORMAT_VERSION),
+        "run_id": provenance.run_id,
+        **{key: json.dumps(value) for key, value in content.items()},
+    }

@@ -15,7 +15,7 @@ class Scaler(NamedTuple):
     mean: list[float]
     std: list[float]
     """Standard deviations, greater than 0; 1 for constant columns."""
-    log_above: list[float] = []  # noqa: RUF012 - nobody changes it
+    log_above: list[float] = []  # noqa: RUF012 - never changed
     """Sizes in the column's unit above which it is scaled as its logarithm, 0 for a linear column; empty if all are
     linear."""
     limit: float | None = None

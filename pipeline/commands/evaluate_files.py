@@ -24,10 +24,9 @@ from ingestion.settings import NO_WEIGHT, SampleSettings
 from ingestion.spark_job import ingest, keys_folder
 from ingestion.storage import footers
 from ingestion.tally import by_sample, total
-from models.evaluation.candidate import Candidate
 from models.evaluation.evaluation import evaluate, write_predictions
 from models.evaluation.rates import Rates
-from models.prediction import predict
+from models.prediction import Candidate, predict
 from pipeline.config import Config
 from pipeline.configuration.local_folder import chosen_folder
 from pipeline.errors import ConfigError, MissingInputError, RunFolderError, cannot_write, nearest

@@ -14,9 +14,9 @@ import uhi.io.json
 from matplotlib.figure import Figure
 
 from features.distributions import HISTOGRAMMED, HISTOGRAMS
-from models.evaluation.axis_labels import axis_label
 from models.evaluation.style import (
     PlotLabels,
+    axis_label,
     legend_below,
     line_look,
     new_grid,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from features.settings import Convention, FeatureSettings, LeptonFlavour
 from ingestion.schema import PARTICLE_COLLECTIONS
-from models.evaluation.intervals import Efficiency, WeightSums, share
+from models.evaluation.intervals import Efficiency, WeightSums, efficiency_of_sums
 
 
 class Yield(NamedTuple):
@@ -53,7 +53,7 @@ def efficiency(passed: Yield, total: Yield) -> Efficiency | None:
     if total.weight <= 0:
         return None
     failed = WeightSums(total.weight - passed.weight, max(0.0, total.weight2 - passed.weight2))
-    return share(WeightSums(passed.weight, max(0.0, passed.weight2)), failed)
+    return efficiency_of_sums(WeightSums(passed.weight, max(0.0, passed.weight2)), failed)
 
 
 def scaled(each: Yield, factor: float) -> Yield:

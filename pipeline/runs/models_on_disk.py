@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from ingestion.paths import located
-from models.evaluation.candidate import Candidate
 from models.export.onnx_classifier import OnnxClassifier
+from models.prediction import Candidate
 from pipeline.errors import ConfigError, MissingInputError
 from pipeline.runs.trained_models import FoundModel, read_trained, refuse_other_classes
 

@@ -12,7 +12,7 @@ from features.schema import identities
 from features.settings import FeatureSettings
 from ingestion.copies import UInt64s
 from models.errors import ModelError
-from models.evaluation.candidate import Candidate
+from models.prediction import Candidate
 from models.saved_model import load_model
 from pipeline.runs.seen_events import NO_KEYS, count_seen, dataset_of
 from pipeline.runs.store import Version

@@ -1,4 +1,4 @@
-"""The trained networks as files for other programs: ONNX, and the exported program of torch."""
+"""The trained networks as ONNX files for other programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pipeline.terminal.tables import export_table, firmware_table
 
 if TYPE_CHECKING:
     from features.dataset import FeatureDataset
-    from models.export.metadata import Provenance
+    from models.export.onnx_export import Provenance
     from models.networks.classifier import Classifier
 
 #: Number of events of the test split for parity and latency.
@@ -57,7 +57,7 @@ class Export(Stage):
         return flat_items(config.export, "export") if config.export.hls4ml else {}
 
     def run(self, context: Context) -> Result:
-        """Write `export.json`, and for each network `model.onnx`, `one_event.onnx`, `model.pt2` and `config.pbtxt`."""
+        """Write `export.json`, and for each network `model.onnx`, `one_event.onnx` and `config.pbtxt`."""
         from training.threads import use_threads
 
         use_threads(context.config.train.threads)
@@ -111,7 +111,6 @@ def _export(context: Context, network: str) -> dict[str, Any]:
     from models.export.onnx_classifier import OneEventClassifier, OnnxClassifier
     from models.export.onnx_export import export_one_event, export_onnx
     from models.export.parity import PARITY_TOLERANCE, largest_difference
-    from models.export.program_export import ProgramClassifier, export_program
     from models.export.triton import triton_config
     from models.saved_model import load_model
 
@@ -125,9 +124,6 @@ def _export(context: Context, network: str) -> dict[str, Any]:
     export_onnx(model, spec, folder / "model.onnx", provenance)
     exported = OnnxClassifier.load(folder / "model.onnx")
     differences = {"model.onnx": largest_difference(model, exported, columns)}
-    export_program(model, spec, folder / "model.pt2", provenance)
-    program = ProgramClassifier(folder / "model.pt2")
-    differences["model.pt2"] = largest_difference(model, program, columns, batch_sizes=(1, 2, _EVENTS))
     if model.parts() is not None:
         export_one_event(model, spec, folder / "one_event.onnx", provenance)
         one = OneEventClassifier(folder / "one_event.onnx")
@@ -172,7 +168,7 @@ def _firmware(context: Context, model: Classifier, dataset: FeatureDataset, fold
 
 def _provenance(context: Context, network: str) -> Provenance:
     """Where a network comes from, and its thresholds if it is evaluated."""
-    from models.export.metadata import Provenance
+    from models.export.onnx_export import Provenance
 
     trained, features = context.upstream["train"], context.upstream["features"]
     evaluated, points = context.upstream.get("evaluate"), None

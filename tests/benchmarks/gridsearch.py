@@ -22,7 +22,7 @@ from models.networks.hlf import HlfClassifier
 from models.networks.hlf_settings import HlfSettings
 from models.networks.scaling_layer import Scaler
 from training.determinism import be_deterministic
-from training.gridsearch.folds import Member, make_folds, train_member
+from training.gridsearch.folds import Fold, make_folds, train_on_fold
 from training.readers.batch import Rows
 from training.settings import TrainSettings
 
@@ -40,34 +40,34 @@ def make_rows(num_rows: int) -> Rows:
     return Rows((torch.from_numpy(hlf),), torch.from_numpy(labels), torch.ones(num_rows))
 
 
-def plain(make_network: Callable[[], HlfClassifier], rows: Rows, member: Member, num_steps: int) -> None:
+def plain(make_network: Callable[[], HlfClassifier], rows: Rows, fold: Fold, num_steps: int) -> None:
     """One epoch of one network, validation included."""
-    torch.manual_seed(member.seed)
+    torch.manual_seed(1)
     network = make_network()
     optimizer = torch.optim.Adam(network.parameters(), fused=True)
-    order = np.random.default_rng(1).permutation(member.fold.train)
+    order = np.random.default_rng(1).permutation(fold.train)
     for part in torch.from_numpy(order).tensor_split(num_steps):
         optimizer.zero_grad()
         functional.cross_entropy(network(rows.inputs[0][part]), rows.labels[part]).backward()
         optimizer.step()
     with torch.inference_mode():
-        part = torch.from_numpy(member.fold.val)
+        part = torch.from_numpy(fold.val)
         functional.cross_entropy(network(rows.inputs[0][part]), rows.labels[part]).item()
 
 
 def seconds_per_model(hidden: list[int], batch_size: int, *, num_steps: int) -> tuple[float, float]:
     """CPU seconds that one network takes for an epoch of some steps: in plain torch, and by us."""
     rows = make_rows(num_steps * batch_size * FOLDS // (FOLDS - 1))
-    member = Member(make_folds(rows.labels.numpy(), FOLDS, seed=1)[0], 1)
+    fold = make_folds(rows.labels.numpy(), FOLDS, seed=1)[0]
 
     def make_network() -> HlfClassifier:
         return HlfClassifier(HlfSettings(hidden=list(hidden)), SCALERS, num_classes=3)
 
     started = time.process_time()
-    plain(make_network, rows, member, num_steps)
+    plain(make_network, rows, fold, num_steps)
     torchs = time.process_time() - started
     started = time.process_time()
-    train_member(make_network, TrainSettings(learning_rate=1e-3, epochs=1), rows, member, num_steps=num_steps)
+    train_on_fold(make_network, TrainSettings(learning_rate=1e-3, epochs=1), rows, fold, seed=1, num_steps=num_steps)
     return torchs, time.process_time() - started
 
 

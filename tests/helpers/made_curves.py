@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from models.evaluation.bootstrap import Replicas
-from models.evaluation.comparison_figures import Curves
 from models.evaluation.curves import EfficiencyCurve, background_curve
 from models.evaluation.discriminant import Scored
+from models.evaluation.figures import Curves
 from models.evaluation.measurements import GRID
 
 POINTS = [0.75, 0.9]

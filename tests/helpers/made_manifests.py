@@ -190,7 +190,7 @@ def _trained(after: str) -> dict[str, Any]:
 
 
 def _exported() -> dict[str, Any]:
-    forms = {"model.onnx": (53431, 1.2e-7), "model.pt2": (3_000_000, 2e-7), "one_event.onnx": (60_000, 3e-6)}
+    forms = {"model.onnx": (53431, 1.2e-7), "one_event.onnx": (60_000, 3e-6)}
     return {
         "tolerance": 1e-5,
         "forms": {file: {"bytes": size, "largest_difference": other} for file, (size, other) in forms.items()},

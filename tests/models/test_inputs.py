@@ -10,7 +10,6 @@ import torch
 from feature_datasets import made_particles
 
 from features.columns import (
-    INPUT_COLUMNS,
     MAX_PARTICLES,
     NUM_HLF,
     NUM_PARTICLE_FEATURES,
@@ -78,11 +77,3 @@ def test_at_least_one_row_of_particles_is_left(lengths: list[int], rows: int) ->
 def test_columns_of_another_shape_are_refused(change: Columns, message: str) -> None:
     with pytest.raises(InputError, match=message):
         input_tensors(columns_of([2, 3]) | change, ["hlf", "particles", "num_particles"], dtype=torch.float32)
-
-
-def test_every_feature_has_a_unit() -> None:
-    described = {name: column.to_json() for name, column in INPUT_COLUMNS.items()}
-    assert described["num_particles"] == {"shape": [], "names": ["num_particles"], "units": ["1"]}
-    assert described["particles"]["shape"] == [801, 19]
-    hlf_units = dict(zip(described["hlf"]["names"], described["hlf"]["units"], strict=True))
-    assert [hlf_units[name] for name in ("ht", "met_phi", "num_jets", "lepton_charge")] == ["GeV", "rad", "1", "e"]

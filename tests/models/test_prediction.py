@@ -51,17 +51,6 @@ def test_predictions_are_those_of_the_network_event_by_event(
         assert all(predicted[key] == row[key] for key in ("file_uuid", "entry", "label", "weight"))
 
 
-@every_network
-def test_predictions_do_not_depend_on_the_batch_size(dataset: FeatureDataset, name: ModelName) -> None:
-    model = made_network(name, dtype=torch.float32)
-    small, large = (predict(model, dataset.files("test"), batch_size=size) for size in (7, 1000))
-    assert small["entry"].to_pylist() == large["entry"].to_pylist() == list(range(25, 72))
-    assert small.schema == large.schema
-    scores = np.stack(large["probability"].to_numpy())
-    np.testing.assert_allclose(np.stack(small["probability"].to_numpy()), scores, rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(scores.sum(axis=1), 1, rtol=1e-5)
-
-
 def test_batches_are_no_larger_than_asked_and_cut_to_their_longest_event(dataset: FeatureDataset) -> None:
     model = made_network("particles", dtype=torch.float32)
     shapes = []
@@ -91,13 +80,6 @@ def test_the_network_is_put_into_evaluation_mode_and_keeps_no_gradient(dataset: 
     predict(model, dataset.files("test"))
     assert not model.training
     assert all(parameter.grad is None for parameter in model.parameters())
-
-
-def test_probabilities_are_the_softmax_of_the_logits() -> None:
-    model, hlf = made_network("hlf"), np.random.default_rng(1).normal(size=(4, NUM_HLF))
-    logits = model(torch.from_numpy(hlf)).detach().numpy()
-    expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(model.probabilities({"hlf": hlf}), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from feature_datasets import CLASSES, write_dataset
-from networks import NAMES, SCALERS, made_network, made_spec, random_events, run
+from networks import NAMES, made_network, made_spec, random_events, run
 
 from features.columns import HLF_NAMES, PARTICLE_FEATURE_NAMES, SCALED_LIMIT
 from models.errors import InputError, SavedModelError
 from models.networks.hlf_settings import HlfSettings
 from models.networks.registry import NETWORKS, ModelName
 from models.networks.scaling_layer import Scaler
-from models.saved_model import MODEL_VERSION, ModelSpec, build, load_model, model_spec, save_model
+from models.saved_model import MODEL_VERSION, build, load_model, model_spec, save_model
 
 every_network = pytest.mark.parametrize("name", NAMES)
 
@@ -83,12 +82,6 @@ def test_a_model_of_an_earlier_version_keeps_its_linear_scaling(folder: Path) ->
     assert spec.scalers == {name: Scaler(each["mean"], each["std"]) for name, each in scalers.items()}
 
 
-def test_a_limit_that_would_spoil_the_network_is_refused() -> None:
-    scalers = {"hlf": SCALERS["hlf"]._replace(limit=0.0)}
-    with pytest.raises(InputError, match=r"the limit 0\.0; it must be above 0"):
-        build(made_spec("hlf")._replace(scalers=scalers))
-
-
 def test_a_dataset_without_the_scaler_is_refused(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "data", rows={"train": [5], "val": [5], "test": [5]})
     scaler = dataset.scaler()
@@ -99,32 +92,8 @@ def test_a_dataset_without_the_scaler_is_refused(tmp_path: Path) -> None:
         model_spec(NETWORKS["inclusive"](), dataset)
 
 
-@pytest.mark.parametrize(
-    "scaler",
-    [
-        Scaler([0.0] * 18, [1.0] * 19),
-        Scaler([0.0] * 19, [1.0] * 20),
-        Scaler([0.0] * 19, [0.0] * 19),
-        Scaler([math.nan] * 19, [1.0] * 19),
-        Scaler([0.0] * 19, [math.inf] * 19),
-        Scaler([0.0] * 19, [1.0] * 19, [1.0] * 18),
-        Scaler([0.0] * 19, [1.0] * 19, [-1.0] * 19),
-    ],
-)
-def test_a_scaler_that_would_spoil_the_network_is_refused(scaler: Scaler) -> None:
-    with pytest.raises(InputError, match="column particles needs a scaler of 19 finite means"):
-        build(made_spec("particles")._replace(scalers={"particles": scaler}))
-    with pytest.raises(InputError, match="column particles needs a scaler"):
-        build(made_spec("particles")._replace(scalers={}))
-
-
-def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SavedModelError, match="no readable model"):
-        load_model(tmp_path)
-
-
 @pytest.mark.parametrize("file", ["weights.pt", "model.json"])
-@pytest.mark.parametrize("share", [0, 0.01, 0.3, 0.7, 0.95])
+@pytest.mark.parametrize("share", [0, 0.3, 0.95])
 def test_files_that_were_cut_off_are_refused(folder: Path, file: str, share: float) -> None:
     content = (folder / file).read_bytes()
     (folder / file).write_bytes(content[: int(share * len(content))])
@@ -132,16 +101,8 @@ def test_files_that_were_cut_off_are_refused(folder: Path, file: str, share: flo
         load_model(folder)
 
 
-@pytest.mark.parametrize("garbage", [b"garbage", b"\xff\xfe\x00", b"[1, 2]", b"null", b"\x80\x04\x95."])
-@pytest.mark.parametrize("file", ["weights.pt", "model.json"])
-def test_garbage_is_refused(folder: Path, file: str, garbage: bytes) -> None:
-    (folder / file).write_bytes(garbage)
-    with pytest.raises(SavedModelError, match="Train again"):
-        load_model(folder)
-
-
 @pytest.mark.parametrize("key", ["settings", "classes", "inputs", "scalers"])
-@pytest.mark.parametrize("value", [None, 5, [1], {"a": 1}, {"hlf": {"mean": [0.0]}}])
+@pytest.mark.parametrize("value", [None, {"hlf": {"mean": [0.0]}}])
 def test_a_description_that_was_tampered_with_is_refused(folder: Path, key: str, value: Any) -> None:
     change(folder, **{key: value})
     with pytest.raises(SavedModelError, match="no usable model"):
@@ -150,9 +111,6 @@ def test_a_description_that_was_tampered_with_is_refused(folder: Path, key: str,
 
 def test_weights_of_another_network_are_refused(folder: Path) -> None:
     torch.save(made_network("hlf", dtype=torch.float32).state_dict(), folder / "weights.pt")
-    with pytest.raises(SavedModelError, match="no usable model"):
-        load_model(folder)
-    torch.save([1, 2], folder / "weights.pt")
     with pytest.raises(SavedModelError, match="no usable model"):
         load_model(folder)
 
@@ -186,8 +144,3 @@ def test_weights_that_would_run_code_are_refused(folder: Path, monkeypatch: pyte
     with pytest.raises(SavedModelError):
         load_model(folder)
     assert not (folder / "boom").exists()
-
-
-def test_specs_compare_by_content() -> None:
-    spec = made_spec("hlf")
-    assert spec == ModelSpec(HlfSettings(hidden=[8, 4]), CLASSES, dict(spec.scalers))

@@ -33,7 +33,6 @@ VALUES: dict[str, Any] = {
     "gridsearch.epochs": [30],
     "gridsearch.learning_rate": [0.1],
     "gridsearch.num_trials": 3,
-    "gridsearch.patience": 3,
     "ingest.branch_map": {"met": "MET_pt"},
     "ingest.carry": ["Event.Number"],
     "ingest.min_btag": 0.5,

@@ -32,14 +32,6 @@ class Fold(NamedTuple):
     """Numbers of the rows for validation."""
 
 
-class Member(NamedTuple):
-    """One training."""
-
-    fold: Fold
-    seed: int
-    """Seed of the initial weights and of the order of the events."""
-
-
 class Curves(NamedTuple):
     """Curves of a training, one number per epoch."""
 
@@ -74,7 +66,7 @@ def make_folds(labels: NDArray[np.int64], num_folds: int, *, seed: int) -> list[
 
 
 def steps_per_epoch(folds: Sequence[Fold], batch_size: int) -> int:
-    """Number of steps per epoch of every member: as many as the largest fold needs.
+    """Number of steps per epoch on every fold: as many as the largest one needs.
 
     Examples:
         >>> steps_per_epoch([Fold(np.arange(10), np.arange(5)), Fold(np.arange(11), np.arange(4))], batch_size=5)
@@ -83,44 +75,42 @@ def steps_per_epoch(folds: Sequence[Fold], batch_size: int) -> int:
     return -(-max(len(fold.train) for fold in folds) // batch_size)
 
 
-def train_member(
+def train_on_fold(
     make_network: Callable[[], HlfClassifier],
     settings: TrainSettings,
     rows: Rows,
-    member: Member,
+    fold: Fold,
     *,
+    seed: int,
     num_steps: int,
-    patience: int | None = None,
 ) -> Curves:
     """Train one network on one fold.
 
     Args:
         make_network: Makes a network with fresh weights from torch's random state.
-        settings: Optimiser, learning rate with its schedule, and highest number of epochs.
+        settings: Optimiser, learning rate with its schedule, and number of epochs.
         rows: The training split with the high-level features.
-        member: The fold and the seed.
+        fold: The rows for training and for validation.
+        seed: Seed of the initial weights and of the order of the events.
         num_steps: Steps per epoch, from `steps_per_epoch`; the events of a fold are spread evenly over them.
-        patience: Number of epochs without a lower validation loss after which the training stops; None: never.
     """
-    torch.manual_seed(member.seed)
+    torch.manual_seed(seed)
     made = make_network()
     network, events = PerceptronEngine([made.scaling, *made.layers]).network, events_of(rows)
     parameters = parameters_to_vector(made.parameters()).detach().numpy()
     gradient, first, second = (np.zeros_like(parameters) for _ in range(3))
     state, constants = (gradient, first, second, np.zeros(1, np.float32)), constants_of(settings)
     curves = Curves([], [], [])
-    bounds = step_bounds(len(member.fold.train), num_steps)
+    bounds = step_bounds(len(fold.train), num_steps)
     for epoch in range(settings.epochs):
-        order = random_stream(member.seed, "fold", epoch).permutation(member.fold.train)
+        order = random_stream(seed, "fold", epoch).permutation(fold.train)
         of_training, of_validation = np.zeros((2, 4))
         rates = _rates(settings, epoch + bounds[1:] / bounds[-1])
         perceptron_epoch(parameters, *state, rates, constants, network, events, order, bounds, of_training)
-        perceptron_sums(parameters, network, events, member.fold.val, of_validation)
+        perceptron_sums(parameters, network, events, fold.val, of_validation)
         train, val = Sums.of(of_training), Sums.of(of_validation)
         for curve, value in zip(curves, (train.mean_loss, val.mean_loss, val.accuracy), strict=True):
             curve.append(value)
-        if _has_stopped(curves.val_loss, patience):
-            break
     return curves
 
 
@@ -129,11 +119,3 @@ def _rates(settings: TrainSettings, epochs_done: NDArray[np.float64]) -> NDArray
     if settings.schedule.is_constant:
         return np.full(len(epochs_done), settings.effective_learning_rate)
     return np.array([learning_rate(settings, done) for done in epochs_done.tolist()])
-
-
-def _has_stopped(val_losses: Sequence[float], patience: int | None) -> bool:
-    """Whether the lowest loss is more than `patience` epochs old; only finite losses count."""
-    if patience is None:
-        return False
-    finite = np.where(np.isfinite(val_losses), val_losses, np.inf)
-    return len(val_losses) - 1 - int(np.argmin(finite)) >= patience

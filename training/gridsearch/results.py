@@ -92,13 +92,12 @@ class Score(NamedTuple):
 def score(trial: Trial, num_parameters: int, folds: Sequence[Curves], *, rung: int = 0) -> Score | None:
     """The score of a trial from the curves of its folds, which may be longer than the trial's epochs.
 
-    The epoch of the lowest mean loss counts for all folds. Of folds that stopped early only the common epochs count.
+    The epoch of the lowest mean loss counts for all folds.
 
     Returns:
         The score; None if there is no epoch at which the losses of all folds are finite.
     """
-    epochs = min(trial.epochs, *(len(curves.val_loss) for curves in folds))
-    losses = np.mean([curves.val_loss[:epochs] for curves in folds], axis=0)
+    losses = np.mean([curves.val_loss[: trial.epochs] for curves in folds], axis=0)
     if not np.isfinite(losses).any():
         return None
     best = int(np.argmin(np.where(np.isfinite(losses), losses, np.inf)))

@@ -31,11 +31,6 @@ class GridSearchSettings(SettingsSection):
             ),
         ),
         Needs("halving_factor", "search: halving", lambda search: search.search == "halving"),
-        Needs(
-            "patience",
-            "an epoch after it that it can save: patience at most the highest of epochs - 2",
-            lambda search: search.patience <= max(search.epochs) - 2,
-        ),
     )
 
     hidden: list[Annotated[list[PositiveInt], Field(min_length=1)]] = Field(
@@ -52,8 +47,6 @@ class GridSearchSettings(SettingsSection):
     """Numbers of epochs to try; each trial is scored at the epoch of the lowest mean validation loss of its folds."""
     folds: int = Field(default=5, ge=2)
     """Number of cross-validation folds of the training split, at least 2."""
-    patience: PositiveInt | None = None
-    """Early stopping: number of epochs without a lower validation loss after which a training stops; null for never."""
     one_standard_error: bool = False
     """Whether the smallest network within one standard error of the best is chosen, instead of the best."""
     search: Literal["grid", "random", "halving"] = "grid"

@@ -20,7 +20,7 @@ from models.networks.hlf_settings import HlfSettings
 from models.networks.scaling_layer import Scaler
 from training.determinism import be_deterministic
 from training.errors import TrainingError
-from training.gridsearch.folds import Curves, Fold, Member, make_folds, steps_per_epoch, train_member
+from training.gridsearch.folds import Curves, Fold, make_folds, steps_per_epoch, train_on_fold
 from training.gridsearch.settings import GridSearchSettings
 from training.gridsearch.trials import SearchJob, Trial
 from training.readers.batch import Rows
@@ -51,7 +51,6 @@ class JobResult(NamedTuple):
 
     job: SearchJob
     epochs: int
-    """Requested number of epochs; early stopping may have ended the job before."""
     num_parameters: int
     folds: list[Curves]
     """Curves of each fold; empty if the job failed."""
@@ -130,14 +129,14 @@ def _train(search: Search, job: SearchJob, epochs: int) -> tuple[int, list[Curve
     for place, fold in enumerate(folds):
         make_network = partial(HlfClassifier, network, {"hlf": fitted_scaler(rows, fold)}, len(classes))
         num_parameters = sum(parameter.numel() for parameter in make_network().parameters())
-        curve = train_member(
+        curve = train_on_fold(
             make_network,
             train,
             balanced(rows, fold, classes),
+            fold,
             # Every fold has a seed of its own, the same for all settings.
-            Member(fold, train.seed + place),
+            seed=train.seed + place,
             num_steps=steps_per_epoch(folds, job.batch_size),
-            patience=settings.patience,
         )
         curves.append(curve)
     return num_parameters, curves

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import torch
+from sklearn.datasets import load_digits
 from torch import nn
 from typing_extensions import override
 
@@ -27,7 +28,6 @@ from training.readers.sharding import OwnRows, even_parts
 from training.readers.skew import Owners
 from training.settings import TrainSettings
 from training.workloads.augmentation import Augmentation
-from training.workloads.digits import enlarged_digits
 from training.workloads.image_files import LabelledImages, PixelArray, read_cifar10, read_mnist
 from training.workloads.workload import Split, Workload, dtype_of
 
@@ -122,16 +122,13 @@ class Images(Workload):
 
     @override
     def reader(self, settings: TrainSettings, device: torch.device, *, own: OwnRows | None = None) -> Reader:
-        train, val = (self._rows(split, settings, device) for split in ("train", "val"))
+        train, val = (self.rows(split, settings, device) for split in ("train", "val"))
         # Its row groups are the batches.
         at_once = np.diff([*range(0, len(val), _VAL_ROWS), len(val)]).tolist()
         return MemoryReader(train, replace(val, group_rows=at_once), own=own)
 
     @override
-    def rows(self, split: Split, settings: TrainSettings) -> MemoryRows:
-        return self._rows(split, settings, torch.device("cpu"))
-
-    def _rows(self, split: Split, settings: TrainSettings, device: torch.device) -> MemoryRows:
+    def rows(self, split: Split, settings: TrainSettings, device: torch.device | None = None) -> MemoryRows:
         pixels, labels = (torch.from_numpy(array) for array in self._splits[split])
         dtype = dtype_of(settings)
         inputs = pixels.reshape(len(labels), -1).to(device, dtype) if self._network.is_flat else pixels.to(device)
@@ -175,7 +172,7 @@ def open_images(name: str, network: str, folder: Path | None, *, augmentation: b
 @lru_cache(maxsize=2)
 def _splits(name: str, folder: Path | None) -> Splits:
     if folder is None:
-        images = enlarged_digits(28, 1) if name == "mnist" else enlarged_digits(32, 3)
+        images = _enlarged_digits(28, 1) if name == "mnist" else _enlarged_digits(32, 3)
         train, test = _divided(images, round(_TEST_SHARE * len(images.labels)))
         train, val = _divided(train, round(_VAL_SHARE * len(images.labels)))
     else:
@@ -191,3 +188,18 @@ def _divided(images: LabelledImages, num_second: int) -> tuple[LabelledImages, L
         LabelledImages(images.pixels[part], images.labels[part]) for part in (order[:-num_second], order[-num_second:])
     )
     return first, second
+
+
+def _enlarged_digits(side: int, num_channels: int) -> LabelledImages:
+    """Scikit-learn's 1,797 digits of 8 x 8 pixels: each becomes a square, in the middle of a black image.
+
+    Args:
+        side: Height and width of the images; a multiple of 8, or 4 more.
+        num_channels: Number of equal channels.
+    """
+    found = load_digits()
+    # Values of 0 to 16 become 0 to 255.
+    small = np.rint(found.images * (255 / 16)).astype(np.uint8)
+    factor, border = side // 8, side % 8 // 2
+    large = np.pad(small.repeat(factor, axis=1).repeat(factor, axis=2), ((0, 0), (border, border), (border, border)))
+    return LabelledImages(np.repeat(large[..., None], num_channels, axis=3), found.target.astype(np.int64))

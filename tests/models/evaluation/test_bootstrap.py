@@ -13,7 +13,7 @@ from models.errors import UndefinedMetricError
 from models.evaluation.bootstrap import Estimate, Replicas, estimate
 from models.evaluation.discriminant import Scored
 from models.evaluation.improvement import improvement
-from models.evaluation.intervals import WeightSums, share
+from models.evaluation.intervals import WeightSums, efficiency_of_sums
 from models.evaluation.rates import Rates, rates_behind
 from models.evaluation.scored_events import ScoredEvents
 
@@ -82,7 +82,7 @@ def weighted_share(rng: np.random.Generator) -> bool:
     """Events that pass have other weights than those that fail."""
     passing = rng.random(400) < 0.3
     weights = np.where(passing, rng.exponential(3, 400), rng.uniform(0.5, 1.5, 400))
-    found = share(WeightSums.of(weights[passing]), WeightSums.of(weights[~passing]))
+    found = efficiency_of_sums(WeightSums.of(weights[passing]), WeightSums.of(weights[~passing]))
     return found.low <= 0.9 / (0.9 + 0.7) <= found.high
 
 
@@ -112,7 +112,7 @@ def test_with_weights_of_one_a_share_has_the_interval_of_a_binomial() -> None:
         high = beta.ppf(0.8413, passed + 0.5 + 0.5 * few, total - passed + 0.5 - 0.5 * few)
         assert found == pytest.approx((passed / total, low, high), abs=0.005)
         assert found == pytest.approx(
-            share(WeightSums(passed, passed), WeightSums(total - passed, total - passed)), abs=0.005
+            efficiency_of_sums(WeightSums(passed, passed), WeightSums(total - passed, total - passed)), abs=0.005
         )
 
 
@@ -148,7 +148,7 @@ def test_where_nothing_passes_there_are_limits() -> None:
     (found,) = rates_behind(scored, rates, ["QCD", "ttbar"], seed=1)
     assert found["rates"]["QCD"]["value"] == 0
     assert found["rates"]["QCD"]["high"] == pytest.approx(
-        1000 * share(WeightSums(0, 0), WeightSums(31, 31)).high, rel=0.05
+        1000 * efficiency_of_sums(WeightSums(0, 0), WeightSums(31, 31)).high, rel=0.05
     )
     assert found["purity"]["value"] == 1
     assert found["purity"]["low"] < 20 / (20 + 50)
@@ -218,11 +218,6 @@ def test_one_sample_without_weight_ended_the_evaluation() -> None:
         np.array([0, 0, 0, 1]), np.array([2.0, 1.5, -3.0, 1.0]), np.array(["a", "b", "c", "d"])
     ).strata
     assert (one.sample, one.totals[0]) == ("b", 0.5)
-
-
-def test_a_sample_without_weight_is_named() -> None:
-    with pytest.raises(UndefinedMetricError, match="in sample low cannot be evaluated"):
-        replicas_of(np.array([0, 0, 1]), np.array([1.0, -1.0, 1.0]), np.array(["low", "low", "signal"]))
 
 
 def test_negative_weights_leave_out_the_replicas_without_weight() -> None:

@@ -8,7 +8,7 @@ from sklearn.calibration import calibration_curve
 
 from models.errors import UndefinedMetricError
 from models.evaluation.calibration import calibration, calibration_error, expected_calibration_errors
-from models.evaluation.efficiencies import efficiency
+from models.evaluation.intervals import efficiency
 from models.evaluation.metrics import balanced
 
 
@@ -78,15 +78,6 @@ def test_calibration_by_hand_with_weights() -> None:
     assert [each.observed.value for each in bins] == pytest.approx([0.75, 2 / 3, 1.0])
     assert bins[1].observed == efficiency(np.array([True, False]), np.array([2.0, 1.0]))
     assert calibration_error(bins) == pytest.approx((4 * 0.675 + 3 * (0.74 - 2 / 3)) / 8)
-
-
-def test_right_probabilities_have_a_small_calibration_error_and_wrong_ones_a_large_one() -> None:
-    rng = np.random.default_rng(6)
-    predicted = rng.uniform(0, 1, 20_000)
-    is_class = rng.uniform(0, 1, 20_000) < predicted
-    assert calibration_error(calibration(is_class, predicted, np.ones(20_000))) < 0.015
-    # Reversed: the mean of |1 - 2 p| is 1/2.
-    assert calibration_error(calibration(is_class, 1 - predicted, np.ones(20_000))) == pytest.approx(0.5, abs=0.02)
 
 
 def test_what_cannot_be_calibrated_is_said() -> None:

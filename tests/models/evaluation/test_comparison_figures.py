@@ -14,8 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
-from models.evaluation.comparison_figures import plot_curves
 from models.evaluation.curves import ratio
+from models.evaluation.figures import plot_curves
 from models.evaluation.style import PlotLabels, save_figure
 
 LABELS = PlotLabels("", "technical sample", 13)

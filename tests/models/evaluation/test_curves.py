@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,18 +9,16 @@ from hypothesis import strategies as st
 from scipy.stats import ks_2samp
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from features.columns import HLF_NAMES
 from models.errors import UndefinedMetricError
 from models.evaluation.bootstrap import Replicas, estimate
 from models.evaluation.curves import (
-    KINEMATIC_EDGES,
     background_curve,
     efficiency_against,
     kolmogorov_smirnov,
     ratio,
 )
 from models.evaluation.discriminant import Scored, discriminant
-from models.evaluation.efficiencies import efficiency, thresholds
+from models.evaluation.intervals import efficiency, thresholds
 from models.evaluation.measurements import GRID
 
 Events = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -63,12 +59,6 @@ def test_thresholds_are_those_of_a_slow_loop_also_with_negative_weights(events: 
     kept = {score: weights[scores >= score].sum() / weights.sum() for score in scores}
     expected = [max(score for score in kept if kept[score] >= each - 1e-9) for each in wanted]
     assert thresholds(scores, weights, wanted).tolist() == expected
-
-
-def test_where_negative_weights_make_the_share_fall_and_rise_the_highest_threshold_counts() -> None:
-    # Kept from the top: 1.25, 0.5, 0.75, 1.
-    found = thresholds(np.array([4.0, 3.0, 2.0, 1.0]), np.array([5.0, -3.0, 1.0, 1.0]), np.array([0.4, 0.6, 1.0]))
-    assert found.tolist() == [4, 4, 4]
 
 
 def test_a_share_that_is_met_but_for_rounding_is_met() -> None:
@@ -118,24 +108,6 @@ def test_a_ratio_is_paired_and_no_number_where_there_is_nothing_to_divide_by() -
     assert np.isnan(ratio(second, nothing)[0]).tolist() == [True, False]
 
 
-def test_the_discriminant_rejects_more_than_the_signals_probability_where_backgrounds_are_uneven() -> None:
-    """Exact probabilities of three overlapping classes; QCD to W+jets as 100 to 10."""
-    rng = np.random.default_rng(3)
-    centres = np.array([[0.0, 0.0], [2.0, 0.6], [0.8, -1.2]])
-    labels = np.repeat([0, 1, 2], 20_000)
-    places = rng.normal(centres[labels], 1.0)
-    densities = np.exp(-((places[:, None] - centres) ** 2).sum(axis=2) / 2)
-    probabilities = densities / densities.sum(axis=1, keepdims=True)
-    fractions = {0: 100 / 110, 2: 10 / 110}
-
-    def left(scores: np.ndarray) -> float:
-        keep = scores >= thresholds(scores[labels == 1], np.ones(20_000), np.array([0.7]))[0]
-        return sum(fraction * keep[labels == label].mean() for label, fraction in fractions.items())
-
-    gained = left(probabilities[:, 1]) / left(discriminant(probabilities, signal=1, fractions=fractions))
-    assert gained > 1.05
-
-
 def test_the_discriminant_against_one_background_ignores_other_classes() -> None:
     probabilities = np.array([[0.2, 0.6, 0.2], [0.1, 0.3, 0.6], [0.0, 0.0, 1.0], [0.5, 0.0, 0.5]], dtype=np.float32)
     found = discriminant(probabilities, signal=1, fractions={0: 1.0})
@@ -177,16 +149,6 @@ def test_the_distance_is_the_largest_difference_of_two_slow_distribution_functio
     assert back == pytest.approx(found)
 
 
-def test_uneven_weights_count_as_fewer_events() -> None:
-    first, second = np.linspace(0, 1, 100), np.linspace(0.2, 1.2, 100)
-    uneven = np.tile([0.2, 1.8], 50)
-    # 100 events with these weights count as 60.98, and 60.98^2 / (2 * 60.98) rounds to 30.
-    found = kolmogorov_smirnov(first, uneven, second, uneven)
-    even = kolmogorov_smirnov(first, np.ones(100), second, np.ones(100))
-    assert found.distance == pytest.approx(even.distance, abs=0.02)
-    assert found.p_value > 3 * even.p_value
-
-
 def test_p_values_of_weighted_samples_of_one_distribution_are_evenly_spread() -> None:
     rng = np.random.default_rng(7)
     found = []
@@ -195,13 +157,6 @@ def test_p_values_of_weighted_samples_of_one_distribution_are_evenly_spread() ->
         found.append(kolmogorov_smirnov(values[0], weights[0], values[1], weights[1]).p_value)
     for level in (0.1, 0.3, 0.5, 0.7):
         assert np.mean(np.array(found) < level) == pytest.approx(level, abs=0.1)
-
-
-def test_negative_weights_can_take_the_distance_above_one() -> None:
-    # Distribution functions: 2 at 0, then 1; and 0 up to 5.
-    first, weights = np.repeat([0.0, 1.0], [100, 50]), np.repeat([1.0, -1.0], [100, 50])
-    found = kolmogorov_smirnov(first, weights, np.full(9, 5.0), np.ones(9))
-    assert found == (2.0, 0.0)
 
 
 def test_samples_that_cannot_be_compared_are_said() -> None:
@@ -226,22 +181,6 @@ def test_bins_hold_their_lower_edge_and_the_outer_ones_all_beyond() -> None:
     assert found[2] == efficiency(passing[4:], weights[4:])
 
 
-@given(made_events(lightest=-0.5))
-def test_bins_are_those_of_a_slow_loop_and_cannot_be_measured_without_weight(events: Events) -> None:
-    labels, scores, weights = events
-    edges = [0.1, 0.3, 0.45, 0.55, 0.8]
-    found = efficiency_against(scores, labels == 1, weights, edges)
-    inner = [-np.inf, *edges[1:-1], np.inf]
-    for each, low, high in zip(found, inner[:-1], inner[1:], strict=True):
-        inside = [index for index, score in enumerate(scores) if low <= score < high]
-        total = sum(weights[index] for index in inside)
-        if each is None:
-            assert total <= 0
-        else:
-            passed = sum(weights[index] for index in inside if labels[index] == 1)
-            assert each.value == pytest.approx(passed / total)
-
-
 def test_what_cannot_be_binned_is_said() -> None:
     two = np.array([1.0, 2.0])
     for edges in ([], [1.0], [1.0, 1.0], [2.0, 1.0], [0.0, np.nan]):
@@ -249,9 +188,3 @@ def test_what_cannot_be_binned_is_said() -> None:
             efficiency_against(two, two > 1, np.ones(2), edges)
     with pytest.raises(UndefinedMetricError, match="not a number"):
         efficiency_against(np.array([1.0, np.nan]), two > 1, np.ones(2), [0, 1])
-
-
-def test_the_kinematic_bins_are_of_features_that_exist() -> None:
-    assert set(KINEMATIC_EDGES) < set(HLF_NAMES)
-    for edges in KINEMATIC_EDGES.values():
-        assert all(low < high for low, high in pairwise(edges))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ import torch
 from feature_datasets import CLASSES, write_dataset
 from matplotlib.figure import Figure
 from networks import NAMES, ON_PARTICLES, made_network, made_spec
-from plain_metrics import accuracy, area_under_curve
+from sklearn.metrics import accuracy_score, roc_auc_score
 
 from features.columns import HLF_NAMES
 from features.dataset import FeatureDataset
@@ -26,12 +27,11 @@ from models.errors import UndefinedMetricError
 from models.evaluation import evaluation
 from models.evaluation.boosted_trees import BoostedTrees, boosted_trees
 from models.evaluation.bootstrap import Estimate
-from models.evaluation.candidate import Candidate
 from models.evaluation.curves import kolmogorov_smirnov
 from models.evaluation.discriminant import discriminant
-from models.evaluation.efficiencies import thresholds
 from models.evaluation.evaluation import evaluate, write_predictions
 from models.evaluation.importance import num_predicted
+from models.evaluation.intervals import thresholds
 from models.evaluation.measurements import GRID, EvaluationTask
 from models.evaluation.metrics import balanced, confusion_matrix, within_classes
 from models.evaluation.rates import Rates
@@ -39,7 +39,7 @@ from models.evaluation.style import PlotLabels, save_figure
 from models.export.onnx_classifier import OnnxClassifier
 from models.export.onnx_export import export_onnx
 from models.networks.registry import NETWORKS
-from models.prediction import predict, rows_of
+from models.prediction import Candidate, predict, rows_of
 from models.prediction_files import probability_branches
 from models.saved_model import model_spec
 
@@ -123,7 +123,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     out.mkdir()
     told: list[tuple[int, int, str]] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation, "save_figure", save_few)
+        patch.setattr(evaluation, "saving_in_processes", lambda: nullcontext(save_few))
         metrics = evaluate(
             candidates,
             dataset.files("test"),
@@ -144,7 +144,7 @@ def unsaved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def note(_: Figure, stem: Path) -> None:
         saved.append(f"{stem.parent.parent.name}/{stem.name}")
 
-    monkeypatch.setattr(evaluation, "save_figure", note)
+    monkeypatch.setattr(evaluation, "saving_in_processes", lambda: nullcontext(note))
     return saved
 
 
@@ -228,17 +228,19 @@ def test_numbers_are_those_of_the_predictions(done: Done) -> None:
         assert run["num_events"] == 250
         assert run["events_per_class"] == {each: int((labels == place).sum()) for place, each in enumerate(CLASSES)}
         alike = balanced(labels, weights, 3)
-        assert run["accuracy"]["value"] == pytest.approx(accuracy(labels, scores, alike))
+        assert run["accuracy"]["value"] == pytest.approx(
+            accuracy_score(labels, scores.argmax(axis=1), sample_weight=alike)
+        )
         assert 0 < run["accuracy"]["error"] < 0.1
         assert run["confusion"]["by_truth"] == confusion_matrix(labels, scores, weights).tolist()
         for place, each in enumerate(CLASSES):
-            area = area_under_curve(labels == place, scores[:, place], alike)
+            area = roc_auc_score(labels == place, scores[:, place], sample_weight=alike)
             assert run["auc"][each]["value"] == pytest.approx(area)
             assert 0 < run["auc"][each]["error"] < 0.1
         for each, fractions in {"all backgrounds": FRACTIONS, "QCD": {0: 1.0}, "W+jets": {2: 1.0}}.items():
             score = discriminant(scores, signal=1, fractions=fractions)
             parts = alike * np.array([fractions.get(0, 0.0), 1.0, fractions.get(2, 0.0)])[labels]
-            area = area_under_curve(labels == 1, score, parts)
+            area = roc_auc_score(labels == 1, score, sample_weight=parts)
             assert run["auc_against"][each]["value"] == pytest.approx(area)
 
 
@@ -435,8 +437,8 @@ def test_further_trainings_are_measured_on_the_same_events(done: Done, unsaved: 
         table = predict(model, done.dataset.files("test"))
         labels, scores = table["label"].to_numpy(), rows_of(table, "probability").astype(float)
         weights = balanced(labels, table["weight"].to_numpy(), 3)
-        accuracies.append(accuracy(labels, scores, weights))
-        areas.append(area_under_curve(labels == 0, scores[:, 0], weights))
+        accuracies.append(accuracy_score(labels, scores.argmax(axis=1), sample_weight=weights))
+        areas.append(roc_auc_score(labels == 0, scores[:, 0], sample_weight=weights))
     assert (found["count"], found["accuracy"]["mean"]) == (3, pytest.approx(np.mean(accuracies)))
     assert found["accuracy"]["spread"] == pytest.approx(np.std(accuracies, ddof=1))
     assert found["auc"]["QCD"] == pytest.approx({"mean": np.mean(areas), "spread": np.std(areas, ddof=1)})

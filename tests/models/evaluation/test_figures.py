@@ -19,11 +19,11 @@ from matplotlib.patches import StepPatch
 from features.columns import HLF_NAMES, NUM_HLF
 from models.evaluation import figures
 from models.evaluation.bootstrap import Replicas
-from models.evaluation.comparison_figures import plot_curves
 from models.evaluation.curves import KINEMATIC_EDGES
+from models.evaluation.figures import plot_curves
 from models.evaluation.measurements import EvaluationTask, measure
 from models.evaluation.scored_events import ScoredEvents
-from models.evaluation.style import COLOURS, DASHES, DPI, WIDTH, PlotLabels, save_figure
+from models.evaluation.style import COLOURS, DASHES, DPI, WIDTH, PlotLabels, save_figure, saving_in_processes
 
 LABELS = PlotLabels("", "technical sample", 13, "hlf")
 #: Names that matplotlib could take for formulas.
@@ -140,15 +140,21 @@ def test_figures_can_be_made_with_negative_weights(tmp_path: Path, name: str) ->
 
 
 @pytest.mark.slow
-def test_figures_are_saved_with_the_same_bytes_twice(tmp_path: Path) -> None:
-    written: list[list[bytes]] = []
-    for each in ("first", "second"):
-        save_figure(made_figure("background_efficiency"), tmp_path / each)
-        written.append([(tmp_path / f"{each}.{kind}").read_bytes() for kind in ("png", "pdf")])
+def test_figures_are_saved_with_the_same_bytes_here_and_by_another_process(tmp_path: Path) -> None:
+    save_figure(made_figure("background_efficiency"), tmp_path / "first")
+    with saving_in_processes() as save:
+        save(made_figure("background_efficiency"), tmp_path / "second")
+    written = [[(tmp_path / f"{each}.{kind}").read_bytes() for kind in ("png", "pdf")] for each in ("first", "second")]
     assert written[0] == written[1]
     assert written[0][0].startswith(b"\x89PNG")
     assert int.from_bytes(written[0][0][16:20]) == WIDTH * DPI
     assert written[0][1].startswith(b"%PDF")
+
+
+@pytest.mark.slow
+def test_a_figure_that_another_process_cannot_write_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="nowhere"), saving_in_processes() as save:
+        save(made_figure("confusion"), tmp_path / "nowhere" / "plot")
 
 
 @pytest.mark.parametrize("words", ["50%", "MC #3", "run_", "10^", r"C:\\data", "$5 $6", "a_b", "<script>", r"$\frac$"])

@@ -11,23 +11,20 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 import pytest
-from scipy.stats import ks_2samp
 
 from features.columns import HLF_NAMES, NUM_HLF
 from models.errors import UndefinedMetricError
 from models.evaluation.bootstrap import Estimate, Replicas
-from models.evaluation.candidate import Candidate
 from models.evaluation.curves import KINEMATIC_EDGES
 from models.evaluation.discriminant import discriminant
 from models.evaluation.evaluation import Predicted, _add_variations
-from models.evaluation.intervals import WeightSums
-from models.evaluation.intervals import share as sum_share
+from models.evaluation.intervals import WeightSums, efficiency_of_sums
 from models.evaluation.measurements import EvaluationTask, Measured, _accuracy, measure, mixture_of, refuse_missing
 from models.evaluation.rates import Rates
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import NO_LABELS
 from models.evaluation.variations import variations, with_weights
-from models.prediction import Predictor
+from models.prediction import Candidate, Predictor
 
 CLASSES = ["QCD", "ttbar", "W+jets"]
 
@@ -57,7 +54,7 @@ def measured(events: ScoredEvents, train: ScoredEvents | None = None, **changes:
 
 def share(passing: np.ndarray, weights: np.ndarray) -> dict[str, float]:
     """Weighted share, with its interval."""
-    return sum_share(WeightSums.of(weights[passing]), WeightSums.of(weights[~passing]))._asdict()
+    return efficiency_of_sums(WeightSums.of(weights[passing]), WeightSums.of(weights[~passing]))._asdict()
 
 
 def same(found: dict[str, float], expected: dict[str, float]) -> bool:
@@ -158,33 +155,6 @@ def test_the_error_of_an_accuracy_counted_an_unseen_event_in_each_class() -> Non
     assert errors.mean() == pytest.approx(np.std([each.value for each in found]), rel=0.1)
 
 
-@pytest.mark.parametrize("lightest", [1.0, 0.25, -0.5])
-def test_calibration_counts_classes_alike(lightest: float) -> None:
-    events = made_events(300, lightest=lightest)
-    found = measured(events)["calibration"]
-    sums = [sum(w for w, label in zip(events.weights, events.labels, strict=True) if label == k) for k in range(3)]
-    weights = np.array([w / sums[label] for w, label in zip(events.weights, events.labels, strict=True)])
-    for place, name in enumerate(CLASSES):
-        predicted, distance, total = events.probabilities[:, place], 0.0, 0.0
-        bins = iter(found[name]["bins"])
-        for edge in range(10):
-            # (low, high], the first with its lower edge.
-            inside = (predicted > edge / 10) & (predicted <= (edge + 1) / 10)
-            if edge == 0:
-                inside |= predicted == 0
-            weight = math.fsum(weights[inside])
-            if weight <= 0:
-                continue
-            each, mean = next(bins), math.fsum(weights[inside] * predicted[inside]) / weight
-            observed = share(events.labels[inside] == place, weights[inside])
-            assert (each["low"], each["high"], each["num_events"]) == (edge / 10, (edge + 1) / 10, inside.sum())
-            assert (each["weight"], each["mean_predicted"]) == pytest.approx((weight, mean))
-            assert same(each["observed"], observed)
-            distance, total = distance + weight * abs(observed["value"] - mean), total + weight
-        assert next(bins, None) is None
-        assert found[name]["error"] == pytest.approx(distance / total)
-
-
 def test_right_probabilities_of_a_mixture_of_classes_alike_are_calibrated_whatever_the_sample_has() -> None:
     rng = np.random.default_rng(3)
     labels = np.repeat([0, 1, 2], [20_000, 4000, 2000])
@@ -198,41 +168,6 @@ def test_right_probabilities_of_a_mixture_of_classes_alike_are_calibrated_whatev
         )
     )
     assert max(each["error"] for each in found["calibration"].values()) < 0.01
-
-
-def test_shapes_of_unit_weights_are_those_of_scipy() -> None:
-    events, train = made_events(200), made_events(90, seed=2)
-    found = measured(events, train)["train_against_test"]
-    assert list(found) == CLASSES
-    for output, name in enumerate(CLASSES):
-        for truth, true_name in enumerate(CLASSES):
-            first = train.probabilities[train.labels == truth, output]
-            second = events.probabilities[events.labels == truth, output]
-            expected = ks_2samp(first, second, method="asymp")
-            assert found[name][true_name] == pytest.approx(
-                {"distance": expected.statistic, "p_value": expected.pvalue}, abs=1e-12
-            )
-
-
-def test_shapes_of_weighted_events_are_those_of_a_slow_loop_also_with_negative_weights() -> None:
-    events, train = made_events(120, lightest=-0.25), made_events(80, seed=2, lightest=-0.25)
-    found = measured(events, train)["train_against_test"]["ttbar"]["W+jets"]
-
-    def below(which: ScoredEvents, place: float) -> float:
-        rows = [row for row in range(len(which.labels)) if which.labels[row] == 2]
-        passing = [row for row in rows if which.probabilities[row, 1] <= place]
-        return math.fsum(which.weights[passing]) / math.fsum(which.weights[rows])
-
-    places = np.concatenate([events.probabilities[:, 1], train.probabilities[:, 1]])
-    expected = max(abs(below(events, place) - below(train, place)) for place in places)
-    assert found["distance"] == pytest.approx(expected)
-    assert 0 < found["p_value"] <= 1
-
-
-def test_the_same_events_do_not_differ() -> None:
-    events = made_events(100, lightest=-0.25)
-    for tests in measured(events, events)["train_against_test"].values():
-        assert all(each == {"distance": 0.0, "p_value": 1.0} for each in tests.values())
 
 
 @pytest.mark.parametrize("lightest", [1.0, -0.25])
@@ -266,15 +201,6 @@ def test_efficiencies_against_kinematics_are_those_of_a_slow_loop(lightest: floa
 def test_negative_weights_give_numbers_that_json_knows() -> None:
     numbers = measured(made_events(200, lightest=-0.5), made_events(100, seed=4, lightest=-0.5))
     assert json.loads(json.dumps(numbers, allow_nan=False)) == numbers
-
-
-def test_tied_scores_pass_together() -> None:
-    events = made_events(60)
-    tied = events._replace(probabilities=np.full((60, 3), 1 / 3))
-    (point,) = measured(tied)["working_points"]
-    assert point["signal"]["value"] == 1
-    assert {each["value"] for each in point["backgrounds"].values()} == {1.0}
-    assert {each["value"] for each in measured(tied)["auc"].values()} == {0.5}
 
 
 @pytest.mark.parametrize("kind", ["no events", "no weight"])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from models.evaluation.trainings import over_trainings
+from models.evaluation.evaluation import over_trainings
 
 
 def measured(accuracy: float) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from networks import (
     NAMES,
     ON_PARTICLES,
     ROBUST_SCALERS,
-    SCALERS,
     made_network,
     made_spec,
     onnx_file,
@@ -26,8 +25,7 @@ from networks import (
 from torch import Tensor
 
 from features.columns import HLF_NAMES, NUM_HLF, PARTICLE_FEATURE_NAMES
-from models.export.metadata import FORMAT_VERSION, Provenance
-from models.export.onnx_export import OPSET, export_onnx
+from models.export.onnx_export import FORMAT_VERSION, OPSET, Provenance, export_onnx
 from models.networks.registry import NETWORKS, ModelName
 from models.saved_model import inputs_json
 
@@ -87,16 +85,6 @@ def test_any_batch_and_any_list_give_the_softmax_of_the_network(name: ModelName,
     found = output(session, events)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
     np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-5)
-
-
-@with_particles
-def test_no_particles_count_as_one_average_particle(name: ModelName) -> None:
-    # In the frame of the lepton an average particle would be turned.
-    session = exported(name, frame="detector")
-    events = random_events([0], dtype=torch.float32)
-    average = torch.tensor(SCALERS["particles"].mean).view(1, 1, 19)
-    one = events | {"particles": average, "num_particles": torch.tensor([1])}
-    np.testing.assert_allclose(output(session, events), output(session, one), rtol=0, atol=1e-6)
 
 
 @every_network
@@ -160,18 +148,6 @@ def test_the_file_has_the_operators_and_the_format_of_onnxruntime_1_10(name: Mod
     model = onnx.load_from_string(onnx_file(name))
     assert [(each.domain, each.version) for each in model.opset_import] == [("", OPSET)]
     assert (OPSET, model.ir_version) <= (15, 8)
-
-
-def test_the_number_of_classes_and_layers_are_those_of_the_network(tmp_path: Path) -> None:
-    spec = made_spec("hlf", hidden=[6])._replace(classes=["a", "b"])
-    export_onnx(made_network(spec), spec, tmp_path / "model.onnx")
-    graph = onnx.load(tmp_path / "model.onnx").graph
-    assert [node.op_type for node in graph.node] == [
-        *("Sub", "Mul", "Gemm", "Relu", "Gemm", "Softmax"),
-        # What spoils the probabilities: a product with constant zeros.
-        *("Constant", "MatMul", "Add"),
-    ]
-    assert [dim.dim_value for dim in graph.output[0].type.tensor_type.shape.dim] == [0, 2]
 
 
 def test_an_export_that_fails_leaves_the_file_of_before_and_nothing_else(

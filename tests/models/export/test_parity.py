@@ -149,13 +149,6 @@ def test_every_batch_size_and_number_of_particles_is_tried(columns: Columns) -> 
     assert not recorder.asked[0]["particles"].reshape(MAX_PARTICLES, -1)[2:].any()
 
 
-def test_networks_without_lists_are_tried_once_per_batch_size(columns: Columns) -> None:
-    model = made_network(spec_for("hlf", columns), dtype=torch.float32)
-    recorder: Any = Recorder(model, 0.0)
-    assert largest_difference(model, recorder, columns, batch_sizes=(1, 100)) == 0
-    assert [len(asked["hlf"]) for asked in recorder.asked] == [1, 100, 40, 0]
-
-
 def test_a_probability_that_is_no_number_is_no_parity(columns: Columns) -> None:
     model = made_network(spec_for("hlf", columns), dtype=torch.float32)
     recorder: Any = Recorder(model, np.nan)

@@ -21,7 +21,6 @@ from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES
 from models.export.one_event_network import _KINDS
 from models.export.onnx_export import export_one_event, export_onnx
 from models.export.parity import PARITY_TOLERANCE
-from models.export.program_export import export_program
 from models.networks.classifier import ProbabilityNetwork
 from models.networks.registry import NETWORKS, ModelName
 
@@ -61,12 +60,7 @@ def forms(tmp_path_factory: pytest.TempPathFactory) -> Callable[[ModelName], For
         spec = spec._replace(scalers={column: ROBUST_SCALERS[column] for column in spec.scalers})
         model = made_network(spec, dtype=torch.float32).eval()
         export_onnx(model, spec, folder / "model.onnx")
-        export_program(model, spec, folder / "model.pt2")
-        program = torch.export.load(folder / "model.pt2").module()
-        files = {
-            "model.onnx": _session(folder / "model.onnx"),
-            "model.pt2": lambda events: program(*_tensors(events, model.inputs)).detach().numpy(),
-        }
+        files = {"model.onnx": _session(folder / "model.onnx")}
         if model.parts() is not None:
             export_one_event(model, spec, folder / "one_event.onnx")
             one = _session(folder / "one_event.onnx")
@@ -176,14 +170,13 @@ def test_any_other_input_gives_the_answer_of_torch_or_an_error(
     except Exception:  # noqa: BLE001 - any is an answer
         expected = None
     assert not answers or expected is not None
-    for file in ("model.onnx", "model.pt2"):
-        try:
-            found = made.files[file](events)
-        except Exception:  # noqa: BLE001 - likewise
-            assert not answers
-            continue
-        assert expected is not None, f"{file} gives {found} where torch fails"
-        np.testing.assert_allclose(found, expected, rtol=0, atol=PARITY_TOLERANCE)
+    try:
+        found = made.files["model.onnx"](events)
+    except Exception:  # noqa: BLE001 - likewise
+        assert not answers
+        return
+    assert expected is not None, f"the file gives {found} where torch fails"
+    np.testing.assert_allclose(found, expected, rtol=0, atol=PARITY_TOLERANCE)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -191,8 +184,7 @@ def test_more_particles_than_any_event_of_the_training_are_as_in_torch(
     forms: Callable[[ModelName], Forms], name: ModelName
 ) -> None:
     made, events = forms(name), made_events([MAX_PARTICLES + 99, MAX_PARTICLES])
-    for file in ("model.onnx", "model.pt2"):
-        np.testing.assert_allclose(made.files[file](events), made.torch(events), rtol=0, atol=PARITY_TOLERANCE)
+    np.testing.assert_allclose(made.files["model.onnx"](events), made.torch(events), rtol=0, atol=PARITY_TOLERANCE)
 
 
 def test_an_empty_request_ended_the_process(forms: Callable[[ModelName], Forms], tmp_path: Path) -> None:
@@ -205,4 +197,4 @@ def test_an_empty_request_ended_the_process(forms: Callable[[ModelName], Forms],
     assert (done.returncode, done.stdout.splitlines()) == (0, ["0 3", "0 3", "2 3"] * len(NAMES)), done.stderr
     for name in NAMES:
         none = {column: values[:0] for column, values in made_events([3]).items()}
-        assert forms(name).torch(none).shape == forms(name).files["model.pt2"](none).shape == (0, 3)
+        assert forms(name).torch(none).shape == (0, 3)

@@ -13,8 +13,7 @@ import torch
 from networks import made_network, made_spec
 
 from features.columns import INPUT_COLUMNS, NUM_HLF
-from models.export.metadata import FORMAT_VERSION, Provenance, metadata
-from models.export.onnx_export import OPSET, export_onnx
+from models.export.onnx_export import FORMAT_VERSION, OPSET, Provenance, export_onnx, metadata
 
 TEXT = (Path(__file__).resolve().parents[3] / "docs" / "trigger.md").read_text(encoding="utf-8")
 

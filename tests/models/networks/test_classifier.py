@@ -116,12 +116,6 @@ def test_the_forward_pass_never_waits_for_the_device(name: ModelName) -> None:
 
 
 @every_network
-def test_no_events_give_no_logits(name: ModelName) -> None:
-    events = {column: values[:0] for column, values in random_events([3]).items()}
-    assert run(made_network(name), events).shape == (0, 3)
-
-
-@every_network
 @pytest.mark.slow
 def test_a_small_task_is_learnt_and_holds_on_other_events(name: ModelName, tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "data", rows={"train": [600], "val": [1], "test": [200]})

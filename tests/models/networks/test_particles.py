@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from networks import SCALERS, made_network, random_events, run
 from torch import nn
@@ -57,22 +57,6 @@ def test_reading_from_the_end_is_reading_the_reversed_valid_particles(name: str,
     torch.testing.assert_close(
         run(from_end, events), run(from_start, events | {"particles": reversed_lists}), rtol=0, atol=1e-12
     )
-
-
-@given(st.integers(1, MAX_PARTICLES))
-@settings(max_examples=10)
-def test_one_particle_gives_the_same_in_a_list_of_any_length(rows: int) -> None:
-    model, event = made_network("particles", frame="detector"), random_events([1])
-    list_of_one = event["particles"]
-    long = torch.cat([list_of_one, torch.zeros(1, rows - 1, NUM_PARTICLE_FEATURES, dtype=torch.float64)], dim=1)
-    torch.testing.assert_close(run(model, event | {"particles": long}), run(model, event), rtol=0, atol=1e-12)
-    np.testing.assert_allclose(run(model, event).detach()[0], by_hand(model, list_of_one[0].numpy()), rtol=1e-12)
-
-
-def test_the_order_of_particles_matters() -> None:
-    model, events = made_network("particles"), random_events([5, 5])
-    backwards = events | {"particles": events["particles"].flip(1)}
-    assert not torch.allclose(run(model, backwards), run(model, events), rtol=1e-3)
 
 
 def reach(gru: nn.GRU, num_steps: int) -> float:

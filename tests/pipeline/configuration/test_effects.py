@@ -40,7 +40,6 @@ WITH_ERRORS = [sample | {"cross_section_error_pb": 0.1} for sample in SAMPLES]
             {"simulate": {}},
         ),
         ({"gridsearch": {"halving_factor": 2}}, "halving_factor", {"gridsearch": {"search": "halving"}}),
-        ({"gridsearch": {"patience": 19}}, "patience", {"gridsearch": {"patience": 18}}),
         (
             {"gridsearch": {"search": "random", "num_trials": 81}},
             "num_trials",

@@ -15,7 +15,7 @@ from features.columns import NUM_HLF
 from models.networks.hlf import HlfClassifier
 from models.networks.hlf_settings import HlfSettings
 from models.networks.scaling_layer import Scaler
-from training.gridsearch.folds import Curves, Fold, Member, make_folds, steps_per_epoch, train_member
+from training.gridsearch.folds import Curves, Fold, make_folds, steps_per_epoch, train_on_fold
 from training.loop.schedule import learning_rate
 from training.random_streams import random_stream
 from training.readers.batch import Rows
@@ -66,18 +66,19 @@ def make_rows(num_rows: int) -> Rows:
 
 def alone(
     rows: Rows,
-    member: Member,
+    fold: Fold,
+    seed: int,
     make_optimizer: Callable[[list[nn.Parameter]], Optimizer],
     settings: TrainSettings,
     num_steps: int,
 ) -> Curves:
     """One training as a plain loop over layers."""
-    torch.manual_seed(member.seed)
+    torch.manual_seed(seed)
     network = make_network()
     optimizer = make_optimizer(list(network.parameters()))
     curves = Curves([], [], [])
     for epoch in range(settings.epochs):
-        order = random_stream(member.seed, "fold", epoch).permutation(member.fold.train)
+        order = random_stream(seed, "fold", epoch).permutation(fold.train)
         loss, weight, done = 0.0, 0.0, 0
         for part in np.split(order, step_bounds(len(order), num_steps)[1:-1]):
             batch = rows.batch(part)
@@ -88,73 +89,52 @@ def alone(
             losses.mean().backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             loss, weight = loss + losses.sum().item(), weight + batch.weights.sum().item()
-        batch = rows.batch(member.fold.val)
+        batch = rows.batch(fold.val)
         sums = sums_of(network(*batch.inputs).detach(), batch.labels, batch.weights)
         for curve, value in zip(curves, (loss / weight, sums.mean_loss, sums.accuracy), strict=True):
             curve.append(value)
     return curves
 
 
-def members_of(rows: Rows, *, num_folds: int = 4, seeds: tuple[int, ...] = (1, 2)) -> list[Member]:
-    folds = make_folds(rows.labels.numpy(), num_folds, seed=3)
-    return [Member(fold, seed) for seed in seeds for fold in folds]
+def folds_of(rows: Rows) -> list[Fold]:
+    return make_folds(rows.labels.numpy(), 4, seed=3)
 
 
 def settings_of(name: str, epochs: int) -> TrainSettings:
     return TrainSettings.model_validate({"algorithm": "sgd", "epochs": epochs, **OPTIMIZERS[name][1]})
 
 
-def train(rows: Rows, member: Member, name: str = "sgd with momentum", *, epochs: int, **chosen: Any) -> Curves:
-    return train_member(make_network, settings_of(name, epochs), rows, member, **chosen)
+def train(rows: Rows, fold: Fold, name: str, *, seed: int = 1, num_steps: int, epochs: int) -> Curves:
+    return train_on_fold(make_network, settings_of(name, epochs), rows, fold, seed=seed, num_steps=num_steps)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_training_has_the_numbers_of_torch(name: str) -> None:
-    # 203 events in folds of 50 and 51: some members have longer batches than others.
+    # 203 events in folds of 50 and 51: some folds have longer batches than others.
     rows = make_rows(203)
-    members = members_of(rows)
-    num_steps = steps_per_epoch([member.fold for member in members], batch_size=16)
+    folds = folds_of(rows)
+    num_steps = steps_per_epoch(folds, batch_size=16)
     assert num_steps == 10
-    for member in members[::5]:
-        found = train(rows, member, name, num_steps=num_steps, epochs=10)
-        expected = alone(rows, member, OPTIMIZERS[name][0], settings_of(name, 10), num_steps)
+    for seed, fold in ((1, folds[0]), (2, folds[3])):
+        found = train(rows, fold, name, seed=seed, num_steps=num_steps, epochs=10)
+        expected = alone(rows, fold, seed, OPTIMIZERS[name][0], settings_of(name, 10), num_steps)
         for curve, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(curve, other, rtol=0, atol=1e-8)
     assert found.val_accuracy[-1] > found.val_accuracy[0]
 
 
-def test_patience_ends_a_training_after_epochs_without_a_lower_loss() -> None:
-    rows = make_rows(120)
-    lengths = set()
-    for member in members_of(rows):
-        full = train(rows, member, num_steps=6, epochs=40)
-        stopped = train(rows, member, num_steps=6, epochs=40, patience=3)
-        length = len(stopped.val_loss)
-        assert stopped.val_loss == full.val_loss[:length]
-        assert length == 40 or np.argmin(full.val_loss[:length]) == length - 4
-        lengths.add(length)
-    assert len(lengths) > 1, "the test needs members that stop at different epochs"
-
-
 def test_an_event_that_is_not_finite_shows_where_it_is() -> None:
     rows = make_rows(120)
-    members = members_of(rows, seeds=(1,))
+    folds = folds_of(rows)
     poisoned = rows._replace(inputs=(rows.inputs[0].clone(),))
-    poisoned.inputs[0][int(members[0].fold.val[0])] = float("nan")
-    found = train(poisoned, members[0], "adam", num_steps=6, epochs=3)
-    assert found.train_loss == train(rows, members[0], "adam", num_steps=6, epochs=3).train_loss
+    poisoned.inputs[0][int(folds[0].val[0])] = float("nan")
+    found = train(poisoned, folds[0], "adam", num_steps=6, epochs=3)
+    assert found.train_loss == train(rows, folds[0], "adam", num_steps=6, epochs=3).train_loss
     assert np.isnan(found.val_loss).all()
     # As in any training, a step whose gradient is not finite has no update.
-    found = train(poisoned, members[1], "adam", num_steps=6, epochs=3)
+    found = train(poisoned, folds[1], "adam", num_steps=6, epochs=3)
     assert np.isnan(found.train_loss).all()
     assert found.val_loss[-1] < found.val_loss[0]
-
-
-def test_no_patience_waits_for_a_loss_that_is_not_finite() -> None:
-    rows = make_rows(60)
-    rows.inputs[0][:] = float("nan")
-    curves = train(rows, members_of(rows)[0], "adam", num_steps=3, epochs=9, patience=2)
-    assert len(curves.val_loss) == 3
 
 
 def test_folds_cover_the_rows_once_and_keep_the_classes_in_proportion() -> None:

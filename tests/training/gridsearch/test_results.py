@@ -38,17 +38,11 @@ def test_one_epoch_counts_for_all_folds() -> None:
     assert longer.accuracy == 1.0
 
 
-def test_of_a_fold_that_stopped_early_only_the_common_epochs_count() -> None:
-    found = score(TRIAL, 9, [curves([0.6, 0.5], [0.5, 0.7]), curves([0.9, 0.8, 0.7], [0.1, 0.2, 0.3])])
-    assert found is not None
-    assert (found.best_epoch, found.accuracies) == (2, [0.7, 0.2])
-
-
 def test_epochs_that_are_not_finite_in_a_fold_are_passed_over_and_without_any_other_there_is_no_score() -> None:
     found = score(TRIAL, 9, [curves([math.nan, 0.4, math.inf], [0.0, 0.6, 0.9]), curves([0.1, 0.5, 0.1], [0.9] * 3)])
     assert found is not None
     assert found.best_epoch == 2
-    assert score(TRIAL, 9, [curves([0.5], [0.7]), curves([math.nan] * 3, [0.3] * 3)]) is None
+    assert score(TRIAL, 9, [curves([0.5] * 3, [0.7] * 3), curves([math.nan] * 3, [0.3] * 3)]) is None
 
 
 def test_among_equal_accuracies_the_lower_loss_and_then_the_smaller_network_is_better() -> None:

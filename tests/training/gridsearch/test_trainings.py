@@ -15,7 +15,7 @@ from spark_in_process import Here
 from features.columns import NUM_HLF
 from features.dataset import FeatureDataset
 from training.gridsearch import trainings as running
-from training.gridsearch.folds import Curves, Member, make_folds
+from training.gridsearch.folds import Curves, Fold, make_folds
 from training.gridsearch.results import score
 from training.gridsearch.settings import GridSearchSettings
 from training.gridsearch.spark_job import SearchOutcome, search
@@ -109,11 +109,11 @@ def test_a_job_learns_on_the_fitted_scale_with_a_seed_for_each_fold(
 ) -> None:
     seen = []
 
-    def noted(make_network: Any, settings: Any, rows: Rows, member: Member, **chosen: Any) -> Curves:
-        seen.append((make_network().scaling.mean.tolist(), member.seed))
+    def noted(make_network: Any, settings: Any, rows: Rows, fold: Fold, *, seed: int, num_steps: int) -> Curves:
+        seen.append((make_network().scaling.mean.tolist(), seed))
         return Curves([0.1], [0.1], [0.9])
 
-    monkeypatch.setattr(running, "train_member", noted)
+    monkeypatch.setattr(running, "train_on_fold", noted)
     run_job(search_on(dataset, seed=7), JOB, 1, tmp_path)
     means, seeds = zip(*seen, strict=True)
     assert seeds == (7, 8, 9)

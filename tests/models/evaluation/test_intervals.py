@@ -7,8 +7,7 @@ import pytest
 from scipy.stats import binom
 
 from models.errors import UndefinedMetricError
-from models.evaluation.efficiencies import efficiency
-from models.evaluation.intervals import ONE_SIGMA
+from models.evaluation.intervals import ONE_SIGMA, efficiency
 
 
 @pytest.mark.parametrize(("passed", "total"), [(0, 5), (1, 5), (3, 7), (9, 1000), (5, 5)])
