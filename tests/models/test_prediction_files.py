@@ -140,11 +140,6 @@ def test_an_older_file_is_replaced_whole_or_not_at_all(tmp_path: Path, predictio
     assert read_root(path).num_rows == 10
 
 
-def test_predictions_of_other_classes_are_refused(tmp_path: Path, predictions: pa.Table) -> None:
-    with pytest.raises(InputError, match="needs 2 probabilities"):
-        write_root(predictions, CLASSES[:2], tmp_path / "a.root")
-
-
 @pytest.mark.parametrize("classes", [["W+jets", "W-jets"], ["Wjets", "W jets"], ["QCD", "+"], ["QCD", "QCD"]])
 def test_classes_that_root_cannot_tell_apart_are_refused(
     tmp_path: Path, predictions: pa.Table, classes: list[str]
@@ -152,17 +147,3 @@ def test_classes_that_root_cannot_tell_apart_are_refused(
     with pytest.raises(ModelError, match="need different branch names in ROOT"):
         write_root(predictions, classes, tmp_path / "a.root")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_other_files_are_no_predictions(tmp_path: Path) -> None:
-    (tmp_path / "text.root").write_text("no ROOT file at all")
-    with uproot.recreate(tmp_path / "tree.root") as file:
-        file.mktree("predictions", {"x": "int64"})
-    for path in (
-        tmp_path / "none.root",
-        tmp_path / "text.root",
-        tmp_path / "tree.root",
-        SAMPLES / "qcd_13TeV_PU20_0.root",
-    ):
-        with pytest.raises(InputError, match="no readable predictions"):
-            read_root(path)

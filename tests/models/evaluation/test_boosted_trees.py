@@ -59,15 +59,6 @@ def test_a_number_that_is_not_finite_got_a_plausible_class(trees: BoostedTrees) 
     assert trees.probabilities({"hlf": hlf[:0]}).shape == (0, 3)
 
 
-@pytest.mark.slow
-def test_the_same_seed_gives_the_same_trees_and_the_unit_of_weights_is_of_no_account(trees: BoostedTrees) -> None:
-    hlf, labels = made(400)
-    expected = trees.probabilities({"hlf": hlf})
-    for weight in (1.0, 2.0**-40):
-        again = BoostedTrees.fit(hlf, labels, np.full(400, weight), classes=CLASSES, seed=1)
-        np.testing.assert_array_equal(again.probabilities({"hlf": hlf}), expected)
-
-
 def test_weights_are_used() -> None:
     hlf, labels = made(600)
     hlf[:] = 1.0

@@ -29,7 +29,7 @@ from models.evaluation.boosted_trees import BoostedTrees, boosted_trees
 from models.evaluation.bootstrap import Estimate
 from models.evaluation.curves import kolmogorov_smirnov
 from models.evaluation.discriminant import discriminant
-from models.evaluation.evaluation import evaluate, write_predictions
+from models.evaluation.evaluation import evaluate, over_trainings, write_predictions
 from models.evaluation.importance import num_predicted
 from models.evaluation.intervals import thresholds
 from models.evaluation.measurements import GRID, EvaluationTask
@@ -478,3 +478,26 @@ def test_predictions_without_truth_have_no_label(tmp_path: Path) -> None:
         {"entry": 1, "sample": "s", "weight": 1.0, "predicted": 1, "probability_a": 0.25, "probability_b": 0.75}
     ]
     assert (tmp_path / "predictions.root").exists()
+
+
+def numbers_of(accuracy: float) -> dict[str, Any]:
+    """Numbers of a training; the others follow from its accuracy."""
+    area = {"value": accuracy / 2, "error": 0.5}
+    return {
+        "accuracy": {"value": accuracy, "error": 0.1},
+        "auc": {"QCD": area, "ttbar": area},
+        "auc_against": {"all backgrounds": area},
+        "working_points": [{"wanted": 0.9, "all_backgrounds": {"value": 1 - accuracy, "low": 0.0, "high": 1.0}}],
+    }
+
+
+def test_trainings_have_mean_and_standard_deviation_of_each_number() -> None:
+    found = over_trainings([numbers_of(each) for each in (0.5, 0.7, 0.9)])
+    area = {"mean": pytest.approx(0.35), "spread": pytest.approx(0.1)}
+    assert found == {
+        "count": 3,
+        "accuracy": {"mean": pytest.approx(0.7), "spread": pytest.approx(0.2)},
+        "auc": {"QCD": area, "ttbar": area},
+        "auc_against": {"all backgrounds": area},
+        "working_points": [{"wanted": 0.9, "mean": pytest.approx(0.3), "spread": pytest.approx(0.2)}],
+    }

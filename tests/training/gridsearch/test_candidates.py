@@ -35,12 +35,3 @@ def test_each_architecture_is_measured_in_turn(dataset: FeatureDataset, monkeypa
     assert measured == [[3, 3, 3], [5], [8, 4]] * 5
     assert found.keys() == set(asked)
     assert all(each.value > 0 and each.error >= 0 for each in found.values())
-
-
-def test_a_network_with_a_hundred_times_the_work_takes_longer(dataset: FeatureDataset) -> None:
-    found = latencies([(4,), (700, 700)], dataset, generator=np.random.default_rng(1))
-    assert found[4,].value < found[700, 700].value
-
-
-def test_nothing_to_measure_is_fine(dataset: FeatureDataset) -> None:
-    assert latencies([], dataset, generator=np.random.default_rng(1)) == {}

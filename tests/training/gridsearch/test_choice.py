@@ -43,11 +43,6 @@ def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path, content: str) -
         Choice.load(path)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match=r"best\.json holds no result"):
-        Choice.load(tmp_path / "best.json")
-
-
 @pytest.mark.parametrize(
     ("train", "batch_size"),
     [
@@ -88,8 +83,3 @@ def test_defaults_that_depend_on_other_settings_still_do() -> None:
     settings = trained_as(BEST, algorithm="local-sgd", workers=2, slowmo={"tau": 6})
     given = {"algorithm", "workers", "slowmo"}
     assert settings.model_fields_set == given | {"batch_size", "learning_rate", "epochs", "scale_learning_rate"}
-
-
-def test_the_rate_in_effect_is_the_searched_one_whatever_the_number_of_workers() -> None:
-    for workers in (1, 8):
-        assert trained_as(BEST, algorithm="ar-sgd", optimizer="sgd", workers=workers).effective_learning_rate == 0.02

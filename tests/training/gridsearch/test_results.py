@@ -116,10 +116,6 @@ def test_the_front_is_what_no_other_beats(cost: str, points: list[tuple[int, int
     assert [place(each) for each in found] == sorted(point for point in expected if not is_beaten(*point))
 
 
-def test_what_a_setting_costs_is_not_known_before_it_is_measured() -> None:
-    assert math.isnan(made(9, [0.7]).latency.value)
-
-
 def test_another_time_is_the_same_result() -> None:
     quick, slow = (made(9, [0.7, 0.8], latency=Cost(time, time / 10)) for time in (3.0, 4.0))
     first, second, other = (

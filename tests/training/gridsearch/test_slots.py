@@ -28,12 +28,6 @@ def test_it_is_at_most_by_grahams_factor_longer_than_the_best(seconds: list[floa
     assert best <= found <= best * (4 / 3 - 1 / (3 * slots)) * (1 + 1e-12)
 
 
-def test_a_known_case_in_which_the_longest_first_is_not_the_best() -> None:
-    seconds = [3.0, 3.0, 2.0, 2.0, 2.0]
-    assert best_possible(seconds, 2) == 6.0
-    assert makespan(seconds, 2) == 7.0
-
-
 @given(SECONDS, st.integers(1, 16))
 def test_nothing_is_faster_than_its_slots_or_its_longest_training(seconds: list[float], most_slots: int) -> None:
     found = speed_ups(seconds, most_slots)
@@ -42,8 +36,3 @@ def test_nothing_is_faster_than_its_slots_or_its_longest_training(seconds: list[
     for slots, factor in found.items():
         assert factor * (1 + 1e-12) >= 1
         assert factor <= min(slots, len(seconds), sum(seconds) / max(seconds)) * (1 + 1e-12)
-
-
-@given(st.integers(1, 6), st.integers(1, 16))
-def test_equal_trainings_go_in_rounds(num_trainings: int, slots: int) -> None:
-    assert makespan([2.0] * num_trainings, slots) == 2.0 * -(-num_trainings // slots)

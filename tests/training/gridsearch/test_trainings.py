@@ -158,18 +158,6 @@ def test_a_class_with_too_few_events_for_the_folds_is_a_reason(dataset: FeatureD
     assert "fewer than the 140 folds" in run_job(search, JOB, 1, tmp_path).error
 
 
-def test_an_empty_result_file_is_made_again(dataset: FeatureDataset, tmp_path: Path) -> None:
-    (tmp_path / f"{JOB.key}.json").touch()
-    assert run_job(search_on(dataset), JOB, 1, tmp_path).folds
-
-
-def test_the_number_of_epochs_changes_the_score(dataset: FeatureDataset, tmp_path: Path) -> None:
-    found = run_job(search_on(dataset), JOB, 12, tmp_path)
-    scores = [score(Trial(*JOB[:3], epochs), found.num_parameters, found.folds) for epochs in (1, 12)]
-    assert all(scores)
-    assert scores[0] != scores[1]
-
-
 def test_every_axis_of_the_grid_changes_the_score(dataset: FeatureDataset, tmp_path: Path) -> None:
     trials = {
         "the others": Trial((6, 4), 16, 0.01, 3),
@@ -186,11 +174,6 @@ def test_every_axis_of_the_grid_changes_the_score(dataset: FeatureDataset, tmp_p
         assert scored is not None
         losses[name] = scored.loss
     assert len(set(losses.values())) == len(trials), losses
-
-
-def test_a_result_survives_json() -> None:
-    made = JobResult(JOB, 5, 9, [], 1.5, "")
-    assert JobResult.from_json(json.loads(json.dumps(made.to_json()))) == made
 
 
 def test_a_training_that_stands_for_several_rounds_counts_its_seconds_once(

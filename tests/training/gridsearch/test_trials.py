@@ -98,11 +98,6 @@ def test_an_impossible_grid_is_refused(chosen: dict[str, Any], message: str) -> 
         GridSearchSettings.model_validate(chosen)
 
 
-def test_a_trial_has_a_name() -> None:
-    trial = Trial((50, 20), 64, 0.003, 20)
-    assert trial.key == "50-20_batch-64_rate-0.003_epochs-20"
-
-
 def test_rates_that_differ_in_a_late_digit_have_files_of_their_own() -> None:
     rates = (0.00123456, 0.001234561, 0.1, 1 / 3, 1e-300, 1e30)
     assert len({Trial((5,), 16, rate, 1).key for rate in rates}) == len(rates)
