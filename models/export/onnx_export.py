@@ -70,7 +70,7 @@ def export_onnx(model: Classifier, spec: ModelSpec, path: Path, provenance: Prov
     rows = {1: "num_rows"}
     axes = {name: {0: "batch"} | (rows if name == "particles" else {}) for name in (*model.inputs, OUTPUT)}
     network = ProbabilityNetwork(single_precision(model))
-    write_onnx(network, examples, axes, _metadata(spec, model.inputs, provenance), path)
+    write_onnx(network, examples, axes, metadata(spec, model.inputs, provenance), path)
 
 
 def export_one_event(model: Classifier, spec: ModelSpec, path: Path, provenance: Provenance = UNKNOWN) -> None:
@@ -90,7 +90,7 @@ def export_one_event(model: Classifier, spec: ModelSpec, path: Path, provenance:
     """
     network = OneEventNetwork(single_precision(model)).eval().requires_grad_(False)
     examples = {name: torch.zeros(1, *INPUT_COLUMNS[name].shape) for name in network.inputs}
-    write_onnx(network, examples, {}, _metadata(spec, network.inputs, provenance), path)
+    write_onnx(network, examples, {}, metadata(spec, network.inputs, provenance), path)
 
 
 # ONNX has it, torch's older exporter does not know.
@@ -153,7 +153,7 @@ def _without_exporter_warnings() -> Iterator[None]:
         yield
 
 
-def _metadata(spec: ModelSpec, inputs: Sequence[str], provenance: Provenance) -> dict[str, str]:
+def metadata(spec: ModelSpec, inputs: Sequence[str], provenance: Provenance) -> dict[str, str]:
     """Metadata of an exported file; lists and dictionaries are JSON.
 
     Args:
