@@ -219,7 +219,7 @@ Save = Callable[[Figure, Path], None]
 
 @contextmanager
 def saving_in_processes() -> Iterator[Save]:
-    """`save_figure` in a few other processes, while this one goes on; at the end all figures are written.
+    """`save_figure` in a few other processes beside this one; at the end all figures are written.
 
     Drawing takes most of the time of an evaluation.
 
