@@ -139,6 +139,7 @@ launch(RunSpec.load(Path(sys.argv[1])), on_progress=lambda progress: None)
 """
 
 
+@pytest.mark.minutes
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_no_rank_outlives_its_launcher(dataset: FeatureDataset, tmp_path: Path, number: signal.Signals) -> None:
     run = make_spec(dataset, tmp_path / "out", epochs=100_000)
