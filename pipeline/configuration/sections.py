@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -13,9 +13,7 @@ from pipeline.errors import nearest
 
 
 def without_none(annotation: Any) -> Any:
-    """The section or list inside `Annotated[X, ...]` and `X | None`; YAML reads text that may be null."""
-    if get_origin(annotation) is Annotated:
-        return without_none(get_args(annotation)[0])
+    """The section or list inside `X | None`; YAML reads text that may be null."""
     if get_origin(annotation) in (Union, types.UnionType):
         (inner, *others) = (each for each in get_args(annotation) if each is not types.NoneType)
         return None if others or inner is str else inner
