@@ -35,8 +35,6 @@ class FeatureDataset(NamedTuple):
     class_weights: list[float]
     splits: dict[str, list[RowGroup]]
     counts: dict[str, list[int]]
-    load_test: bool = False
-    """Whether its events are copies of a few events: for timing only."""
     definitions: dict[str, Any] = {}  # noqa: RUF012 - nobody changes it
     """Settings of the selection and the physics of its features."""
     normalisation: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - nobody changes it

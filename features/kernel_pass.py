@@ -114,10 +114,8 @@ def keys_of(path: Path, settings: FeatureSettings, *, factor: float = 1.0) -> Ev
     """Split, mixing key, balance, label and weight of every event of a file of unmixed rows; see `read_unmixed`."""
     rows = read_unmixed(path, factor=factor)
     uuids, entries = rows["file_uuid"].to_pylist(), rows["entry"].to_numpy()
-    origins = rows["origin_uuid"].to_pylist()
     return EventKeys(
-        # In a load-test sample, all copies of an event must fall into the same split.
-        split=split_index(origins, rows["origin_entry"].to_numpy(), settings.split).astype(np.int8),
+        split=split_index(uuids, entries, settings.split).astype(np.int8),
         mixing=event_hash(uuids, entries, stream=MIXING_STREAM),
         balance=uniform(event_hash(uuids, entries, stream=BALANCE_STREAM)),
         label=rows["label"].to_numpy().astype(np.int8),

@@ -87,7 +87,6 @@ def make_features(
     num_tasks: Callable[[int], int],
     earlier: Iterable[KernelOutput] = (),
     mixed: Callable[[int], AbstractContextManager[Accumulator[int]]] | None = None,
-    load_test: bool = False,
 ) -> FeaturesResult:
     """Make the features dataset in `out_dir` (an existing folder that every task can reach).
 
@@ -104,7 +103,6 @@ def make_features(
         num_tasks: Gives the number of Spark tasks for a number of pieces of work.
         earlier: Kernel outputs of the same code and settings, to reuse for unchanged events parts.
         mixed: Given the number of events to mix, counts them as their row groups are written, for progress.
-        load_test: Whether the events are copies of a few events; the dataset records it.
 
     Raises:
         FeatureError: No event passes the selection, or a split lacks a class or rows.
@@ -145,7 +143,6 @@ def make_features(
         plan.class_weights,
         {name: [each.group for each in written if each.split == split] for split, name in enumerate(SPLITS)},
         plan.counts,
-        load_test,
         kernel_items(settings),
         {name: {**each._asdict(), "factor": factors[name]} for name, each in samples.items()},
         str(data) if is_remote(data) else "",

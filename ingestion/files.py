@@ -28,7 +28,7 @@ from ingestion.errors import (
 from ingestion.layout import BranchNames, sources_of
 from ingestion.retrying import patiently
 from ingestion.root_format import TREES, check_header, open_root
-from ingestion.schema import ORIGIN_BRANCHES, PARTICLE_COLLECTIONS, SCALARS, WEIGHT_PREFIX
+from ingestion.schema import PARTICLE_COLLECTIONS, SCALARS, WEIGHT_PREFIX
 from ingestion.settings import NO_WEIGHT, Carried, IngestSettings, OnBadFile, SampleSettings, field_branches
 from ingestion.storage import is_remote, matching, size_and_time
 from ingestion.waiting import Waiting, arrived_late, is_recent, refuse_waiting
@@ -67,8 +67,6 @@ class FileInfo(NamedTuple):
     size: int
     modified: str
     missing_optional: Sequence[str]
-    is_load_test: bool
-    """Whether the file's events are copies (`tests/benchmarks/load_test.py`)."""
     edges: Sequence[int]
     """Entries at which the file is cut into pieces, one events part each: between baskets, from 0 to `entries`."""
     carried: dict[str, str] = {}  # noqa: RUF012 - nobody changes it
@@ -336,7 +334,7 @@ def inspect(
         stamp = (source.sample, source.label, source.path, uuid, entries, size, modified)
         if not entries:
             # What it lacks is not missed: a Snapshot that nothing passes may have no branches.
-            return FileInfo(*stamp, (), False, (0,), weight=source.weight or _DEFAULT_WEIGHT, **own)
+            return FileInfo(*stamp, (), (0,), weight=source.weight or _DEFAULT_WEIGHT, **own)
         names = BranchNames(tree, source.path)
         if not source.needs_weight and Carried.of_weight(source.weight or _DEFAULT_WEIGHT).branch not in names:
             source = source._replace(weight=NO_WEIGHT)
@@ -358,9 +356,8 @@ def inspect(
         carried = {name: "int64" if name in integers else "float64" for name in settings.carried}
         boundaries = basket_boundaries(each.branch for each in sources.values())
     edges = tuple(chunk_edges(boundaries, 0, entries, settings.entries_per_task))
-    is_load_test = all(name in names for name in ORIGIN_BRANCHES)
     like = () if weight else like_weights(names)
-    return FileInfo(*stamp, missing, is_load_test, edges, carried, weight=weight, like_weights=like, **own)
+    return FileInfo(*stamp, missing, edges, carried, weight=weight, like_weights=like, **own)
 
 
 def _refuse_missing(

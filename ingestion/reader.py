@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
-from uuid import UUID
 
 import awkward as ak
 import numpy as np
@@ -21,7 +20,6 @@ from ingestion.layout import FILLED, Branch, BranchNames, is_fixed, sources_of
 from ingestion.root_format import open_root
 from ingestion.schema import (
     COLLECTIONS,
-    ORIGIN_BRANCHES,
     PARTICLE_COLLECTIONS,
     SCALARS,
     WEIGHT_PREFIX,
@@ -48,8 +46,6 @@ from ingestion.thresholds import (
     wrapped_azimuths,
 )
 
-Origin = tuple[Sequence[str], NDArray[np.int64]]
-
 #: Above it, azimuths are hardly in radians: they would be degrees.
 _LARGEST_AZIMUTH: Final = 4 * math.pi
 #: What to do where an integer of a candidate is none.
@@ -69,8 +65,6 @@ class RawEvents(NamedTuple):
     collections: dict[str, Jagged]
     carried: dict[str, NDArray[Any]]
     """Numbers that the user carries along, by branch."""
-    origin: Origin
-    """UUID and entry of the event that each event is or, in a load-test sample, copies."""
 
     @property
     def num_events(self) -> int:
@@ -102,8 +96,6 @@ def read_events(info: FileInfo, settings: IngestSettings, *, start: int, stop: i
     wanted["weight"] = Carried.of_weight(info.weight).branch
     for absent in info.missing_optional:
         del wanted[absent]
-    if info.is_load_test:
-        wanted |= {name: name for name in ORIGIN_BRANCHES}
     with reading(info.path, f"entries {start} to {stop - 1}"):
         file = open_root(info.path)
     with file:
@@ -122,15 +114,6 @@ def read_events(info: FileInfo, settings: IngestSettings, *, start: int, stop: i
                 cause = ValueError(f"a branch has {min(others)} of {last - first} entries")
                 raise DamagedFileError.at(info.path, where=f"entries {first} to {last - 1}", cause=cause)
             yield _raw_events(arrays, sources, info, settings, first, last)
-
-
-def _origin(arrays: dict[str, ak.Array], info: FileInfo, entries: NDArray[np.int64]) -> Origin:
-    """UUIDs as text, in a load-test sample from their halves."""
-    if not info.is_load_test:
-        return [info.uuid] * len(entries), entries
-    high, low, origin_entries = (np.asarray(arrays[name]) for name in ORIGIN_BRANCHES)
-    halves = zip(high.view(np.uint64).tolist(), low.view(np.uint64).tolist(), strict=True)
-    return [str(UUID(int=(upper << 64) + lower)) for upper, lower in halves], origin_entries
 
 
 def _raw_events(
@@ -166,8 +149,7 @@ def _raw_events(
         else scalars["weight"]
         for name, each in settings.carried.items()
     }
-    entries = np.arange(first, last)
-    return RawEvents(entries, scalars, collections, carried, _origin(arrays, info, entries))
+    return RawEvents(np.arange(first, last), scalars, collections, carried)
 
 
 def _no_candidates(name: str, num_events: int) -> Jagged:
@@ -344,12 +326,9 @@ def _in_range(raw: RawEvents, above: Mapping[str, Mask | bool], info: FileInfo) 
 def _events_table(raw: RawEvents, above: Mapping[str, Mask | bool], info: FileInfo, keep: Mask) -> pa.Table:
     """The kept events with the candidates above threshold, as Arrow."""
     num_kept = int(keep.sum())
-    uuids, origin_entries = raw.origin
     columns: dict[str, pa.Array] = {
         "file_uuid": pa.array([info.uuid] * num_kept, pa.string()),
         "entry": pa.array(raw.entries[keep], pa.int64()),
-        "origin_uuid": pa.array(np.asarray(uuids, dtype=object)[keep], pa.string()),
-        "origin_entry": pa.array(origin_entries[keep], pa.int64()),
         "sample": pa.array([info.sample] * num_kept, pa.string()),
         "label": pa.array(np.full(num_kept, info.label), pa.int64()),
     }

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 
 
 class Field(NamedTuple):
@@ -67,9 +67,6 @@ SCALARS: Final[dict[str, Field]] = {
 #: Begin of the names of columns with other weights of the generator (`ingest.weights`).
 WEIGHT_PREFIX: Final = "weight_"
 
-#: Branches of a load-test sample that identify the origin of an event: upper and lower half of the UUID, and entry.
-ORIGIN_BRANCHES: Final = ("LoadTest_origin_uuid_high", "LoadTest_origin_uuid_low", "LoadTest_origin_entry")
-
 
 def events_schema(carried: Mapping[str, str] | None = None) -> pa.Schema:
     """Arrow schema of the events Parquet; nothing in it is nullable.
@@ -85,9 +82,6 @@ def events_schema(carried: Mapping[str, str] | None = None) -> pa.Schema:
     kinds = {
         "file_uuid": pa.string(),
         "entry": pa.int64(),
-        # The origin, which decides the split: the event itself or, in a load-test sample, the event that it copies.
-        "origin_uuid": pa.string(),
-        "origin_entry": pa.int64(),
         "sample": pa.string(),
         "label": pa.int64(),
         **{name: pa.type_for_alias(field.dtype) for name, field in SCALARS.items()},

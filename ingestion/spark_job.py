@@ -31,7 +31,7 @@ from ingestion.storage import file_digest, is_remote, link_or_copy, make_folder,
 from ingestion.tally import StepCounts, total
 
 #: Columns with few different values. For the others, an attempt at a dictionary costs more than it saves.
-_WITH_DICTIONARY: Final = ["file_uuid", "origin_uuid", "sample"]
+_WITH_DICTIONARY: Final = ["file_uuid", "sample"]
 _WITH_STATISTICS: Final = ["file_uuid", "entry", "sample", "label", "weight"]
 
 
@@ -224,7 +224,7 @@ def split_entries(infos: Iterable[FileInfo]) -> Iterator[EntryRange]:
     """The ranges of all files; an empty file has none.
 
     Examples:
-        >>> info = FileInfo("qcd", 0, "a.root", "u", 10, 1, "", (), False, (0, 6, 10))
+        >>> info = FileInfo("qcd", 0, "a.root", "u", 10, 1, "", (), (0, 6, 10))
         >>> [(work.start, work.stop) for work in split_entries([info])]
         [(0, 6), (6, 10)]
     """

@@ -42,7 +42,7 @@ from pipeline.configuration.shell_sections import (
     SparkSettings,
 )
 from pipeline.configuration.yaml_text import read_mapping
-from pipeline.errors import ConfigError, LoadTestError, nearest
+from pipeline.errors import ConfigError, nearest
 from pipeline.runs.code_meaning import PACKAGES, ROOT
 from training.effects import refuse_without_effect
 from training.gridsearch.settings import GridSearchSettings
@@ -97,8 +97,6 @@ class Config(BaseModel):
     export: ExportSettings = ExportSettings()
     promote: PromoteSettings = PromoteSettings()
     mlflow: MlflowSettings = MlflowSettings()
-    allow_load_test: bool = False
-    """Whether to train and evaluate on a load-test sample, whose events are copies of a few: for timing only."""
     report: ReportSettings = ReportSettings()
     spark: SparkSettings = SparkSettings()
 
@@ -284,21 +282,6 @@ class Config(BaseModel):
                     f"environment, and give its name alone (-x {name})"
                 )
         return self
-
-    def refuse_load_test(self, is_load_test: bool) -> None:
-        """Refuse a load-test sample: its events are copies of a few, and good for timing only.
-
-        Args:
-            is_load_test: Whether the events are of a load-test sample.
-
-        Raises:
-            LoadTestError: They are of a load-test sample, and `allow_load_test` is not set.
-        """
-        if is_load_test and not self.allow_load_test:
-            raise LoadTestError(
-                "these events are of a load-test sample: copies of a few events, turned and mirrored. A model or a "
-                "metric of them means nothing. To measure times with them, set allow_load_test: true."
-            )
 
     def normalisation(self) -> dict[str, float | str | None]:
         """Dotted keys of what normalises the samples, with their values."""

@@ -65,10 +65,6 @@ class SparkJobError(PipelineError):
     """A Spark job failed for a reason other than bad input."""
 
 
-class LoadTestError(PipelineError):
-    """Training or evaluation on a load-test sample without `allow_load_test`."""
-
-
 class PromotionError(PipelineError):
     """A trained network cannot be read or promoted; the message names each."""
 

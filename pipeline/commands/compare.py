@@ -354,7 +354,6 @@ def _subject(run_folder: RunFolder, study: Study) -> tuple[Subject, dict[str, An
     upstream = run_folder.upstream(Train(), command="compare")
     Runner(run_folder).say_what_is_stale(Train(), upstream)
     features = upstream["features"]
-    config.refuse_load_test(features.manifest["counters"]["load_test"])
     dataset = FeatureDataset.load(features.folder)
     settings = HepSettings(folder=features.folder.absolute(), network=config.model.of(chosen))
     about = {"version": features.name, "classes": dataset.classes, "sample_note": _labels(run_folder).sample_note}

@@ -158,7 +158,6 @@ def _dataset(run_folder: RunFolder, *, is_needed: bool) -> FeatureDataset | None
             )
         return None
     dataset = FeatureDataset.load(version.folder)
-    run_folder.config.refuse_load_test(dataset.load_test)
     if is_needed and not _suits(dataset, run_folder.config):
         raise MissingInputError(
             "the features of this run folder were made with other settings than those of the config. "
@@ -201,7 +200,6 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
         )
     for words in _about_rates(samples, run_folder.config) if has_truth else []:
         say(f"note: {words}")
-    config.refuse_load_test(any(info.is_load_test for info in checked.infos))
     with Bar(run_folder.console, "Spark", "") as bar:
         bar(0, 0, "starting")
         spark = run_folder.spark.context(folder=folder, inputs=(info.path for info in checked.infos))

@@ -54,8 +54,6 @@ def origin_of(config: Mapping[str, Any], files: Files) -> Origin:
     note = "Simulation" if has_generator or trees == {"Delphes"} else ""
     if is_bundled:
         note = "Simulation, technical sample"
-    if any(file["is_load_test"] for file in files):
-        note = "Load-test sample: copies of a few events"
     energy = 13.0 if is_bundled else config["simulate"]["energy_tev"] if is_made else None
     return Origin(
         note if report["sample_note"] is None else report["sample_note"],

@@ -162,8 +162,6 @@ def warnings(versions: Mapping[str, Version]) -> list[str]:
     ingest, features, evaluate = (versions[name].manifest for name in ("ingest", "features", "evaluate"))
     metrics = evaluate["counters"]
     found = []
-    if features["counters"]["load_test"]:
-        found.append("Load-test sample: copies of a few events. Only the times on this page have a meaning.")
     bundled = sum(file["uuid"] in BUNDLED for file in ingest["inputs"])
     if bundled:
         found.append(

@@ -81,10 +81,6 @@ class Context:
     spark: SparkProvider
     console: Console
 
-    def refuse_load_test(self) -> None:
-        """See `Config.refuse_load_test`."""
-        self.config.refuse_load_test(self.upstream["features"].manifest["counters"]["load_test"])
-
     def start_spark(self, inputs: Iterable[str] = ()) -> SparkContext:
         """The running context, whose executors see the folder of the Parquet; a progress bar shows its start.
 

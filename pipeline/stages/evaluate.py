@@ -60,7 +60,6 @@ class Evaluate(Stage):
         from pipeline.runs.trained_models import refuse_other_features, trained_models
         from training.threads import use_threads
 
-        context.refuse_load_test()
         config = context.config
         use_threads(config.train.threads)
         dataset = FeatureDataset.load(context.upstream["features"].folder)

@@ -37,7 +37,7 @@ class Features(Stage):
 
     name: ClassVar[str] = "features"
     reads: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "ingest": ("events/*", *(f"counters/{name}" for name in ("samples", "weights", "generated", "load_test")))
+        "ingest": ("events/*", *(f"counters/{name}" for name in ("samples", "weights", "generated")))
     }
     uses_storage: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = (Need.SPARK,)
@@ -82,7 +82,6 @@ class Features(Stage):
                 num_tasks=context.spark.num_tasks,
                 mixed=partial(shown, "mixing"),
                 earlier=_earlier(context),
-                load_test=ingested["load_test"],
             )
         counters = _counters(result)
         for sample, counter in counters["samples"].items():
@@ -184,7 +183,6 @@ def _counters(result: FeaturesResult) -> dict[str, Any]:
         "splits": dataset.counts,
         "dropped_by_balancing": selected - sum(dataset.num_rows(split) for split in dataset.splits),
         "row_groups": {split: len(groups) for split, groups in dataset.splits.items()},
-        "load_test": dataset.load_test,
         "normalisation": dataset.normalisation,
         "kernel_outputs_taken_over": result.num_taken_over,
         "kernel_outputs": [output._asdict() for output in result.outputs],

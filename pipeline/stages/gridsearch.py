@@ -62,7 +62,6 @@ class GridSearch(Stage):
         from training.gridsearch.spark_job import num_trainings, search
         from training.gridsearch.trainings import Search
 
-        context.refuse_load_test()
         config = context.config
         dataset = FeatureDataset.load(context.upstream["features"].folder.absolute())
         common = Search(dataset.folder, config.gridsearch, config.training_of("hlf"))

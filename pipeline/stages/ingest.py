@@ -215,7 +215,6 @@ def _result(context: Context, result: IngestResult) -> Result:
         counters={
             **by_sample(result.parts),
             "generated": result.generated,
-            "load_test": any(info.is_load_test for info in result.infos),
             "files_read": result.num_read,
             "bad_files": [each._asdict() for each in result.bad],
             "waiting_files": [each._asdict() for each in context.found.details.waiting],

@@ -79,7 +79,6 @@ class Train(Stage):
 
     def run(self, context: Context) -> Result:
         """Train in this process or under mpirun."""
-        context.refuse_load_test()
         planned = {
             network: {folder: _planned(context, network, folder, each) for folder, each in trainings.items()}
             for network in context.config.model.names

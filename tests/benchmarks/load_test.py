@@ -3,8 +3,7 @@
 `python tests/benchmarks/load_test.py FOLDER --events 100000` writes a sample of the bundled events and a config for it.
 
 Every copy is a real event, turned by a random angle in phi and mirrored in eta with probability 1/2: all copies differ
-and the physics is the same. The files carry the identity of each event's origin, so that all copies of an event fall
-into the same split. Training on such a sample needs an explicit setting.
+and the physics is the same. Copies of an event are in all splits, so only the times of such a sample mean something.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from contextlib import ExitStack
 from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
-from uuid import UUID
 
 import awkward as ak
 import numpy as np
@@ -27,7 +25,7 @@ from numpy.typing import NDArray
 
 from ingestion.files import FileInfo, expand, inventory
 from ingestion.reader import RawEvents, read_events
-from ingestion.schema import ORIGIN_BRANCHES, SCALARS
+from ingestion.schema import SCALARS
 from ingestion.settings import IngestSettings, field_branches
 from ingestion.thresholds import Jagged, wrapped_azimuths
 from pipeline.config import load_config
@@ -111,15 +109,11 @@ def _blocks(files: Sequence[FileInfo], settings: IngestSettings, num_events: int
 
 
 def _columns(raw: RawEvents) -> dict[str, Any]:
-    """Branches of one block: one per collection, scalar and carried column, and the identity of the origin."""
+    """Branches of one block: one per collection, scalar and carried column."""
     columns: dict[str, Any] = {name: candidates.listed() for name, candidates in raw.collections.items()}
     columns |= {name: raw.scalars[name] for name in SCALARS if name != "weight"}
     columns[SCALARS["weight"].branch] = raw.scalars["weight"]
-    columns |= raw.carried
-    uuids, entries = raw.origin
-    halves = np.array([divmod(UUID(each).int, 1 << 64) for each in uuids], dtype=np.uint64)
-    origin = (halves[:, 0].view(np.int64), halves[:, 1].view(np.int64), entries.astype(np.int64))
-    return columns | dict(zip(ORIGIN_BRANCHES, origin, strict=True))
+    return columns | raw.carried
 
 
 def main(argv: list[str]) -> None:

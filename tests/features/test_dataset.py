@@ -12,7 +12,7 @@ from features.dataset import FeatureDataset
 from features.errors import DatasetError
 
 
-@pytest.mark.parametrize("lacking", ["classes", "splits", "load_test", "version"])
+@pytest.mark.parametrize("lacking", ["classes", "splits", "version"])
 def test_a_key_that_is_lacking_is_named(tmp_path: Path, lacking: str) -> None:
     dataset = write_dataset(tmp_path / "set", rows={"train": [5], "val": [4], "test": [3]})
     path = dataset.folder / "dataset.json"

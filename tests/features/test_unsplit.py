@@ -145,7 +145,7 @@ NOT_ISOLATED = made_event(electrons=[lepton(40.0, 0, 0)], tracks=[track(40.0, 0.
 
 
 def write_part(folder: Path, name: str, rows: list[Row]) -> EventsFile:
-    numbered = [{**row, "file_uuid": name, "origin_uuid": name, "entry": entry} for entry, row in enumerate(rows)]
+    numbered = [{**row, "file_uuid": name, "entry": entry} for entry, row in enumerate(rows)]
     path = folder / f"{name}.parquet"
     pq.write_table(events_table(numbered), path)
     return EventsFile(path.name, "made", "", str(path))

@@ -14,22 +14,19 @@ from pipeline.configuration.yaml_text import write_yaml
 from pipeline.runs.store import StageStore
 
 
-def made_features(
-    run_dir: Path, *, rows: Mapping[str, Sequence[int]], load_test: bool = False, **dataset: Any
-) -> FeatureDataset:
+def made_features(run_dir: Path, *, rows: Mapping[str, Sequence[int]], **dataset: Any) -> FeatureDataset:
     """Publish a dataset of these row groups as the output of the features stage.
 
     Args:
         run_dir: The run folder.
         rows: See `feature_datasets.write_dataset`.
-        load_test: Whether its events pass for copies of few.
         dataset: Further arguments of it.
     """
     store = StageStore(run_dir, "features")
     folder = store.next_folder("0123456789")
     store.begin(folder)
     made = write_dataset(folder, rows=rows, **dataset)
-    publish(run_dir, "features", folder, counters={"load_test": load_test}, inputs=[])
+    publish(run_dir, "features", folder, counters={}, inputs=[])
     return made
 
 

@@ -40,8 +40,7 @@ def made_event(**overrides: Any) -> Row:
     unknown = sorted(set(overrides) - set(event))
     if unknown:
         raise KeyError(f"not in the events schema: {unknown}")
-    event |= overrides
-    return {"origin_uuid": event["file_uuid"], "origin_entry": event["entry"], **event}
+    return event | overrides
 
 
 def distinct(events: Sequence[Row]) -> list[Row]:

@@ -130,7 +130,6 @@ def _selected(samples: tuple[str, str]) -> dict[str, Any]:
         **_counted(samples, counts),
         "splits": {"train": [3, 4], "val": [1, 1], "test": [2, 2]},
         "dropped_by_balancing": 0,
-        "load_test": False,
         "normalisation": {
             name: {
                 "factor": 1.0,

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 import uproot
 from delphes_files import write_delphes
-from load_test import TREE, branch_map, write_load_test
 from made_events import distinct, lepton, made_event
 from networks import made_network
 from prediction_trees import read_root
@@ -172,33 +171,6 @@ def test_a_branch_that_is_not_there_and_files_of_different_types_are_named(tmp_p
     sources = [SourceFile("a", 0, str(path)) for path in (first, written(tmp_path / "b.root", numbers=np.float64))]
     with pytest.raises(WrongBranchTypeError, match=r"b\.root has .*'float64'.*a\.root has .*'int64'"):
         inventory(sources, CARRY)
-
-
-def test_a_load_test_sample_lacked_them(tmp_path: Path) -> None:
-    """Its config names them too, so that its files could not be read."""
-    infos = inventory([SourceFile("a", 1, str(written(tmp_path / "a.root")))], CARRY).infos
-    (path,) = write_load_test(infos, CARRY, 12, tmp_path, rng=np.random.default_rng(1))["a"]
-    settings = IngestSettings(tree=TREE, branch_map=branch_map(), carry=CARRY.carry)
-    (info,) = inventory([SourceFile("a", 1, str(path))], settings).infos
-    raws = list(read_events(info, settings, start=0, stop=info.entries))
-    for name, expected in (("Event.Number", NUMBER + np.arange(6)), ("ScalarHT.HT", np.arange(6) / 4)):
-        assert np.concatenate([raw.carried[name] for raw in raws]).tolist() == [*expected.tolist()] * 2
-
-
-def test_a_carried_branch_with_a_name_of_the_copies_replaced_that_of_the_copies(tmp_path: Path) -> None:
-    """A weight read from a branch `met` was written as the missing energy; `njets` was the counter of the jets."""
-    further = {"njets": np.full(6, 77), "met": np.arange(6) + 1000.0}
-    settings = IngestSettings(carry=["njets"], weights={"up": "met"})
-    infos = inventory([SourceFile("a", 1, str(written(tmp_path / "a.root", further=further)))], settings).infos
-    (before,) = read_events(infos[0], settings, start=0, stop=6)
-    (path,) = write_load_test(infos, settings, 6, tmp_path, rng=np.random.default_rng(1))["a"]
-    copied = IngestSettings(tree=TREE, branch_map=branch_map(), carry=["njets"], weights={"up": "weight_up"})
-    (info,) = inventory([SourceFile("a", 1, str(path))], copied).infos
-    (after,) = read_events(info, copied, start=0, stop=6)
-    assert {name: values.tolist() for name, values in after.carried.items()} == {
-        "njets": [77] * 6, "weight_up": further["met"].tolist(),
-    }  # fmt: skip
-    np.testing.assert_array_equal(after.scalars["met"], before.scalars["met"])
 
 
 def test_several_numbers_of_one_list_read_their_branch_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,7 @@ def message_of(path: Path, settings: IngestSettings, kind: type[IngestionError],
 
 def without_file(table: pa.Table) -> list[Row]:
     """Rows without the identity of the file that they came from."""
-    rows: list[Row] = table.drop_columns(["file_uuid", "origin_uuid"]).to_pylist()
+    rows: list[Row] = table.drop_columns(["file_uuid"]).to_pylist()
     return rows
 
 

@@ -237,10 +237,3 @@ def test_a_launcher_of_one_training_is_refused(tmp_path: Path, launcher: str) ->
     done = invoke("compare", "thesis-hlf", "--config", config, *algorithm)
     assert done.exit_code == Exit.USAGE
     assert f"train.launcher is {launcher}, which holds executors" in " ".join(done.output.split())
-
-
-def test_copies_of_few_events_are_not_compared(tmp_path: Path) -> None:
-    made_features(tmp_path / "run", rows={"train": [20] * 3, "val": [10], "test": [10]}, load_test=True)
-    done = invoke("compare", "thesis-hlf", "--config", config_of(tmp_path, tmp_path / "run"))
-    assert done.exit_code == Exit.USER_ERROR
-    assert "A model or a metric of them means nothing" in " ".join(done.output.split())

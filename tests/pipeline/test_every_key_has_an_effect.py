@@ -51,7 +51,7 @@ VALUES: dict[str, Any] = {
 }
 #: Where a run lies and runs, how fast it is, and when it ends: no output changes.
 OF_NO_OUTPUT = {
-    *("run_dir", "storage", "allow_load_test"),
+    *("run_dir", "storage"),
     *(f"ingest.{key}" for key in ("on_bad_file", "settle_seconds", "until", "entries_per_task")),
     "simulate.max_generated",
     *(

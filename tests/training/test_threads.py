@@ -94,7 +94,7 @@ def test_ranks_start_with_the_threads_of_the_config(monkeypatch: pytest.MonkeyPa
 def in_stage(stage: type[Evaluate | Export], folder: RunFolder) -> None:
     """Run a stage up to its first look for what is not there."""
     with suppress(KeyError):
-        stage().run(SimpleNamespace(config=folder.config, upstream={}, refuse_load_test=lambda: None))  # type: ignore[arg-type]
+        stage().run(SimpleNamespace(config=folder.config, upstream={}))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,7 @@ def test_other_events_have_another_digest(tmp_path: Path) -> None:
     for seed in (1, 1, 2):
         folder = store.next_folder("ff" * 8)
         write_dataset(folder, rows={"train": [8], "val": [8], "test": [8]}, seed=seed)
-        publish(nights.run_dir, "features", folder, counters={"load_test": False}, config=nights.config)
+        publish(nights.run_dir, "features", folder, counters={}, config=nights.config)
         digests.append(compare._subject(nights.run_folder, study)[0].data)
     assert digests[0] == digests[1] != digests[2]
 

@@ -26,7 +26,6 @@ def files_of(uuids: dict[str, str], **changes: Any) -> list[dict[str, Any]]:
             "uuid": uuid,
             "path": f"/data/{name}.root",
             "missing_optional": [],
-            "is_load_test": False,
             **changes,
         }
         for name, uuid in uuids.items()
@@ -85,10 +84,6 @@ def test_events_without_weights_of_a_generator_were_called_simulation(
 ) -> None:
     files = files_of(dict.fromkeys(UUIDS, OWN), missing_optional=missing)
     assert origin_of(config_of(tmp_path, ingest={"tree": tree}), files) == (note, None, "")
-
-
-def test_copies_of_a_load_test_are_called_so(tmp_path: Path) -> None:
-    assert origin_of(config_of(tmp_path), files_of(UUIDS, is_load_test=True)).sample_note.startswith("Load-test sample")
 
 
 def test_a_tree_of_another_name_in_one_sample_is_not_called_simulation(tmp_path: Path) -> None:

@@ -33,10 +33,6 @@ def test_a_run_with_nothing_to_warn_of_has_no_warnings(tmp_path: Path) -> None:
     assert ("ul", ["class"]) not in page_of(made_versions(tmp_path / "b", optional=()), tmp_path / "b").tags
 
 
-def _load_test(made: Versions) -> None:
-    counters(made, "features")["load_test"] = True
-
-
 def _bundled(made: Versions) -> None:
     made["ingest"].manifest["inputs"].append({**made["ingest"].manifest["inputs"][0], "uuid": next(iter(BUNDLED))})
 
@@ -74,7 +70,6 @@ def _accepted(made: Versions) -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (_load_test, "Load-test sample: copies of a few events."),
         (_bundled, "Technical sample: 1 of the 2 input files"),
         (_few, "Only 999 test events"),
         (_published, "Features are those of CERN's published notebooks, mistakes included."),

@@ -165,7 +165,7 @@ def test_what_a_manifest_lacks_is_named_with_the_fix(tmp_path: Path) -> None:
     assert version is not None
     for use in (
         lambda: version.manifest["created"],
-        lambda: version.manifest["counters"]["load_test"],
+        lambda: version.manifest["counters"]["parts"],
         lambda: version.manifest["counters"]["samples"][0]["name"],
         lambda: version.files,
         lambda: version.made_from,

@@ -118,7 +118,6 @@ def test_other_places_and_files_that_are_not_read_made_the_features_stale(night:
         ("samples", ["features", "evaluate", "report"]),
         ("weights", ["features", "evaluate", "report"]),
         ("generated", ["features"]),
-        ("load_test", ["features"]),
         ("bad_files", ["report"]),
         ("waiting_files", []),
         ("files_read", []),
