@@ -41,19 +41,16 @@ _DEFAULT_WEIGHT: Final = SCALARS["weight"].branch
 class SourceFile(NamedTuple):
     """A file that the config names, with the sample it belongs to."""
 
-    sample: str
-    label: int
+    sample: SampleSettings
     path: str
-    weight: str | None = None
-    """What the sample states: see `SampleSettings.weight`."""
     needs_weight: bool = True
-    """Whether the file must have a branch of this name; else it may be one of collision data."""
-    sum_of_weights: str | None = None
-    """The branch or bin that the sample names for it: see `SampleSettings.sum_of_weights`."""
-    tree: str = ""
-    """Name of the tree in the files of the sample; empty for that of `ingest`."""
-    branch_map: Mapping[str, str] = {}
-    """Names of branches in the files of the sample, before those of `ingest`."""
+    """Whether the file must have the branch of `sample.weight`; else it may be one of collision data."""
+
+    @property
+    def sum_branch(self) -> str | None:
+        """The branch or bin of the sample's `sum_of_weights`, if it is none of the numbers."""
+        stated = self.sample.sum_of_weights
+        return stated if isinstance(stated, str) else None
 
 
 class FileInfo(NamedTuple):
@@ -87,7 +84,7 @@ class FileInfo(NamedTuple):
     """Whether the job that wrote the file ended before it closed it: the entries are those of its last save."""
     tree: str = ""
     branch_map: Mapping[str, str] = {}
-    """Tree and branches that the sample states, as in `SourceFile`."""
+    """Tree and branches that the sample states."""
 
     @property
     def lacks_particles(self) -> bool:
@@ -181,13 +178,7 @@ def expand(samples: Iterable[SampleSettings], *, on_unmatched: Callable[[str], N
         if on_unmatched:
             for name in map(_resolved, unmatched):
                 on_unmatched(f"sample '{sample.name}': no file matches '{name}' (yet?); its other files are taken")
-        stated: dict[str, Any] = {
-            "weight": sample.weight,
-            "sum_of_weights": sample.sum_of_weights if isinstance(sample.sum_of_weights, str) else None,
-            "tree": sample.tree,
-            "branch_map": sample.branch_map,
-        }
-        found.extend(SourceFile(sample.name, sample.label, path, **stated) for _, paths in matches for path in paths)
+        found.extend(SourceFile(sample, path) for _, paths in matches for path in paths)
     return found
 
 
@@ -270,10 +261,10 @@ def _check(
                 f"it may still be being written (bad if it is so {settings.settle_seconds:g} s, ingest.settle_seconds, "
                 f"after its last change): {problem}"
             )
-            return Waiting(source.sample, source.path, reason)
+            return Waiting(source.sample.name, source.path, reason)
         if settings.on_bad_file is OnBadFile.FAIL or not problem.is_of_the_file:
             return problem
-        return BadFile(source.sample, source.path, type(problem).__name__, str(problem), size, modified)
+        return BadFile(source.sample.name, source.path, type(problem).__name__, str(problem), size, modified)
 
 
 def _look(
@@ -283,26 +274,27 @@ def _look(
     size, modified = stamp
     if arrived_late(modified, settings.until):
         reason = f"it was modified at or after ingest.until, {settings.until}; a run with a later one takes it"
-        return Waiting(source.sample, source.path, reason)
+        return Waiting(source.sample.name, source.path, reason)
     # Without a modification time from the server, changes cannot be seen.
     if before is not None and modified and (before.size, before.modified) == stamp:
         if isinstance(before, FileInfo) and _is_read_alike(before, source):
-            return before._replace(sample=source.sample, label=source.label)
+            return before._replace(sample=source.sample.name, label=source.sample.label)
         if isinstance(before, BadFile) and settings.on_bad_file is OnBadFile.SKIP and before.found_while_reading:
-            return before._replace(sample=source.sample)
+            return before._replace(sample=source.sample.name)
     info = patiently(inspect, source, settings, size=size, modified=modified, needs_particles=needs_particles)
     if settings.settle_seconds and patiently(size_and_time, source.path) != stamp:
-        return Waiting(source.sample, source.path, "it changed while it was checked")
+        return Waiting(source.sample.name, source.path, "it changed while it was checked")
     if info.is_unclosed and is_recent(modified, settings.settle_seconds):
-        return Waiting(source.sample, source.path, "it may still be being written: it is not closed")
+        return Waiting(source.sample.name, source.path, "it may still be being written: it is not closed")
     return info
 
 
 def _is_read_alike(before: FileInfo, source: SourceFile) -> bool:
     """Whether a file was read by the names, and checked for the weights, that its sample states."""
     weights = {before.weight or None} | ({None} if before.weight == _DEFAULT_WEIGHT else set())
-    same_names = (before.tree, before.branch_map) == (source.tree, source.branch_map)
-    return same_names and source.weight in weights and source.sum_of_weights in {None, *before.generated}
+    sample = source.sample
+    same_names = (before.tree, before.branch_map) == (sample.tree, sample.branch_map)
+    return same_names and sample.weight in weights and source.sum_branch in {None, *before.generated}
 
 
 def inspect(
@@ -314,8 +306,9 @@ def inspect(
         IngestionError: It is no ROOT file, truncated, damaged or out of reach, or its tree or a branch is missing.
     """
     is_unclosed = check_header(source.path, size)
-    other_tree = source.tree if source.tree != settings.tree else ""
-    settings = settings.of(source.tree, source.branch_map)
+    sample, weight = source.sample, source.sample.weight
+    other_tree = sample.tree if sample.tree != settings.tree else ""
+    settings = settings.of(sample.tree, sample.branch_map)
     with reading(source.path, "its directory"), open_root(source.path) as file:
         kinds = file.classnames(cycle=False)
         if is_unclosed and not kinds:
@@ -326,22 +319,22 @@ def inspect(
         if kinds.get(settings.tree) not in TREES:
             raise MissingTreeError.at(source.path, settings.tree, kinds)
         tree: Any = file[settings.tree]
-        own: dict[str, Any] = {"tree": source.tree, "branch_map": source.branch_map, "is_unclosed": is_unclosed}
+        own: dict[str, Any] = {"tree": sample.tree, "branch_map": sample.branch_map, "is_unclosed": is_unclosed}
         uuid, entries = _identity(source.path, file.file.uuid, other_tree), int(tree.num_entries)
-        if named := source.sum_of_weights:
+        if named := source.sum_branch:
             own["generated"] = {named: generated_sum(file, named, source.path)}
         own["skim"] = sign_of_a_skim(file, tree, entries, source.path)
-        stamp = (source.sample, source.label, source.path, uuid, entries, size, modified)
+        stamp = (sample.name, sample.label, source.path, uuid, entries, size, modified)
         if not entries:
             # What it lacks is not missed: a Snapshot that nothing passes may have no branches.
-            return FileInfo(*stamp, (), (0,), weight=source.weight or _DEFAULT_WEIGHT, **own)
+            return FileInfo(*stamp, (), (0,), weight=weight or _DEFAULT_WEIGHT, **own)
         names = BranchNames(tree, source.path)
-        if not source.needs_weight and Carried.of_weight(source.weight or _DEFAULT_WEIGHT).branch not in names:
-            source = source._replace(weight=NO_WEIGHT)
-        missing = _refuse_missing(source, settings, names, needs_particles)
+        if not source.needs_weight and Carried.of_weight(weight or _DEFAULT_WEIGHT).branch not in names:
+            weight = NO_WEIGHT
+        missing = _refuse_missing(source.path, weight, settings, names, needs_particles)
         has_weight = "weight" not in missing
-        weight = source.weight or (_DEFAULT_WEIGHT if has_weight else "")
-        refuse_other_scale(source.sum_of_weights or "", weight, source.path)
+        weight = weight or (_DEFAULT_WEIGHT if has_weight else "")
+        refuse_other_scale(source.sum_branch or "", weight, source.path)
         fields = {name: each for name, each in field_branches(settings.branch_map).items() if name not in missing}
         if has_weight:
             fields["weight"] = Carried.of_weight(weight).branch
@@ -361,22 +354,22 @@ def inspect(
 
 
 def _refuse_missing(
-    source: SourceFile, settings: IngestSettings, branches: BranchNames, needs_particles: bool
+    path: str, weight: str | None, settings: IngestSettings, branches: BranchNames, needs_particles: bool
 ) -> tuple[str, ...]:
     """The fields that the branches of a file may lack, and do; other missing branches are an error."""
     wanted = field_branches(settings.branch_map) | {name: each.branch for name, each in settings.carried.items()}
-    if source.weight:
-        wanted["weight"] = Carried.of_weight(source.weight).branch
+    if weight:
+        wanted["weight"] = Carried.of_weight(weight).branch
     missing = {field: branch for field, branch in wanted.items() if branch not in branches}
     particles = {field for field in wanted if field.startswith(PARTICLE_COLLECTIONS)}
     # A branch that the user maps must exist.
-    optional = set() if source.weight else {"weight"} & missing.keys()
-    if source.weight == NO_WEIGHT:
+    optional = set() if weight else {"weight"} & missing.keys()
+    if weight == NO_WEIGHT:
         optional = {"weight", *(name for name in missing if name.startswith(WEIGHT_PREFIX))}
     if not needs_particles and particles <= missing.keys():
         optional |= particles - set(settings.branch_map)
     if absent := {_words_of(field, settings): branch for field, branch in missing.items() if field not in optional}:
-        raise MissingBranchError.at(source.path, settings.tree, absent, branches)
+        raise MissingBranchError.at(path, settings.tree, absent, branches)
     return tuple(sorted(optional))
 
 

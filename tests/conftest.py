@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from command_line import BRIEF_JVM
 from cpu_times import CpuTimes
+from delphes_files import source_of
 from hypothesis import settings
 from pyspark import SparkContext
 
@@ -102,7 +103,7 @@ def bundled_files(bundled_samples: list[SampleSettings]) -> list[FileInfo]:
 @pytest.fixture
 def ttbar_source() -> SourceFile:
     """One bundled file."""
-    return SourceFile("ttbar", 1, str(SAMPLES / "ttbar_13TeV_PU20_0.root"))
+    return source_of("ttbar", 1, str(SAMPLES / "ttbar_13TeV_PU20_0.root"))
 
 
 @pytest.fixture(scope="session", autouse=True)

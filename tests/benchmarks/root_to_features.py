@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -36,7 +36,7 @@ from features.mixing_pass import PickedRows, gathered, write_group
 from features.normalisation import GeneratedSample
 from features.settings import FeatureSettings
 from features.spark_job import make_features
-from ingestion.files import FileInfo, SourceFile, inventory
+from ingestion.files import FileInfo, expand, inventory
 from ingestion.reader import read_events, select_events
 from ingestion.settings import IngestSettings, SampleSettings, field_branches
 from ingestion.spark_job import ingest
@@ -220,7 +220,7 @@ class Bench:
         one = next(info for info in self.infos if info.sample == "b")
         (path,) = write_load_test([one], self.settings, _LARGE, folder, rng=np.random.default_rng(1))["b"]
         settings = IngestSettings(tree=TREE, branch_map=branch_map())
-        large = inventory([SourceFile("b", 1, str(path))], settings).infos
+        large = infos_of({"ttbar": [path]}, settings)
         (folder / "events").mkdir()
         # Workers that have done nothing else yet: their peak is that of this file.
         self.provider.stop()
@@ -252,12 +252,20 @@ class Bench:
         return cost
 
 
+def infos_of(files: Mapping[str, Iterable[Path | str]], settings: IngestSettings) -> list[FileInfo]:
+    """The files of processes, checked."""
+    samples = [
+        SampleSettings(name=CLASSES_OF[name][0], label=CLASSES_OF[name][1], files=list(map(str, paths)))
+        for name, paths in files.items()
+    ]
+    return inventory(expand(samples), settings).infos
+
+
 def made_files(folder: Path, num_events: int) -> tuple[list[FileInfo], IngestSettings]:
     """Without files of one's own: turned copies of the bundled events, ZLIB level 1 as Delphes writes."""
-    real = [SourceFile(sample, 0, str(path)) for sample in CLASSES_OF for path in sorted(SAMPLES.glob(f"{sample}_*"))]
     folder.mkdir()
     files = write_load_test(
-        inventory(real, IngestSettings()).infos,
+        infos_of({name: sorted(SAMPLES.glob(f"{name}_*")) for name in CLASSES_OF}, IngestSettings()),
         IngestSettings(),
         -(-num_events // len(CLASSES)),
         folder,
@@ -265,8 +273,7 @@ def made_files(folder: Path, num_events: int) -> tuple[list[FileInfo], IngestSet
         events_per_file=_IN_A_FILE,
     )
     settings = IngestSettings(tree=TREE, branch_map=branch_map())
-    sources = [SourceFile(*CLASSES_OF[sample], str(path)) for sample, paths in files.items() for path in paths]
-    return inventory(sources, settings).infos, settings
+    return infos_of({name: files[sample] for name, (sample, _) in CLASSES_OF.items()}, settings), settings
 
 
 def main() -> None:
@@ -281,13 +288,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         if given.files:
             settings = IngestSettings()
-            sources = [
-                SourceFile(*of_class, path)
-                for name, of_class in CLASSES_OF.items()
-                for path in sorted(given.files)
-                if Path(path).name.startswith(f"{name}_")
-            ]
-            infos = inventory(sources, settings).infos
+            files = {
+                name: [path for path in sorted(given.files) if Path(path).name.startswith(f"{name}_")]
+                for name in CLASSES_OF
+            }
+            infos = infos_of({name: paths for name, paths in files.items() if paths}, settings)
         else:
             infos, settings = made_files(Path(folder) / "sample", max(given.events))
         infos = taking_turns(infos)

@@ -160,13 +160,13 @@ from features.kernels import build_features
 from features.matrices import features_of, matrices_of, of_columns
 from features.mixing_pass import copy_runs
 from features.settings import FeatureSettings
-from ingestion.files import SourceFile, inventory
+from ingestion.files import expand, inventory
 from ingestion.generation.calorimeter import Hits, MeasuredTracks, ecal, hcal
 from ingestion.generation.particles import StableParticles
 from ingestion.generation.propagation import propagate
 from ingestion.generation.puppi import Flowing, puppi_weights
 from ingestion.reader import read_events, select_events
-from ingestion.settings import IngestSettings
+from ingestion.settings import IngestSettings, SampleSettings
 
 @compiled
 def beyond(values):
@@ -177,7 +177,7 @@ try:
 except IndexError:
     print("checked")
 settings = IngestSettings(min_track_pt=0.3)
-(info,) = inventory([SourceFile("qcd", 0, sys.argv[1])], settings).infos
+(info,) = inventory(expand([SampleSettings(name="qcd", label=0, files=sys.argv[1:2])]), settings).infos
 (raw,) = read_events(info, settings, start=0, stop=20)
 events = select_events(raw, info, settings).table
 for options in ({}, {"ordering": "decreasing"}, {"convention": "sparkdltrigger", "ordering": "file"}):

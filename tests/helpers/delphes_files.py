@@ -11,7 +11,9 @@ import numpy as np
 import uproot
 from made_events import Row
 
+from ingestion.files import SourceFile
 from ingestion.schema import COLLECTIONS, SCALARS
+from ingestion.settings import SampleSettings
 
 
 def write_delphes(
@@ -59,3 +61,8 @@ def write_delphes(
 def jagged(offsets: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> ak.Array:
     """One list per event."""
     return ak.Array(ak.contents.ListOffsetArray(ak.index.Index64(offsets), ak.contents.NumpyArray(values)))
+
+
+def source_of(sample: str, label: int, path: str, **stated: Any) -> SourceFile:
+    """A file of a sample, with what else the sample states."""
+    return SourceFile(SampleSettings(name=sample, label=label, files=[path], **stated), path)

@@ -110,7 +110,7 @@ def prepare(seed: int, folder: Path) -> Callable[[], None]:
     """What `ingest` does with a file: check it, then read, select and write all its events."""
     from ingestion.errors import IngestionError
     from ingestion.files import FileInfo, SourceFile, inspect
-    from ingestion.settings import IngestSettings
+    from ingestion.settings import IngestSettings, SampleSettings
     from ingestion.spark_job import ingest_range, split_entries
     from ingestion.storage import size_and_time
 
@@ -120,7 +120,12 @@ def prepare(seed: int, folder: Path) -> Callable[[], None]:
 
     def look(file: Path) -> FileInfo:
         size, modified = size_and_time(str(file))
-        return inspect(SourceFile("qcd", 0, str(file)), settings, size=size, modified=modified)
+        return inspect(
+            SourceFile(SampleSettings(name="qcd", label=0, files=[str(file)]), str(file)),
+            settings,
+            size=size,
+            modified=modified,
+        )
 
     def read(file: Path) -> None:
         info = look(file)

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import uproot
-from delphes_files import write_delphes
+from delphes_files import source_of, write_delphes
 from made_events import distinct, lepton, made_event
 from rich.console import Console
 from spark_in_process import Here
@@ -466,7 +466,7 @@ def test_too_little_memory_was_taken_for_damage_of_the_file(tmp_path: Path, monk
     def full(*_: object, **__: object) -> None:
         raise MemoryError
 
-    source = SourceFile("qcd", 0, str(write_good(tmp_path / "a.root")))
+    source = source_of("qcd", 0, str(write_good(tmp_path / "a.root")))
     monkeypatch.setattr(uproot, "open", full)
     with pytest.raises(MemoryError):
         inventory([source], IngestSettings(on_bad_file="skip"))

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import uproot
-from delphes_files import jagged, write_delphes
+from delphes_files import jagged, source_of, write_delphes
 from hypothesis import given
 from hypothesis import strategies as st
 from made_events import jet, lepton, made_event, track
@@ -20,7 +20,7 @@ from short_pieces import read_in_pieces
 
 from ingestion import baskets
 from ingestion.baskets import basket_boundaries, chunk_edges, piece_edges
-from ingestion.files import FileInfo, SourceFile, inventory
+from ingestion.files import FileInfo, inventory
 from ingestion.reader import read_events, select_events
 from ingestion.settings import IngestSettings
 from ingestion.spark_job import ingest_range, split_entries
@@ -125,7 +125,7 @@ def path_of_many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def examined(path: Path, settings: IngestSettings) -> FileInfo:
-    (info,) = inventory([SourceFile("qcd", 0, str(path))], settings).infos
+    (info,) = inventory([source_of("qcd", 0, str(path))], settings).infos
     return info
 
 

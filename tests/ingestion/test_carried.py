@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import uproot
-from delphes_files import write_delphes
+from delphes_files import source_of, write_delphes
 from made_events import distinct, lepton, made_event
 from networks import made_network
 from prediction_trees import read_root
@@ -23,7 +23,7 @@ from features.normalisation import GeneratedSample
 from features.settings import FeatureSettings
 from features.spark_job import make_unsplit
 from ingestion.errors import MissingBranchError, WrongBranchTypeError
-from ingestion.files import SourceFile, inventory
+from ingestion.files import inventory
 from ingestion.reader import read_events
 from ingestion.settings import IngestSettings, SampleSettings
 from ingestion.spark_job import ingest
@@ -49,7 +49,7 @@ def written(path: Path, *, numbers: type = np.int64, further: Mapping[str, Any] 
 
 
 def test_they_arrive_in_the_predictions_with_every_bit(tmp_path: Path) -> None:
-    infos = inventory([SourceFile("a", 1, str(written(tmp_path / "a.root")))], CARRY).infos
+    infos = inventory([source_of("a", 1, str(written(tmp_path / "a.root")))], CARRY).infos
     here: Any = Here()
     for name in ("events", "features"):
         (tmp_path / name).mkdir()
@@ -70,7 +70,7 @@ def test_they_arrive_in_the_predictions_with_every_bit(tmp_path: Path) -> None:
 
 def test_other_weights_arrive_as_physics_weights_and_have_their_own_names(tmp_path: Path) -> None:
     settings = IngestSettings(weights={"scale_up": "ScalarHT.HT"})
-    infos = inventory([SourceFile("a", 1, str(written(tmp_path / "a.root")))], settings).infos
+    infos = inventory([source_of("a", 1, str(written(tmp_path / "a.root")))], settings).infos
     assert infos[0].carried == {"weight_scale_up": "float64"}
     here: Any = Here()
     for name in ("events", "features"):
@@ -89,7 +89,7 @@ def test_other_weights_arrive_as_physics_weights_and_have_their_own_names(tmp_pa
 
 def carried_of(path: Path, settings: IngestSettings, weight: str | None = None) -> dict[str, Any]:
     """The carried columns of all entries."""
-    infos = inventory([SourceFile("a", 0, str(path), weight)], settings).infos
+    infos = inventory([source_of("a", 0, str(path), weight=weight)], settings).infos
     (raw,) = read_events(infos[0], settings, start=0, stop=infos[0].entries)
     return raw.carried
 
@@ -109,7 +109,7 @@ def test_weights_of_a_generator_are_lists_and_none_could_be_read(tmp_path: Path)
     assert found["weight_factor"].tolist() == [entry / 4 * 10.0 * entry for entry in range(6)]
     assert found["weight_fixed"].tolist() == [1.0, 3.0, 5.0, 7.0, 9.0, 11.0]
     empty = write_empty(path)
-    assert inventory([SourceFile("a", 0, str(empty))], settings).infos[0].entries == 0
+    assert inventory([source_of("a", 0, str(empty))], settings).infos[0].entries == 0
 
 
 def write_empty(path: Path) -> Path:
@@ -154,7 +154,7 @@ def test_a_number_that_is_not_in_the_list_is_refused_with_file_and_entry(
 def test_lists_are_seen_when_files_are_checked(tmp_path: Path, settings: dict[str, Any], words: str) -> None:
     """Of a range of Spark tasks, the entry was counted from its begin, and the advice was ingest.branch_map."""
     with pytest.raises(WrongBranchTypeError, match=words):
-        inventory([SourceFile("a", 0, str(listed(tmp_path / "a.root")))], IngestSettings(**settings))
+        inventory([source_of("a", 0, str(listed(tmp_path / "a.root")))], IngestSettings(**settings))
 
 
 def test_a_column_of_the_user_is_no_weight_by_its_name() -> None:
@@ -165,10 +165,10 @@ def test_a_column_of_the_user_is_no_weight_by_its_name() -> None:
 def test_a_branch_that_is_not_there_and_files_of_different_types_are_named(tmp_path: Path) -> None:
     first = written(tmp_path / "a.root")
     with pytest.raises(MissingBranchError, match=r"'Event\.Numbr' \(for ingest\.carry: .*Nearest: Event\.Number"):
-        inventory([SourceFile("a", 0, str(first))], IngestSettings(carry=["Event.Numbr"]))
+        inventory([source_of("a", 0, str(first))], IngestSettings(carry=["Event.Numbr"]))
     with pytest.raises(MissingBranchError, match=r"'Weight\.Up' \(for ingest\.weights: up"):
-        inventory([SourceFile("a", 0, str(first))], IngestSettings(weights={"up": "Weight.Up"}))
-    sources = [SourceFile("a", 0, str(path)) for path in (first, written(tmp_path / "b.root", numbers=np.float64))]
+        inventory([source_of("a", 0, str(first))], IngestSettings(weights={"up": "Weight.Up"}))
+    sources = [source_of("a", 0, str(path)) for path in (first, written(tmp_path / "b.root", numbers=np.float64))]
     with pytest.raises(WrongBranchTypeError, match=r"b\.root has .*'float64'.*a\.root has .*'int64'"):
         inventory(sources, CARRY)
 
@@ -178,7 +178,7 @@ def test_several_numbers_of_one_list_read_their_branch_once(tmp_path: Path, monk
     lists = {"WeightLHEF.Weight": [[1.0, 2.0, 3.0]] * 6}
     path = written(tmp_path / "a.root", further=lists)
     settings = IngestSettings(weights={f"w{number}": f"WeightLHEF.Weight[{number}]" for number in range(3)})
-    (info,) = inventory([SourceFile("a", 1, str(path))], settings).infos
+    (info,) = inventory([source_of("a", 1, str(path))], settings).infos
     read: list[str] = []
     array = uproot.TBranch.array
 

@@ -10,12 +10,12 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 
 import pytest
 import uproot
-from delphes_files import write_delphes
+from delphes_files import source_of, write_delphes
 from made_events import Row, lepton, made_event
 
 from ingestion.changes import content_digest, is_unchanged, recognise
 from ingestion.errors import UnreachableFileError, UnreadableFileError
-from ingestion.files import FileInfo, SourceFile, inventory
+from ingestion.files import FileInfo, inventory
 from ingestion.settings import IngestSettings
 
 MET, OTHER_MET = 123.4375, 125.5
@@ -47,7 +47,7 @@ def touch(path: Path) -> None:
 
 
 def look(*paths: Path) -> list[FileInfo]:
-    return inventory([SourceFile("qcd", 0, str(path)) for path in paths], IngestSettings()).infos
+    return inventory([source_of("qcd", 0, str(path)) for path in paths], IngestSettings()).infos
 
 
 def as_read(*paths: Path) -> list[FileInfo]:

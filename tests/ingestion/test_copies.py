@@ -7,12 +7,12 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from delphes_files import write_delphes
+from delphes_files import source_of, write_delphes
 from made_events import Row, jet, lepton, made_event, tower, track
 from spark_in_process import Here
 
 from ingestion.errors import ConflictingFilesError
-from ingestion.files import SourceFile, inventory
+from ingestion.files import inventory
 from ingestion.settings import IngestSettings, OnDuplicate, SampleSettings
 from ingestion.spark_job import EarlierParts, IngestResult, ingest
 from ingestion.tally import by_sample
@@ -29,7 +29,7 @@ def event(number: int) -> Row:
 def run(out: Path, *files: tuple[str, Path], earlier: EarlierParts | None = None, drop: bool = True) -> IngestResult:
     settings = IngestSettings(on_duplicate=OnDuplicate.DROP if drop else OnDuplicate.FAIL, entries_per_task=4)
     labels = {sample.name: sample.label for sample in SAMPLES}
-    infos = inventory([SourceFile(sample, labels[sample], str(path)) for sample, path in files], settings).infos
+    infos = inventory([source_of(sample, labels[sample], str(path)) for sample, path in files], settings).infos
     out.mkdir(parents=True)
     here: Any = Here()
     samples = [sample for sample in SAMPLES if sample.name in dict(files) or not sample.label]

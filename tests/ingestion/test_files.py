@@ -12,7 +12,7 @@ from uuid import UUID
 import numpy as np
 import pytest
 import uproot
-from delphes_files import write_delphes
+from delphes_files import source_of, write_delphes
 from made_events import made_event
 
 from ingestion.errors import (
@@ -29,14 +29,14 @@ from ingestion.settings import IngestSettings, SampleSettings
 
 
 def check(*paths: Path, settings: IngestSettings | None = None) -> list[FileInfo]:
-    return inventory([SourceFile("qcd", 0, str(path)) for path in paths], settings or IngestSettings()).infos
+    return inventory([source_of("qcd", 0, str(path)) for path in paths], settings or IngestSettings()).infos
 
 
 def test_expand_sorts_the_files_of_a_glob(tmp_path: Path) -> None:
     for name in ("b.root", "a.root", "c.txt"):
         (tmp_path / name).touch()
     found = expand([SampleSettings(name="qcd", label=2, files=[str(tmp_path / "*.root")])])
-    assert [(each.sample, each.label, Path(each.path).name) for each in found] == [
+    assert [(each.sample.name, each.sample.label, Path(each.path).name) for each in found] == [
         ("qcd", 2, "a.root"),
         ("qcd", 2, "b.root"),
     ]
@@ -116,7 +116,7 @@ def test_known_files_are_not_opened_again(tmp_path: Path) -> None:
     path = write_delphes(tmp_path / "a.root", [made_event()])
     (info,) = check(path)
     remembered = info._replace(entries=12345)
-    source = [SourceFile("other", 1, str(path))]
+    source = [source_of("other", 1, str(path))]
     (again,) = inventory(source, IngestSettings(), known={str(path): remembered}).infos
     assert (again.entries, again.sample, again.label) == (12345, "other", 1)
     path.touch()
@@ -224,7 +224,7 @@ def test_weights_in_some_files_of_a_class_only_are_refused(tmp_path: Path) -> No
     present = write_delphes(tmp_path / "present.root", events)
     absent = write_delphes(tmp_path / "absent.root", events, without=["Event.Weight"])
     for label in (0, 1):
-        sources = [SourceFile("a", 0, str(present)), SourceFile("b", label, str(absent))]
+        sources = [source_of("a", 0, str(present)), source_of("b", label, str(absent))]
         if label == 0:
             words = r"'a': .*present\.root has weights of a generator, .*'b'.* no branch 'Event.Weight'.*`weight: none`"
             with pytest.raises(ConflictingFilesError, match=words):
@@ -232,7 +232,7 @@ def test_weights_in_some_files_of_a_class_only_are_refused(tmp_path: Path) -> No
         else:
             # The scale of a class is its own.
             assert len(inventory(sources, IngestSettings()).infos) == 2
-    stated = [SourceFile("a", 0, str(present)), SourceFile("b", 0, str(absent), "none")]
+    stated = [source_of("a", 0, str(present)), source_of("b", 0, str(absent), weight="none")]
     assert [info.weight for info in inventory(stated, IngestSettings()).infos] == ["Event.Weight", "none"]
     empty = write_delphes(tmp_path / "empty.root", [], without=["Event.Weight"])
     assert [info.entries for info in check(present, empty)] == [1, 0]

@@ -316,7 +316,9 @@ def test_samples_state_their_tree_and_branches(tmp_path: Path) -> None:
 
 def test_a_collection_of_a_sample_comes_before_a_field_of_all() -> None:
     (source,) = expand([SampleSettings(name="a", label=0, files=[__file__], branch_map={"muons": "Muon"})])
-    settings = IngestSettings(branch_map={"muons.pt": "mu_pt", "jets": "AK4"}).of(source.tree, source.branch_map)
+    settings = IngestSettings(branch_map={"muons.pt": "mu_pt", "jets": "AK4"}).of(
+        source.sample.tree, source.sample.branch_map
+    )
     assert settings.branch_map == {"muons": "Muon", "jets": "AK4"}
 
 

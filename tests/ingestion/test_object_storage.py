@@ -11,12 +11,12 @@ from pathlib import Path
 
 import fsspec
 import pytest
-from delphes_files import write_delphes
+from delphes_files import source_of, write_delphes
 from made_events import lepton, made_event
 from moto.server import ThreadedMotoServer
 
 from ingestion.errors import RefusedFileError, UnreachableFileError
-from ingestion.files import FileInfo, SourceFile, expand, inventory
+from ingestion.files import FileInfo, expand, inventory
 from ingestion.reader import read_events, select_events
 from ingestion.retrying import ATTEMPTS
 from ingestion.settings import IngestSettings, SampleSettings
@@ -68,7 +68,7 @@ def sample(url: str) -> SampleSettings:
 
 
 def checked(path: str) -> FileInfo:
-    return inventory([SourceFile("remote", 1, path)], SETTINGS).infos[0]
+    return inventory([source_of("remote", 1, path)], SETTINGS).infos[0]
 
 
 def test_a_file_of_a_bucket_gives_the_table_of_the_local_one(local_file: Path) -> None:

@@ -11,7 +11,7 @@ import awkward as ak
 import numpy as np
 import pytest
 import uproot
-from delphes_files import write_delphes
+from delphes_files import source_of, write_delphes
 from made_events import Row, jet, lepton, made_event, tower, track
 
 from ingestion.errors import DamagedFileError, WrongBranchTypeError
@@ -33,7 +33,7 @@ NONE_NEGATIVE = {
 
 
 def info_of(path: Path, settings: IngestSettings | None = None) -> FileInfo:
-    return inventory([SourceFile("made", 2, str(path))], settings or IngestSettings()).infos[0]
+    return inventory([source_of("made", 2, str(path))], settings or IngestSettings()).infos[0]
 
 
 def select(path: Path, settings: IngestSettings | None = None) -> Selection:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from aiohttp import ClientTimeout
-from delphes_files import write_delphes
+from delphes_files import source_of, write_delphes
 from faulty_server import DROPPED, REFUSED, SILENT, UNAVAILABLE, FaultyServer
 from made_events import Row, jet, lepton, made_event, tower, track
 
@@ -31,7 +31,7 @@ from ingestion.errors import (
     UnreachableFileError,
     UnreadableFileError,
 )
-from ingestion.files import FileInfo, SourceFile, expand, inventory
+from ingestion.files import FileInfo, expand, inventory
 from ingestion.reader import read_events, select_events
 from ingestion.retrying import ATTEMPTS, patiently
 from ingestion.settings import IngestSettings, OnBadFile, SampleSettings
@@ -96,7 +96,7 @@ def sample(*urls: str) -> SampleSettings:
 
 
 def checked(url: str, settings: IngestSettings = SETTINGS) -> FileInfo:
-    return inventory([SourceFile("remote", 1, url)], settings).infos[0]
+    return inventory([source_of("remote", 1, url)], settings).infos[0]
 
 
 def events_of(info: FileInfo) -> pa.Table:
@@ -111,7 +111,7 @@ def ingested(info: FileInfo, folder: Path) -> EventsPart:
 
 def test_a_remote_file_gives_the_table_of_the_local_one(server: FaultyServer, served_file: Path) -> None:
     (source,) = expand([sample(f"{server.url}/a.root")])
-    assert source == SourceFile("remote", 1, f"{server.url}/a.root")
+    assert source == source_of("remote", 1, f"{server.url}/a.root")
     (remote,) = inventory([source], SETTINGS).infos
     local = checked(str(served_file))
     assert remote._replace(path=local.path, modified=local.modified) == local
@@ -173,7 +173,7 @@ def test_a_remote_file_that_changes_in_place_is_checked_again(server: FaultyServ
     url = f"{server.url}/a.root"
     server.headers = {header: "Sat, 01 Nov 2025 10:00:00 GMT"}
     remembered = checked(url)._replace(entries=12345)
-    source = [SourceFile("remote", 1, url)]
+    source = [source_of("remote", 1, url)]
     assert inventory(source, SETTINGS, known={url: remembered}).infos[0].entries == 12345
     server.headers = {header: "Sun, 02 Nov 2025 10:00:00 GMT"}
     assert inventory(source, SETTINGS, known={url: remembered}).infos[0].entries == 60
@@ -265,7 +265,7 @@ def test_reading_gives_up_on_a_server_that_only_fails(
 
 def test_a_file_skipped_because_its_server_was_down_is_checked_again(server: FaultyServer) -> None:
     settings = IngestSettings(on_bad_file=OnBadFile.SKIP)
-    source = [SourceFile("remote", 1, f"{server.url}/a.root")]
+    source = [source_of("remote", 1, f"{server.url}/a.root")]
     server.fail(UNAVAILABLE, FOR_EVER)
     (bad,) = inventory(source, settings).bad
     assert (bad.path, bad.reason) == (source[0].path, "UnreachableFileError")
@@ -279,7 +279,7 @@ def test_a_server_that_refuses_access_asks_for_credentials(server: FaultyServer,
     with pytest.raises(RefusedFileError, match=rf"{re.escape(name)}: the server refuses access .*name and password"):
         expand([sample(f"{server.url}/{name}")])
     with pytest.raises(RefusedFileError, match="refuses access to its size"):
-        inventory([SourceFile("remote", 1, f"{server.url}/a.root")], IngestSettings(on_bad_file=OnBadFile.SKIP))
+        inventory([source_of("remote", 1, f"{server.url}/a.root")], IngestSettings(on_bad_file=OnBadFile.SKIP))
     assert waits == []
 
 

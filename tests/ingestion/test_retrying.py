@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import uproot
-from delphes_files import write_delphes
+from delphes_files import source_of, write_delphes
 from fsspec.implementations.local import LocalFileSystem
 from made_events import lepton, made_event
 from short_pieces import read_in_pieces
@@ -30,7 +30,7 @@ from ingestion.errors import (
     may_pass,
     read_error,
 )
-from ingestion.files import FileInfo, Inventory, SourceFile, inventory
+from ingestion.files import FileInfo, Inventory, inventory
 from ingestion.retrying import ATTEMPTS, patiently
 from ingestion.settings import IngestSettings, OnBadFile, SampleSettings
 from ingestion.spark_job import IngestResult, ingest, ingest_range, split_entries
@@ -200,7 +200,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def look(path: Path, **settings: Any) -> Inventory:
-    return inventory([SourceFile("qcd", 0, str(path))], IngestSettings(**settings))
+    return inventory([source_of("qcd", 0, str(path))], IngestSettings(**settings))
 
 
 @pytest.mark.usefixtures("waits")
@@ -278,7 +278,7 @@ def test_a_file_that_could_not_be_checked_is_checked_again_by_the_next_run(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = IngestSettings(on_bad_file=OnBadFile.SKIP)
-    source = [SourceFile("qcd", 0, str(path))]
+    source = [source_of("qcd", 0, str(path))]
     for error in (once_more(), ValueError("damaged")):
         with monkeypatch.context() as patch:
             patch.setattr(uproot, "open", Flaky(uproot.open, error))

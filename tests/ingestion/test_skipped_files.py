@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from delphes_files import write_delphes
+from delphes_files import source_of, write_delphes
 from made_events import distinct, lepton, made_event
 from spark_in_process import Here
 
 from ingestion import spark_job as job
 from ingestion.errors import DamagedFileError, may_pass
-from ingestion.files import Inventory, SourceFile, expand, inventory
+from ingestion.files import Inventory, expand, inventory
 from ingestion.settings import IngestSettings, OnBadFile, SampleSettings
 from ingestion.spark_job import EntryRange, EventsPart, IngestResult, ingest, ingest_range
 
@@ -30,7 +30,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def found(data: Path, **known: Any) -> Inventory:
-    return inventory([SourceFile("qcd", 0, str(path)) for path in sorted(data.glob("*.root"))], SKIP, **known)
+    return inventory([source_of("qcd", 0, str(path)) for path in sorted(data.glob("*.root"))], SKIP, **known)
 
 
 def read(inventory: Inventory, out: Path) -> IngestResult:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from command_line import SAMPLES
+from delphes_files import source_of
 
 from ingestion import files as module
 from ingestion.errors import BadFilesError, FilesToComeError, TruncatedFileError
@@ -31,7 +32,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def look(data: Path, **settings: Any) -> Inventory:
-    sources = [SourceFile("qcd", 0, str(path)) for path in sorted(data.glob("*.root"))]
+    sources = [source_of("qcd", 0, str(path)) for path in sorted(data.glob("*.root"))]
     return inventory(sources, IngestSettings(**settings))
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import uproot
-from delphes_files import write_delphes
+from delphes_files import source_of, write_delphes
 from made_events import distinct, lepton, made_event
 from pydantic import ValidationError
 
 from ingestion.errors import IngestionError, MissingBranchError, WrongBranchTypeError
-from ingestion.files import FileInfo, SourceFile, expand, found_files, inventory
+from ingestion.files import FileInfo, expand, found_files, inventory
 from ingestion.notes import notes
 from ingestion.reader import Selection, read_events, select_events
 from ingestion.settings import IngestSettings, SampleSettings
@@ -148,7 +148,7 @@ def test_files_are_checked_again_when_the_statement_changes(
 ) -> None:
     path = write_delphes(tmp_path / "a.root", ROWS)
     remembered = {str(path): info_of(path, before)._replace(entries=12345)}
-    (info,) = inventory([SourceFile("a", 0, str(path), after)], IngestSettings(), known=remembered).infos
+    (info,) = inventory([source_of("a", 0, str(path), weight=after)], IngestSettings(), known=remembered).infos
     assert (info.entries == 12345) is is_known
 
 

@@ -80,10 +80,11 @@ def test_a_damaged_class_version_does_not_make_later_files_unreadable(tmp_path: 
         "import sys\n"
         "from ingestion.errors import DamagedFileError\n"
         "from ingestion.files import SourceFile, inspect\n"
-        "from ingestion.settings import IngestSettings\n"
+        "from ingestion.settings import IngestSettings, SampleSettings\n"
         "for path in sys.argv[1:]:\n"
         "    try:\n"
-        "        print(inspect(SourceFile('qcd', 0, path), IngestSettings(), size=0, modified='').entries)\n"
+        "        source = SourceFile(SampleSettings(name='qcd', label=0, files=[path]), path)\n"
+        "        print(inspect(source, IngestSettings(), size=0, modified='').entries)\n"
         "    except DamagedFileError:\n"
         "        print('damaged')\n"
     )

@@ -10,10 +10,7 @@ from ingestion.files import FileInfo
 
 def files(*names: str) -> list[FileInfo]:
     """Files of 100 events each."""
-    return [
-        FileInfo(*CLASSES_OF[name.split("_")[0]], f"{name}.root", name, 100, 1, "", (), (0, 100))
-        for name in names
-    ]
+    return [FileInfo(*CLASSES_OF[name.split("_")[0]], f"{name}.root", name, 100, 1, "", (), (0, 100)) for name in names]
 
 
 def test_every_size_has_all_classes() -> None:
