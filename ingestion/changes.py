@@ -7,8 +7,7 @@ from pathlib import Path
 
 from ingestion.errors import IngestionError, reading
 from ingestion.files import FileInfo
-from ingestion.retrying import patiently
-from ingestion.storage import file_digest, is_remote
+from ingestion.storage import file_digest, is_remote, patiently
 
 
 def recognise(infos: Iterable[FileInfo], earlier: Iterable[FileInfo]) -> list[FileInfo]:

@@ -26,11 +26,10 @@ from ingestion.errors import (
     reading,
 )
 from ingestion.layout import BranchNames, sources_of
-from ingestion.retrying import patiently
 from ingestion.root_format import TREES, check_header, open_root
 from ingestion.schema import PARTICLE_COLLECTIONS, SCALARS, WEIGHT_PREFIX
 from ingestion.settings import NO_WEIGHT, Carried, IngestSettings, OnBadFile, SampleSettings, field_branches
-from ingestion.storage import is_remote, matching, size_and_time
+from ingestion.storage import is_remote, matching, patiently, size_and_time
 from ingestion.waiting import Waiting, arrived_late, is_recent, refuse_waiting
 from ingestion.weights import generated_sum, like_weights, refuse_other_scale, sign_of_a_skim
 

@@ -24,10 +24,18 @@ from ingestion.errors import BadFilesError, ConflictingFilesError, DamagedFileEr
 from ingestion.files import BadFile, FileInfo
 from ingestion.notes import unusual_content
 from ingestion.reader import read_events, select_events
-from ingestion.retrying import patiently
 from ingestion.schema import events_schema
 from ingestion.settings import IngestSettings, OnBadFile, OnDuplicate, SampleSettings
-from ingestion.storage import file_digest, is_remote, link_or_copy, make_folder, new_file, place, size_and_time
+from ingestion.storage import (
+    file_digest,
+    is_remote,
+    link_or_copy,
+    make_folder,
+    new_file,
+    patiently,
+    place,
+    size_and_time,
+)
 from ingestion.tally import StepCounts, total
 
 #: Columns with few different values. For the others, an attempt at a dictionary costs more than it saves.

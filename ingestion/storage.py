@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import fsspec
+import tenacity
 import xxhash
 from fsspec.implementations.local import LocalFileSystem
 
@@ -27,8 +28,8 @@ from ingestion.paths import matching_here
 #: Seconds until a server that does not answer counts as unreachable: for a connection, and for the next bytes.
 CONNECT_SECONDS: Final = 10
 READ_SECONDS: Final = 30
-#: Attempts of the S3 library at a request for our own files; those for inputs are made by `ingestion.retrying`.
-_ATTEMPTS: Final = 4
+#: Attempts at a read whose failure may pass, also of the S3 library at a request for our own files.
+ATTEMPTS: Final = 4
 #: The same for XRootD, whose own values make a run wait for minutes; its client reads them from the environment.
 _XROOTD: Final = {
     "XRD_CONNECTIONWINDOW": "5",
@@ -36,6 +37,15 @@ _XROOTD: Final = {
     "XRD_STREAMERRORWINDOW": "10",
     "XRD_REQUESTTIMEOUT": "20",
 }
+
+#: Calls a function that reads a file, `patiently(read, path)`; again, after a growing pause, when it raises
+#: UnreachableFileError. The last one is raised as it is.
+patiently: Final = tenacity.Retrying(
+    stop=tenacity.stop_after_attempt(ATTEMPTS),
+    wait=tenacity.wait_exponential(exp_base=3),
+    retry=tenacity.retry_if_exception_type(UnreachableFileError),
+    reraise=True,
+)
 
 
 def is_remote(path: Path | str) -> bool:
@@ -92,7 +102,7 @@ def limit_waiting(protocol: str) -> None:
     """Limit in this process how long a silent server is waited for, where the user's settings do not say it.
 
     Users say it in fsspec's own files (`~/.config/fsspec/*.json`) or in the environment (`XRD_*`). Further attempts
-    are those of `ingestion.retrying`, not also those of the libraries. Local files have an empty protocol.
+    are those of `patiently`, not also those of the libraries. Local files have an empty protocol.
 
     Raises:
         ImportError: The plug-in of the protocol is not installed.
@@ -192,11 +202,11 @@ def place(path: str) -> Path:
     except ImportError as cause:
         raise UnreadableFileError(f"{path} cannot be reached ({cause}). Run pip install -e '.[s3]'.") from cause
     config = fsspec.config.conf.get(protocol_of(path), {}).get("config_kwargs", {})
-    config = {**config, "retries": {"mode": "standard", "total_max_attempts": _ATTEMPTS}}
+    config = {**config, "retries": {"mode": "standard", "total_max_attempts": ATTEMPTS}}
     # Other processes write there too, so no listing is remembered; readers of Parquet ask for what they need.
     found = paths.UPath(path, use_listings_cache=False, default_cache_type="none", config_kwargs=config)
     # Of reads that break off.
-    found.fs.retries = _ATTEMPTS
+    found.fs.retries = ATTEMPTS
     return cast("Path", found)
 
 

@@ -12,8 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from ingestion.generation import parameters
-from ingestion.generation.loops import compiled
-from ingestion.generation.particles import Floats, Integers
+from ingestion.generation.particles import Floats, Integers, compiled
 
 _MAX_ETA: Final = 5.0
 

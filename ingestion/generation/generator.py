@@ -13,18 +13,19 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import awkward as ak
 import numpy as np
 
-from ingestion.generation.errors import GenerationError
-from ingestion.generation.lepton_filter import passes
-from ingestion.generation.particles import Floats, Integers, StableParticles, pseudorapidity
+from ingestion.errors import IngestionError
+from ingestion.generation.particles import Floats, Integers, StableParticles, passes, pseudorapidity
 from ingestion.generation.repeated_decays import Versions, decayed_often
 from ingestion.generation.settings import HeavyFlavourSettings, LeptonFilterSettings
 
+_PACKAGES: Final = ("pythia8mc", "fastjet")
 #: Pythia allows seeds from 1 to this one.
 LAST_SEED: Final = 900_000_000
 _MB_TO_PB: Final = 1e9
@@ -44,6 +45,26 @@ _HEAVY: Final = (4, 5)
 _ENERGY: Final = re.compile(r"\s*Beams:eCM\s*=?\s*([\d.]+(?:e[+-]?\d+)?)", re.IGNORECASE)
 #: Pythia's modes `Beams:frameType` in which hard processes come from a file.
 _FROM_A_FILE: Final = (4, 5)
+
+
+class GenerationError(IngestionError):
+    """The simulation cannot run with these settings, or on this machine."""
+
+    is_of_the_file = False
+
+
+def refuse_missing_packages() -> None:
+    """Refuse to start without the extra `simulate`.
+
+    Raises:
+        GenerationError: A package is missing; the message gives the command that installs it.
+    """
+    missing = [name for name in _PACKAGES if find_spec(name) is None]
+    if missing:
+        raise GenerationError(
+            f"simulate needs {' and '.join(missing)}, which {'are' if len(missing) > 1 else 'is'} not installed. "
+            f"Install the extra: .venv/bin/pip install -e '.[simulate]'"
+        )
 
 
 class HeavyQuarks(NamedTuple):

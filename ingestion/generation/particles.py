@@ -1,18 +1,26 @@
-"""Generated particles of a block of events, as flat arrays."""
+"""Generated particles of a block of events, as flat arrays; the filter on them; the compiler of loops over them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, Self, TypeVar, cast
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from ingestion.generation.settings import LeptonFilterSettings
 
 Floats = NDArray[Any]
 """Real numbers in double precision; in a pool, single."""
 Integers = NDArray[Any]
 """Whole numbers."""
 
+Loop = TypeVar("Loop", bound=Callable[..., object])
+
+#: Radius of the isolation cone of leptons, and their codes.
+CONE: Final = 0.3
+LEPTONS: Final = (11, 13)
 #: Charges of the stable particles with a charge, by PDG code; antiparticles have the opposite one.
 _CHARGES = {11: -1, 13: -1, 15: -1, 211: 1, 321: 1, 2212: 1, 3112: -1, 3222: 1, 3312: -1, 3334: -1}
 _CHARGE_OF = np.bincount(list(_CHARGES), list(_CHARGES.values()), max(_CHARGES) + 2).astype(np.int64)
@@ -97,3 +105,41 @@ def wrapped(phi: Floats) -> Floats:
     """Angles within [-pi, pi)."""
     turned: Floats = (phi + np.pi) % (2 * np.pi) - np.pi
     return turned
+
+
+def passes(particles: StableParticles, settings: LeptonFilterSettings) -> NDArray[np.bool_]:
+    """Which events have an electron or muon above threshold whose isolation is low enough; (num_events,).
+
+    Args:
+        particles: Stable particles of generated events, without pile-up.
+        settings: Thresholds.
+    """
+    if settings.min_pt == 0:
+        return np.ones(particles.num_events, np.bool_)
+    found = np.zeros(particles.num_events, np.bool_)
+    pt, event = particles.pt, particles.event
+    candidates = np.flatnonzero(np.isin(np.abs(particles.pid), LEPTONS) & (pt > settings.min_pt))
+    for lepton in candidates:
+        start, stop = particles.offsets[event[lepton] : event[lepton] + 2]
+        near = slice(start, stop)
+        eta = pseudorapidity(particles.px[near], particles.py[near], particles.pz[near])
+        phi = np.arctan2(particles.py[near], particles.px[near])
+        own = lepton - start
+        if abs(eta[own]) > settings.max_eta:
+            continue
+        inside = np.square(eta - eta[own]) + np.square(wrapped(phi - phi[own])) < CONE**2
+        inside &= np.isin(np.abs(particles.pid[near]), _INVISIBLE, invert=True)
+        inside[own] = False
+        found[event[lepton]] |= pt[near][inside].sum() < settings.max_isolation * pt[lepton]
+    return found
+
+
+def compiled(function: Loop) -> Loop:
+    """Compile a loop at its first call, and keep the machine code on disk; a division by zero is infinite.
+
+    Numba looks for changes in one file only, so a loop calls no function of another.
+
+    Args:
+        function: The loop; its signature stays.
+    """
+    return cast("Loop", numba.njit(cache=True, error_model="numpy")(function))

@@ -10,25 +10,26 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-from uuid import NAMESPACE_URL, uuid5
+from uuid import NAMESPACE_URL, UUID, uuid5
 
 import numpy as np
+import uproot
+import xxhash
 from numpy.typing import NDArray
 
-from ingestion.generation.delphes_file import content_of, first_events, write_delphes
 from ingestion.generation.detector import simulate
-from ingestion.generation.errors import GenerationError
-from ingestion.generation.generator import LAST_SEED, GeneratedBlock, Generator, Tally, joined
+from ingestion.generation.generator import LAST_SEED, GeneratedBlock, GenerationError, Generator, Tally, joined
 from ingestion.generation.particles import StableParticles
 from ingestion.generation.pile_up import MINIMUM_BIAS
 from ingestion.generation.settings import POOL, SimulateSettings
 from ingestion.storage import new_file
+from ingestion.thresholds import Jagged
 
 #: Events of a part of the pool, and of a block that is detected at once.
 POOL_PART: Final = 500
@@ -251,6 +252,51 @@ def make_file(file: SimulatedFile, settings: SimulateSettings, folder: Path) -> 
     with new_file(record_of(path), flushed=True) as unfinished:
         unfinished.write_text(json.dumps(record, indent=1), encoding="utf-8")
     return record
+
+
+def write_delphes(path: Path, collections: Mapping[str, Jagged], identity: UUID) -> None:
+    """Write detected events as Delphes does: a TTree of jagged branches such as `Jet.PT`; it appears complete.
+
+    Args:
+        path: The file.
+        collections: The candidates by the names of the branches; all have the same number of events.
+        identity: UUID of the file: equal events of another run have the same.
+    """
+    columns = {name: each.listed() for name, each in collections.items()}
+    with (
+        new_file(path, flushed=True) as unfinished,
+        uproot.recreate(unfinished, compression=uproot.ZLIB(1), uuid_function=lambda: identity) as file,
+    ):
+        tree = file.mktree(
+            "Delphes",
+            {name: column.type.content for name, column in columns.items()},
+            counter_name=lambda name: f"{name}_size",
+            field_name=lambda outer, inner: f"{outer}.{inner}",
+        )
+        tree.extend(columns)
+
+
+def first_events(parts: Sequence[Mapping[str, Jagged]], number: int) -> dict[str, Jagged]:
+    """The first events of several blocks, one after the other."""
+    found = {}
+    for name, first in parts[0].items():
+        counts = np.concatenate([np.zeros(1, np.int64), *(np.diff(part[name].offsets) for part in parts)])
+        offsets = np.cumsum(counts)[: number + 1]
+        whole = {field: np.concatenate([part[name].fields[field] for part in parts]) for field in first.fields}
+        found[name] = Jagged(offsets, {field: column[: offsets[-1]] for field, column in whole.items()})
+    return found
+
+
+def content_of(collections: Mapping[str, Jagged]) -> str:
+    """Digest of all numbers, the same for equal events."""
+    digest = xxhash.xxh3_64()
+    for name, each in sorted(collections.items()):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(each.offsets).tobytes())
+        for field, column in sorted(each.fields.items()):
+            digest.update(field.encode())
+            digest.update(np.ascontiguousarray(column).tobytes())
+    return digest.hexdigest()
 
 
 def _refuse_endless(generator: Generator, file: SimulatedFile, settings: SimulateSettings, passed: int) -> None:

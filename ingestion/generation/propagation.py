@@ -7,8 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ingestion.generation.loops import compiled
-from ingestion.generation.particles import Floats, Integers, StableParticles
+from ingestion.generation.particles import Floats, Integers, StableParticles, compiled
 
 #: Magnetic field [T], radius and half length of the tracker's volume [mm], as of CMS.
 FIELD_TESLA: Final = 3.8

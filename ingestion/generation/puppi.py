@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erf
 
-from ingestion.generation.loops import compiled
-from ingestion.generation.particles import Floats, Integers
+from ingestion.generation.particles import Floats, Integers, compiled
 
 _CONE: Final = 0.2
 _CORE: Final = 0.01

@@ -10,8 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from ingestion.generation.lepton_filter import LEPTONS, passes
-from ingestion.generation.particles import StableParticles
+from ingestion.generation.particles import LEPTONS, StableParticles, passes
 from ingestion.generation.settings import LeptonFilterSettings
 
 #: Ground states of charm and bottom hadrons, and taus.

@@ -65,7 +65,7 @@ class Simulate(Stage):
 
     def run(self, context: Context) -> Result:
         """Make the missing files, each with its record."""
-        from ingestion.generation.errors import refuse_missing_packages
+        from ingestion.generation.generator import refuse_missing_packages
         from ingestion.generation.production import files_of
         from ingestion.generation.spark_job import produce
 

@@ -18,9 +18,8 @@ from moto.server import ThreadedMotoServer
 from ingestion.errors import RefusedFileError, UnreachableFileError
 from ingestion.files import FileInfo, expand, inventory
 from ingestion.reader import read_events, select_events
-from ingestion.retrying import ATTEMPTS
 from ingestion.settings import IngestSettings, SampleSettings
-from ingestion.storage import limit_waiting
+from ingestion.storage import ATTEMPTS, limit_waiting
 
 # The server takes seconds to start.
 pytestmark = pytest.mark.slow

@@ -33,10 +33,9 @@ from ingestion.errors import (
 )
 from ingestion.files import FileInfo, expand, inventory
 from ingestion.reader import read_events, select_events
-from ingestion.retrying import ATTEMPTS, patiently
 from ingestion.settings import IngestSettings, OnBadFile, SampleSettings
 from ingestion.spark_job import EntryRange, EventsPart, ingest_range
-from ingestion.storage import limit_waiting
+from ingestion.storage import ATTEMPTS, limit_waiting, patiently
 
 SETTINGS: Final = IngestSettings()
 FOR_EVER: Final = 1_000_000

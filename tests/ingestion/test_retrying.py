@@ -31,10 +31,9 @@ from ingestion.errors import (
     read_error,
 )
 from ingestion.files import FileInfo, Inventory, inventory
-from ingestion.retrying import ATTEMPTS, patiently
 from ingestion.settings import IngestSettings, OnBadFile, SampleSettings
 from ingestion.spark_job import IngestResult, ingest, ingest_range, split_entries
-from ingestion.storage import answers
+from ingestion.storage import ATTEMPTS, answers, patiently
 
 LOCAL, REMOTE = "/data/a.root", "root://server//a.root"
 

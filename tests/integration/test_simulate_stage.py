@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import pytest
 from lent_spark import command
 from rich.console import Console
 
-from ingestion.generation import errors
 from pipeline.commands.validate import validate
 from pipeline.config import load_config
 from pipeline.configuration.yaml_text import write_yaml
@@ -21,7 +21,7 @@ from pipeline.simulated_samples import with_simulated_samples
 from pipeline.stages.base import Part
 from pipeline.stages.simulate import Simulate
 
-_MISSING = [name for name in ("pythia8mc", "fastjet") if errors.find_spec(name) is None]
+_MISSING = [name for name in ("pythia8mc", "fastjet") if find_spec(name) is None]
 needs_generator = pytest.mark.skipif(bool(_MISSING), reason=f"{_MISSING} of the extra `simulate` are not installed")
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingestion.generation.errors import GenerationError
-from ingestion.generation.generator import GeneratedBlock, Generator, Tally, _pythia, joined
-from ingestion.generation.lepton_filter import passes
+from ingestion.generation.generator import GeneratedBlock, GenerationError, Generator, Tally, _pythia, joined
+from ingestion.generation.particles import passes
 from ingestion.generation.production import SimulatedFile, make_file
 from ingestion.generation.repeated_decays import _particles, decayed_often
 from ingestion.generation.settings import (

@@ -11,8 +11,7 @@ from ingestion.generation import parameters
 from ingestion.generation.calorimeter import ECAL_SEGMENTS, HCAL_SEGMENTS, Hits, MeasuredTracks, ecal, hcal, tower_of
 from ingestion.generation.detector import _tracks, simulate
 from ingestion.generation.generator import GeneratedBlock, HeavyQuarks
-from ingestion.generation.lepton_filter import passes
-from ingestion.generation.particles import StableParticles, charges
+from ingestion.generation.particles import StableParticles, charges, passes
 from ingestion.generation.pile_up import MAX_Z_MM, Crossing, overlay
 from ingestion.generation.propagation import FIELD_TESLA, HALF_LENGTH_MM, RADIUS_MM, propagate
 from ingestion.generation.puppi import Flowing, puppi_weights

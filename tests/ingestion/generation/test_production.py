@@ -22,18 +22,24 @@ from spark_in_process import Here
 
 from ingestion.errors import IngestionError
 from ingestion.files import expand, inventory
-from ingestion.generation import errors, production
-from ingestion.generation.delphes_file import write_delphes
-from ingestion.generation.errors import GenerationError, refuse_missing_packages
-from ingestion.generation.generator import GeneratedBlock, HeavyQuarks, Tally
+from ingestion.generation import generator, production
+from ingestion.generation.generator import GeneratedBlock, GenerationError, HeavyQuarks, Tally, refuse_missing_packages
 from ingestion.generation.particles import StableParticles
-from ingestion.generation.production import events_made, files_of, make_file, make_pool_part, pool_of, record_of
+from ingestion.generation.production import (
+    events_made,
+    files_of,
+    make_file,
+    make_pool_part,
+    pool_of,
+    record_of,
+    write_delphes,
+)
 from ingestion.generation.settings import HeavyFlavourSettings, PileUpSettings, ProcessSettings, SimulateSettings
 from ingestion.reader import read_events, select_events
 from ingestion.settings import IngestSettings, SampleSettings
 from ingestion.thresholds import Jagged
 
-_MISSING = [name for name in ("pythia8mc", "fastjet") if errors.find_spec(name) is None]
+_MISSING = [name for name in ("pythia8mc", "fastjet") if generator.find_spec(name) is None]
 needs_generator = pytest.mark.skipif(bool(_MISSING), reason=f"{_MISSING} of the extra `simulate` are not installed")
 
 
@@ -76,7 +82,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str,
 
 
 def test_a_missing_extra_is_an_error_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(errors, "find_spec", lambda name: None if name == "pythia8mc" else object())
+    monkeypatch.setattr(generator, "find_spec", lambda name: None if name == "pythia8mc" else object())
     with pytest.raises(GenerationError, match=r"pythia8mc, which is not.*pip install -e '\.\[simulate\]'"):
         refuse_missing_packages()
 
