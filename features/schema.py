@@ -25,10 +25,10 @@ TRAIN: Final = 0
 IDENTITY_COLUMNS: Final = ("file_uuid", "entry")
 
 
-def features_schema(carried: Sequence[pa.Field] = ()) -> pa.Schema:
+def features_schema(pass_through: Sequence[pa.Field] = ()) -> pa.Schema:
     """Arrow schema of the features Parquet; values are unscaled, nothing is nullable.
 
-    Columns that the user carries along come last.
+    Pass-through columns of the user come last.
 
     Examples:
         >>> features_schema().field("particle_pt").type
@@ -40,7 +40,7 @@ def features_schema(carried: Sequence[pa.Field] = ()) -> pa.Schema:
         if column.is_list:
             kind = pa.list_(pa.field("element", kind, nullable=False))
         fields.append(pa.field(column.name, kind, nullable=False))
-    return pa.schema([*fields, *carried])
+    return pa.schema([*fields, *pass_through])
 
 
 def readable(path: Path) -> Any:

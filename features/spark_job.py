@@ -9,18 +9,17 @@ A second job makes the features of events that are only predicted: no splits, no
 
 from __future__ import annotations
 
-import math
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import reduce
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from pyspark import Accumulator, SparkContext, SparkFiles
 
-from features.columns import HLF_NAMES, INPUT_COLUMNS
+from features.columns import INPUT_COLUMNS
 from features.dataset import FeatureDataset
 from features.distributions import Histograms, add
 from features.errors import FeatureError
@@ -49,8 +48,6 @@ _EVENTS_PER_TASK: Final = 8192
 _UNMIXED_ROWS: Final = 2048
 _KERNELS: Final = ".kernels"
 _TEST: Final = SPLITS.index("test")
-#: Typical pt of the leptons of a sample [GeV] above which it is probably in other units.
-_MUCH_FOR_A_LEPTON: Final = 1000.0
 
 
 class FeaturesResult(NamedTuple):
@@ -237,22 +234,6 @@ def track_hint(sample: str, counter: Mapping[str, int]) -> str:
         f" In {without} of {of} events of '{sample}' no track is within features.own_track_dr of the lepton: its own "
         f"track then counts in its isolation, and nearly no lepton is isolated. Raise features.own_track_dr, or check "
         f"that leptons and tracks have the same origin of eta and phi."
-    )
-
-
-def unit_hint(scaler: Mapping[str, Any]) -> str:
-    """A sentence, if the leptons have momenta as in MeV; else nothing.
-
-    Args:
-        scaler: The scaler of the high-level features.
-    """
-    place = HLF_NAMES.index("lepton_pt")
-    pt = scaler["log_above"][place] * math.sinh(scaler["mean"][place])
-    if pt < _MUCH_FOR_A_LEPTON:
-        return ""
-    return (
-        f"A typical lepton of these files has a pt of {pt:,.0f} GeV. The pipeline takes GeV; are the momenta in MeV? "
-        f"Then HT, MET and the thresholds are wrong too."
     )
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ingestion.errors import WrongBranchTypeError
 from ingestion.schema import WEIGHT_PREFIX
-from ingestion.settings import Carried
+from ingestion.settings import ColumnSource
 from ingestion.thresholds import Offsets
 
 
@@ -22,10 +22,15 @@ class BranchPlace(NamedTuple):
     fix: str = "Map another branch under ingest.branch_map."
 
 
-def carried_numbers(
-    array: ak.Array, column: str, carried: Carried, *, path: str, dtype: str | None = None, first: int = 0
+def is_weight(column: str) -> bool:
+    """Whether a column is the weight of the sample, or one of `ingest.weights`."""
+    return f"{column}_".startswith(WEIGHT_PREFIX)
+
+
+def column_numbers(
+    array: ak.Array, column: str, source: ColumnSource, *, path: str, dtype: str | None = None, first: int = 0
 ) -> NDArray[Any]:
-    """The numbers of the weight or a carried column, from its branch of the entries from `first` on.
+    """The numbers of the weight or a pass-through column, from its branch of the entries from `first` on.
 
     `dtype` None keeps their type.
 
@@ -34,24 +39,24 @@ def carried_numbers(
     """
     key = "`weight` of the sample" if column == "weight" else "ingest.weights"
     place = BranchPlace(
-        f"{path}: branch '{carried.branch}'",
-        f"Name one of a list under {key}, from 0: '{carried.branch}[0]'."
-        if f"{column}_".startswith(WEIGHT_PREFIX)
-        else "Take it out of ingest.carry; a number of a list can be a weight (ingest.weights).",
+        f"{path}: branch '{source.branch}'",
+        f"Name one of a list under {key}, from 0: '{source.branch}[0]'."
+        if is_weight(column)
+        else "Take it out of ingest.pass_through; a number of a list can be a weight (ingest.weights).",
     )
-    if carried.number is not None:
+    if source.number is not None:
         if array.ndim != 2:
             raise WrongBranchTypeError(
-                f"{place.words} has no list of numbers per event. Leave [{carried.number}] out under {key}."
+                f"{place.words} has no list of numbers per event. Leave [{source.number}] out under {key}."
             )
         lengths = np.asarray(ak.num(array))
-        if (lengths <= carried.number).any():
-            entry = int(np.argmax(lengths <= carried.number))
+        if (lengths <= source.number).any():
+            entry = int(np.argmax(lengths <= source.number))
             raise WrongBranchTypeError(
-                f"{place.words} holds {lengths[entry]} numbers in entry {first + entry}; [{carried.number}] (from 0) "
+                f"{place.words} holds {lengths[entry]} numbers in entry {first + entry}; [{source.number}] (from 0) "
                 f"is not there. Correct it under {key}."
             )
-        array = array[:, carried.number]
+        array = array[:, source.number]
     return event_numbers(array, place, dtype, first)
 
 

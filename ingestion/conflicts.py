@@ -71,10 +71,10 @@ def refuse_conflicts(infos: Sequence[Any]) -> None:
             f"all be 0, which tells the files apart. Take one of the two kinds out of the samples."
         )
     for info in infos:
-        if info.carried != infos[0].carried:
+        if info.pass_through != infos[0].pass_through:
             raise WrongBranchTypeError(
-                f"{info.place} has {info.carried}, {infos[0].place} has {infos[0].carried}; the branches of "
-                f"ingest.carry must have one type. Take one out of it, or convert the files."
+                f"{info.place} has {info.pass_through}, {infos[0].place} has {infos[0].pass_through}; the branches of "
+                f"ingest.pass_through must have one type. Take one out of it, or convert the files."
             )
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID, uuid5
 
 from ingestion.baskets import basket_boundaries, chunk_edges
-from ingestion.branches import carried_numbers
+from ingestion.branches import column_numbers
 from ingestion.conflicts import content_identity, refuse_conflicts, refuse_too_many, told_apart
 from ingestion.errors import (
     BadFilesError,
@@ -28,7 +28,7 @@ from ingestion.errors import (
 from ingestion.layout import BranchNames, sources_of
 from ingestion.root_format import TREES, check_header, open_root
 from ingestion.schema import PARTICLE_COLLECTIONS, SCALARS, WEIGHT_PREFIX
-from ingestion.settings import NO_WEIGHT, Carried, IngestSettings, OnBadFile, SampleSettings, field_branches
+from ingestion.settings import NO_WEIGHT, ColumnSource, IngestSettings, OnBadFile, SampleSettings, field_branches
 from ingestion.storage import is_remote, matching, patiently, size_and_time
 from ingestion.waiting import Waiting, arrived_late, is_recent, refuse_waiting
 from ingestion.weights import generated_sum, like_weights, refuse_other_scale, sign_of_a_skim
@@ -65,8 +65,8 @@ class FileInfo(NamedTuple):
     missing_optional: Sequence[str]
     edges: Sequence[int]
     """Entries at which the file is cut into pieces, one events part each: between baskets, from 0 to `entries`."""
-    carried: dict[str, str] = {}  # noqa: RUF012 - nobody changes it
-    """Type of each column that is carried along (`IngestSettings.carried`): int64 or float64."""
+    pass_through: dict[str, str] = {}  # noqa: RUF012 - nobody changes it
+    """Type of each pass-through column (`IngestSettings.pass_through_columns`): int64 or float64."""
     digest: str = ""
     """Digest of the content of a local file; empty until the file is read."""
     revision: str = ""
@@ -328,7 +328,7 @@ def inspect(
             # What it lacks is not missed: a Snapshot that nothing passes may have no branches.
             return FileInfo(*stamp, (), (0,), weight=weight or _DEFAULT_WEIGHT, **own)
         names = BranchNames(tree, source.path)
-        if not source.needs_weight and Carried.of_weight(weight or _DEFAULT_WEIGHT).branch not in names:
+        if not source.needs_weight and ColumnSource.of_weight(weight or _DEFAULT_WEIGHT).branch not in names:
             weight = NO_WEIGHT
         missing = _refuse_missing(source.path, weight, settings, names, needs_particles)
         has_weight = "weight" not in missing
@@ -336,29 +336,31 @@ def inspect(
         refuse_other_scale(source.sum_branch or "", weight, source.path)
         fields = {name: each for name, each in field_branches(settings.branch_map).items() if name not in missing}
         if has_weight:
-            fields["weight"] = Carried.of_weight(weight).branch
+            fields["weight"] = ColumnSource.of_weight(weight).branch
         sources = sources_of(names, fields, settings.branch_map, source.path)
-        wanted = settings.carried | ({"weight": Carried.of_weight(weight)} if has_weight else {})
+        wanted = settings.pass_through_columns | ({"weight": ColumnSource.of_weight(weight)} if has_weight else {})
         numbers = {
-            name: carried_numbers(names[each.branch].read(0, 1), name, each, path=source.path)
+            name: column_numbers(names[each.branch].read(0, 1), name, each, path=source.path)
             for name, each in wanted.items()
             if name not in missing
         }
-        integers = {name for name in settings.carry if numbers[name].dtype.kind != "f"}
-        carried = {name: "int64" if name in integers else "float64" for name in settings.carried}
+        integers = {name for name in settings.pass_through if numbers[name].dtype.kind != "f"}
+        pass_through = {name: "int64" if name in integers else "float64" for name in settings.pass_through_columns}
         boundaries = basket_boundaries(each.branch for each in sources.values())
     edges = tuple(chunk_edges(boundaries, 0, entries, settings.entries_per_task))
     like = () if weight else like_weights(names)
-    return FileInfo(*stamp, missing, edges, carried, weight=weight, like_weights=like, **own)
+    return FileInfo(*stamp, missing, edges, pass_through, weight=weight, like_weights=like, **own)
 
 
 def _refuse_missing(
     path: str, weight: str | None, settings: IngestSettings, branches: BranchNames, needs_particles: bool
 ) -> tuple[str, ...]:
     """The fields that the branches of a file may lack, and do; other missing branches are an error."""
-    wanted = field_branches(settings.branch_map) | {name: each.branch for name, each in settings.carried.items()}
+    wanted = field_branches(settings.branch_map) | {
+        name: each.branch for name, each in settings.pass_through_columns.items()
+    }
     if weight:
-        wanted["weight"] = Carried.of_weight(weight).branch
+        wanted["weight"] = ColumnSource.of_weight(weight).branch
     missing = {field: branch for field, branch in wanted.items() if branch not in branches}
     particles = {field for field in wanted if field.startswith(PARTICLE_COLLECTIONS)}
     # A branch that the user maps must exist.
@@ -374,8 +376,9 @@ def _refuse_missing(
 
 def _words_of(field: str, settings: IngestSettings) -> str:
     """What a branch is needed for, as a message says it."""
-    if field in settings.carried:
-        return f"ingest.{'carry' if field in settings.carry else 'weights'}: {field.removeprefix(WEIGHT_PREFIX)}"
+    if field in settings.pass_through_columns:
+        key = "pass_through" if field in settings.pass_through else "weights"
+        return f"ingest.{key}: {field.removeprefix(WEIGHT_PREFIX)}"
     return "`weight` of the sample" if field == "weight" else field
 
 

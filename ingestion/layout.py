@@ -13,7 +13,7 @@ from uproot.interpretation.jagged import AsJagged
 from uproot.interpretation.objects import CannotBeAwkward
 from uproot.models.RNTuple import RField
 
-from ingestion.branches import BranchPlace, event_numbers, list_numbers
+from ingestion.branches import BranchPlace, event_numbers, is_weight, list_numbers
 from ingestion.errors import DamagedFileError, MissingBranchError, WrongBranchTypeError, nearest_names, reading
 from ingestion.schema import COLLECTIONS
 
@@ -175,11 +175,14 @@ def sources_of(
 
 
 def _refuse_same_momenta(found: Mapping[str, Branch], file: str) -> None:
-    """Refuse one branch for two components of momenta, such as electrons for the muons too."""
+    """Refuse one branch for two components of momenta, such as electrons for the muons too, or for one and a weight."""
     seen: dict[str, str] = {}
-    for field, source in found.items():
-        if field in ("met", "met_phi") or field.partition(".")[2] in ("pt", "et", "eta", "phi"):
-            first = seen.setdefault(source.path, field)
+    # Weights last: several may be in one list.
+    for field in sorted(found, key=is_weight):
+        source = found[field]
+        is_momentum = field in ("met", "met_phi") or field.partition(".")[2] in ("pt", "et", "eta", "phi")
+        if is_momentum or is_weight(field):
+            first = seen.get(source.path, field) if is_weight(field) else seen.setdefault(source.path, field)
             if first != field:
                 raise WrongBranchTypeError(
                     f"{file}: '{first}' and '{field}' would both be read from branch '{source.path}'. Map a branch of "

@@ -7,10 +7,12 @@ from typing import Any, Final
 
 from ingestion.errors import grouped, some
 from ingestion.settings import NO_WEIGHT
-from ingestion.tally import LARGE_MOMENTA, NOT_FINITE, OTHER_CHARGES, TAGGED_JETS, UNTAGGED_JETS
+from ingestion.tally import LARGE_MOMENTA, LIKE_AZIMUTHS, NOT_FINITE, OTHER_CHARGES, TAGGED_JETS, UNTAGGED_JETS
 
 #: In as many events some jets have a b-tag, and some have none.
 _ENOUGH_EVENTS: Final = 50
+#: Share of them with an eta just below pi, if none is above; of one azimuth in an event, 3 % are so near to pi.
+_LIKE_AZIMUTHS: Final = 0.01
 #: Counters of an older ingest, which had fewer.
 _USUAL: Final = {TAGGED_JETS: 1, UNTAGGED_JETS: 1, OTHER_CHARGES: 0, LARGE_MOMENTA: 0}
 #: Sentences about samples, each with what is unusual of their counters.
@@ -121,9 +123,19 @@ def unusual_content(samples: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
                 f"{counts['rejected_nonfinite']} events of {name} rejected: {branches} not finite. If lists are padded "
                 f"with NaN, set the counts (such as `jets.count`) in ingest.branch_map."
             )
+        swapped = [key.removeprefix(LIKE_AZIMUTHS) for key, each in counts.items() if _is_swapped(key, each, counts)]
+        if swapped:
+            yield (
+                f"No eta of {', '.join(swapped)} of {name} is beyond pi, but many are just below: are eta and phi "
+                f"swapped? Map their branches as `{swapped[0]}.eta` and `{swapped[0]}.phi` in ingest.branch_map."
+            )
     for words, is_unusual in _UNUSUAL.items():
         if names := [name for name, each in samples.items() if is_unusual({**_USUAL, **each})]:
             yield words.format(", ".join(names))
+
+
+def _is_swapped(counter: str, number: int, counts: Mapping[str, int]) -> bool:
+    return counter.startswith(LIKE_AZIMUTHS) and _are_many(counts) and number > _LIKE_AZIMUTHS * counts["events"]
 
 
 def _are_many(counts: Mapping[str, int]) -> bool:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ingestion.baskets import piece_edges
-from ingestion.branches import BranchPlace, carried_numbers, event_numbers, exactly, first_numbers, list_numbers
+from ingestion.branches import BranchPlace, column_numbers, event_numbers, exactly, first_numbers, list_numbers
 from ingestion.errors import DamagedFileError, WrongBranchTypeError, reading
 from ingestion.files import FileInfo
 from ingestion.layout import FILLED, Branch, BranchNames, is_fixed, sources_of
@@ -25,9 +25,10 @@ from ingestion.schema import (
     WEIGHT_PREFIX,
     events_schema,
 )
-from ingestion.settings import Carried, IngestSettings, field_branches
+from ingestion.settings import ColumnSource, IngestSettings, field_branches
 from ingestion.tally import (
     LARGE_MOMENTA,
+    LIKE_AZIMUTHS,
     NOT_FINITE,
     OTHER_CHARGES,
     TAGGED_JETS,
@@ -63,8 +64,8 @@ class RawEvents(NamedTuple):
     """(num_events,) number of each event in the file."""
     scalars: dict[str, NDArray[Any]]
     collections: dict[str, Jagged]
-    carried: dict[str, NDArray[Any]]
-    """Numbers that the user carries along, by branch."""
+    pass_through: dict[str, NDArray[Any]]
+    """Numbers of the pass-through columns, by name."""
 
     @property
     def num_events(self) -> int:
@@ -92,8 +93,8 @@ def read_events(info: FileInfo, settings: IngestSettings, *, start: int, stop: i
     """
     settings = settings.of(info.tree, info.branch_map)
     wanted = field_branches(settings.branch_map)
-    wanted |= {name: carried.branch for name, carried in settings.carried.items()}
-    wanted["weight"] = Carried.of_weight(info.weight).branch
+    wanted |= {name: source.branch for name, source in settings.pass_through_columns.items()}
+    wanted["weight"] = ColumnSource.of_weight(info.weight).branch
     for absent in info.missing_optional:
         del wanted[absent]
     with reading(info.path, f"entries {start} to {stop - 1}"):
@@ -130,9 +131,9 @@ def _raw_events(
     scalars = {
         name: event_numbers(arrays[name], places[name], SCALARS[name].dtype, first) for name in ("met", "met_phi")
     }
-    weight = Carried.of_weight(info.weight)
+    weight = ColumnSource.of_weight(info.weight)
     scalars["weight"] = (
-        carried_numbers(arrays["weight"], "weight", weight, path=info.path, dtype="float64", first=first)
+        column_numbers(arrays["weight"], "weight", weight, path=info.path, dtype="float64", first=first)
         if "weight" in arrays
         else np.ones(num_events)
     )
@@ -142,14 +143,14 @@ def _raw_events(
         else _collection(name, arrays, places, info.path, settings, first)
         for name in COLLECTIONS
     }
-    carried = {
-        name: carried_numbers(arrays[name], name, each, path=info.path, dtype=info.carried[name], first=first)
+    pass_through = {
+        name: column_numbers(arrays[name], name, each, path=info.path, dtype=info.pass_through[name], first=first)
         * (scalars["weight"] if each.is_factor else 1)
         if name in arrays
         else scalars["weight"]
-        for name, each in settings.carried.items()
+        for name, each in settings.pass_through_columns.items()
     }
-    return RawEvents(np.arange(first, last), scalars, collections, carried)
+    return RawEvents(np.arange(first, last), scalars, collections, pass_through)
 
 
 def _no_candidates(name: str, num_events: int) -> Jagged:
@@ -235,6 +236,7 @@ def select_events(
         UNTAGGED_JETS: keep & any_per_event(jets.offsets, jets.fields["btag"] == 0),
         OTHER_CHARGES: keep & has_other_charge,
         LARGE_MOMENTA: keep & _has_large_momenta(raw),
+        **{f"{LIKE_AZIMUTHS}{name}": keep & events for name, events in _like_azimuths(raw).items()},
         **{f"{NOT_FINITE}{branch}": ~copied & events for branch, events in not_finite.items()},
     }
     weight = raw.scalars["weight"].astype(np.float64)
@@ -263,9 +265,11 @@ def _not_finite(
     raw: RawEvents, above: Mapping[str, Mask | bool], info: FileInfo, settings: IngestSettings
 ) -> dict[str, Mask]:
     """The events in which a number is NaN or infinite, by the branch that holds it."""
-    branches = field_branches(settings.branch_map) | {name: each.branch for name, each in settings.carried.items()}
+    branches = field_branches(settings.branch_map) | {
+        name: each.branch for name, each in settings.pass_through_columns.items()
+    }
     branches["weight"] = info.weight
-    weights = {name: values for name, values in raw.carried.items() if name.startswith(WEIGHT_PREFIX)}
+    weights = {name: values for name, values in raw.pass_through.items() if name.startswith(WEIGHT_PREFIX)}
     found = {branches[name]: ~np.isfinite(values) for name, values in (raw.scalars | weights).items()}
     for name, jagged in raw.collections.items():
         for field, values in jagged.fields.items():
@@ -273,6 +277,13 @@ def _not_finite(
             if bad.any():
                 found[branches[f"{name}.{field}"]] = any_per_event(jagged.offsets, bad)
     return {branch: events for branch, events in found.items() if events.any()}
+
+
+def _like_azimuths(raw: RawEvents) -> dict[str, Mask]:
+    """The events with an eta within 3 % below pi, by collection, of those without any eta beyond: azimuths are so."""
+    sizes = {name: np.abs(fields["eta"]) for name, (_, fields) in raw.collections.items()}
+    near = {name: size > 0.97 * np.pi for name, size in sizes.items() if size.max(initial=0.0) <= np.float32(np.pi)}
+    return {name: any_per_event(raw.collections[name].offsets, each) for name, each in near.items() if each.any()}
 
 
 def _has_large_momenta(raw: RawEvents) -> Mask:
@@ -332,8 +343,8 @@ def _events_table(raw: RawEvents, above: Mapping[str, Mask | bool], info: FileIn
         "sample": pa.array([info.sample] * num_kept, pa.string()),
         "label": pa.array(np.full(num_kept, info.label), pa.int64()),
     }
-    columns |= {name: pa.array(values[keep]) for name, values in (raw.scalars | raw.carried).items()}
-    schema = events_schema(info.carried)
+    columns |= {name: pa.array(values[keep]) for name, values in (raw.scalars | raw.pass_through).items()}
+    schema = events_schema(info.pass_through)
     for name, jagged in raw.collections.items():
         kept = np.repeat(keep, np.diff(jagged.offsets)) & above[name]
         # A boolean mask would be searched again for every field, which takes half of the time longer.

@@ -68,12 +68,12 @@ SCALARS: Final[dict[str, Field]] = {
 WEIGHT_PREFIX: Final = "weight_"
 
 
-def events_schema(carried: Mapping[str, str] | None = None) -> pa.Schema:
+def events_schema(pass_through: Mapping[str, str] | None = None) -> pa.Schema:
     """Arrow schema of the events Parquet; nothing in it is nullable.
 
     Its metadata, which every reader of Parquet shows, have `columns`: JSON with unit and Delphes branch of each field.
     A label is the number of a class in the config; files of the same events serve configs with other names of classes.
-    `carried` has the type of each column that the user carries along (`ingest.carry`).
+    `pass_through` has the type of each pass-through column (`ingest.pass_through`, `ingest.weights`).
 
     Examples:
         >>> [field.name for field in events_schema().field("photons").type.value_type]
@@ -86,7 +86,7 @@ def events_schema(carried: Mapping[str, str] | None = None) -> pa.Schema:
         "label": pa.int64(),
         **{name: pa.type_for_alias(field.dtype) for name, field in SCALARS.items()},
         **{name: _list_type(fields) for name, fields in COLLECTIONS.items()},
-        **{name: pa.type_for_alias(kind) for name, kind in (carried or {}).items()},
+        **{name: pa.type_for_alias(kind) for name, kind in (pass_through or {}).items()},
     }
     columns: dict[str, Any] = {name: _described(field) for name, field in SCALARS.items()}
     columns |= {

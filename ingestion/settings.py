@@ -39,6 +39,14 @@ def _known_fields(value: dict[str, str]) -> dict[str, str]:
 BranchMap = Annotated[dict[str, str], AfterValidator(_known_fields)]
 
 
+def _refuse_products(words: str) -> None:
+    if "*" in words:
+        raise ValueError(
+            f"'{words}': products are not computed. Write the product as a branch, for example by Define and Snapshot "
+            f"of RDataFrame. Only ingest.weights may have `weight * BRANCH`, a factor of the sample's weight"
+        )
+
+
 class SampleSettings(StrictSettings):
     """One physics process and the files that hold its events."""
 
@@ -83,6 +91,7 @@ class SampleSettings(StrictSettings):
     @classmethod
     def _is_a_branch(cls, value: object) -> object:
         if value is None or isinstance(value, str):
+            _refuse_products(value or "")
             return NO_WEIGHT if value and value.lower() == NO_WEIGHT else value
         raise ValueError("it is a branch, a number of a list (LHEWeight[3]), or `none`: every event has weight 1")
 
@@ -105,8 +114,8 @@ class OnDuplicate(StrEnum):
     """Keep the first one, and count the copies."""
 
 
-class Carried(NamedTuple):
-    """What a weight, or a column that is carried along to the predictions, is read from."""
+class ColumnSource(NamedTuple):
+    """What a weight, or a pass-through column, is read from."""
 
     branch: str
     number: int | None = None
@@ -119,10 +128,10 @@ class Carried(NamedTuple):
         """A value of `ingest.weights`, or of `weight` of a sample.
 
         Examples:
-            >>> Carried.of_weight("WeightLHEF.Weight[7]")
-            Carried(branch='WeightLHEF.Weight', number=7, is_factor=False)
-            >>> Carried.of_weight("weight*LHEScaleWeight[0]")
-            Carried(branch='LHEScaleWeight', number=0, is_factor=True)
+            >>> ColumnSource.of_weight("WeightLHEF.Weight[7]")
+            ColumnSource(branch='WeightLHEF.Weight', number=7, is_factor=False)
+            >>> ColumnSource.of_weight("weight*LHEScaleWeight[0]")
+            ColumnSource(branch='LHEScaleWeight', number=0, is_factor=True)
         """
         name = re.sub(r"^weight *\* *", "", words)
         if listed := re.fullmatch(r"([^\[]*)\[(\d+)\]", name):
@@ -146,7 +155,7 @@ class IngestSettings(StrictSettings):
     min_btag: float | None = None
     """A jet has a b-tag (bit 1) if the number in its branch, a discriminant, is above this threshold; null if the
     branch holds bits, as in Delphes."""
-    carry: list[str] = []
+    pass_through: list[str] = []
     """Further branches with one number per event, such as `Event.Number`, kept as columns of this name up to the
     predictions."""
     weights: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_]+$")], str] = {}
@@ -177,7 +186,7 @@ class IngestSettings(StrictSettings):
     entries_per_task: int = Field(default=4000, ge=1, le=1_000_000)
     """Approximate number of entries per Spark task: larger files are cut into pieces, with one output file each."""
 
-    @field_validator("carry")
+    @field_validator("pass_through")
     @classmethod
     def _weights_have_a_key(cls, value: list[str]) -> list[str]:
         for name in value:
@@ -185,11 +194,18 @@ class IngestSettings(StrictSettings):
                 raise ValueError(f"'{name}': columns that begin with '{WEIGHT_PREFIX}' are those of ingest.weights")
         return value
 
+    @field_validator("weights")
+    @classmethod
+    def _are_branches(cls, value: dict[str, str]) -> dict[str, str]:
+        for words in value.values():
+            _refuse_products(ColumnSource.of_weight(words).branch)
+        return value
+
     @property
-    def carried(self) -> dict[str, Carried]:
-        """What each column is read from that is carried along to the predictions."""
-        weights = {f"{WEIGHT_PREFIX}{name}": Carried.of_weight(words) for name, words in self.weights.items()}
-        return {name: Carried(name) for name in self.carry} | weights
+    def pass_through_columns(self) -> dict[str, ColumnSource]:
+        """What each column is read from that passes through to the predictions."""
+        weights = {f"{WEIGHT_PREFIX}{name}": ColumnSource.of_weight(words) for name, words in self.weights.items()}
+        return {name: ColumnSource(name) for name in self.pass_through} | weights
 
     def of(self, tree: str, branch_map: Mapping[str, str]) -> Self:
         """The settings for a file, whose sample may have another tree (empty: none) and other names of branches."""

@@ -255,7 +255,7 @@ def ingest_range(work: EntryRange, settings: IngestSettings, out_dir: Path) -> E
     with new_file(out_dir / name) as unfinished:
         with pq.ParquetWriter(
             unfinished,
-            events_schema(work.info.carried),
+            events_schema(work.info.pass_through),
             compression="lz4",
             use_dictionary=_WITH_DICTIONARY,
             write_statistics=_WITH_STATISTICS,

@@ -173,9 +173,11 @@ class Config(BaseModel):
     def _columns_passed_through_are_new(self) -> Self:
         # The last ones are those of the predictions and of `features.kernel_pass.unmixed_schema`.
         taken = {*COLUMNS, *events_schema().names, "predicted", "file_uuid_high", "file_uuid_low", "hlf", "core"}
-        for name in self.ingest.carry:
-            if name in taken or name.startswith("probability") or self.ingest.carry.count(name) > 1:
-                raise ValueError(f"ingest.carry: there is a column '{name}' already; name another branch, each once")
+        for name in self.ingest.pass_through:
+            if name in taken or name.startswith("probability") or self.ingest.pass_through.count(name) > 1:
+                raise ValueError(
+                    f"ingest.pass_through: there is a column '{name}' already; name another branch, each once"
+                )
         return self
 
     @model_validator(mode="after")

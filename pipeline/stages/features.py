@@ -54,7 +54,7 @@ class Features(Stage):
 
     def _run(self, context: Context, kernels: Path) -> Result:
         from features.distributions import HISTOGRAMS, save
-        from features.spark_job import make_features, track_hint, unit_hint
+        from features.spark_job import make_features, track_hint
 
         for words in uncertain_mixtures(context.config.model_dump(mode="json")):
             context.say(f"note: {words}")
@@ -87,8 +87,6 @@ class Features(Stage):
         for sample, counter in counters["samples"].items():
             if words := track_hint(sample, counter):
                 context.say(f"note:{words}")
-        if words := unit_hint(result.dataset.scaler()["hlf"]):
-            context.say(f"note: {words}")
         _write_cutflow(context, counters)
         save(result.histograms, context.out_dir / HISTOGRAMS)
         return _result(result, counters, total)

@@ -109,11 +109,11 @@ def _blocks(files: Sequence[FileInfo], settings: IngestSettings, num_events: int
 
 
 def _columns(raw: RawEvents) -> dict[str, Any]:
-    """Branches of one block: one per collection, scalar and carried column."""
+    """Branches of one block: one per collection, scalar and pass-through column."""
     columns: dict[str, Any] = {name: candidates.listed() for name, candidates in raw.collections.items()}
     columns |= {name: raw.scalars[name] for name in SCALARS if name != "weight"}
     columns[SCALARS["weight"].branch] = raw.scalars["weight"]
-    return columns | raw.carried
+    return columns | raw.pass_through
 
 
 def main(argv: list[str]) -> None:

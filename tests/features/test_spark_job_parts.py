@@ -16,7 +16,7 @@ from made_events import Row, events_table, lepton, made_event, tower, track
 from spark_in_process import Here
 
 from features import mixing_pass, spark_job
-from features.columns import HLF_NAMES, INPUT_COLUMNS, MAX_PARTICLES, NUM_CORE, NUM_HLF
+from features.columns import MAX_PARTICLES, NUM_CORE
 from features.dataset import FeatureDataset
 from features.errors import FeatureError
 from features.kernel_pass import (
@@ -33,10 +33,9 @@ from features.matrices import model_inputs
 from features.mixing import kept_by_downsampling, plan_mixing
 from features.mixing_pass import KernelFile, PickedRows, gathered, group_file, write_group, write_groups
 from features.normalisation import GeneratedSample
-from features.scaling import ColumnStatistics, scaler_json
 from features.schema import SPLITS, features_schema
 from features.settings import Balance, FeatureSettings
-from features.spark_job import track_hint, unit_hint
+from features.spark_job import track_hint
 
 CLASSES = ["QCD", "ttbar", "W+jets"]
 FILE = str(uuid.UUID(int=5))
@@ -113,16 +112,6 @@ def test_leptons_without_their_own_track_are_counted_and_explained(tmp_path: Pat
     assert (output.counts["selected"], output.counts[LACKS_OWN_TRACK]) == (1, 2)
     assert "In 2 of 3 events of 'made' no track is within features.own_track_dr" in track_hint("made", output.counts)
     assert track_hint("made", {**output.counts, LACKS_OWN_TRACK: 1}) == ""
-
-
-@pytest.mark.parametrize(("unit", "words"), [(1.0, ""), (1000.0, "has a pt of 40,000 GeV")])
-def test_momenta_in_mev_are_noticed(unit: float, words: str) -> None:
-    hlf = np.zeros((3, NUM_HLF), np.float32)
-    hlf[:, HLF_NAMES.index("lepton_pt")] = 40 * unit
-    column = INPUT_COLUMNS["hlf"]
-    hint = unit_hint(scaler_json(ColumnStatistics.of(hlf, column.log_above), column))
-    assert words in hint
-    assert bool(hint) == bool(words)
 
 
 def test_files_have_the_schema_one_row_group_each_and_mixed_classes(tmp_path: Path) -> None:

@@ -216,6 +216,19 @@ def test_units_charges_and_tags_that_look_wrong_are_named(
     assert all(word in note for word, note in zip(words, unusual, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("swapped", "words"), [(False, []), (True, ["No eta of electrons, jets of made is beyond pi"])]
+)
+def test_swapped_eta_and_phi_are_named(tmp_path: Path, swapped: bool, words: list[str]) -> None:
+    angles = np.random.default_rng(2).uniform([-2.5, -np.pi], [2.5, np.pi], (400, 2))[:, :: -1 if swapped else 1]
+    events = [
+        made_event(electrons=[lepton(40.0 + n, *angle)], jets=[jet(50.0, *angle, btag=n % 2)], met=float(n))
+        for n, angle in enumerate(angles)
+    ]
+    found = list(unusual_content({"made": select(write_delphes(tmp_path / "a.root", events)).counts}))
+    assert [each[: len(word)] for each, word in zip(found, words, strict=True)] == words
+
+
 def test_two_trees_of_one_file_are_two_samples(tmp_path: Path) -> None:
     path = tmp_path / "both.root"
     with uproot.open({rewritten(tmp_path / "a.root", {}): "Delphes"}) as tree, uproot.recreate(path) as file:

@@ -238,7 +238,7 @@ def test_the_factors_of_nanoaod_become_weights() -> None:
     with uproot.open({NANO: "Events"}) as tree:
         factors, weights = tree["LHEScaleWeight"].array()[:, 0], tree["genWeight"].array()
     np.testing.assert_array_equal(
-        raw.carried["weight_down"], np.asarray(factors, np.float64) * np.asarray(weights, np.float64)
+        raw.pass_through["weight_down"], np.asarray(factors, np.float64) * np.asarray(weights, np.float64)
     )
 
 

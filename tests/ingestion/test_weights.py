@@ -132,6 +132,22 @@ def test_collision_data_were_refused_by_a_config_that_maps_weights(tmp_path: Pat
     assert notes_of(*found.infos) == []
 
 
+@pytest.mark.parametrize("weight", ["MissingET.MET", "Jet.PT[0]"])
+def test_a_momentum_was_taken_for_the_weight(tmp_path: Path, weight: str) -> None:
+    path = write_delphes(tmp_path / "a.root", ROWS)
+    with pytest.raises(WrongBranchTypeError, match="and 'weight' would both be read from branch"):
+        info_of(path, weight)
+
+
+def test_a_product_of_weights_was_called_a_missing_branch_or_read_as_its_last_factor() -> None:
+    for words in ("genWeight * puWeight", "weight * puWeight"):
+        with pytest.raises(ValidationError, match=r"products are not computed\. Write the product as a branch"):
+            SampleSettings(name="a", label=0, files=["a.root"], weight=words)
+    with pytest.raises(ValidationError, match="products are not computed"):
+        IngestSettings(weights={"up": "genWeight * puUp"})
+    assert IngestSettings(weights={"up": "weight * puUp"}).pass_through_columns["weight_up"].is_factor
+
+
 def test_a_weight_of_the_branch_map_is_asked_for_at_the_sample() -> None:
     with pytest.raises(
         ValidationError, match="'weight' belongs to each sample: `weight: genWeight`, or `weight: none`"

@@ -320,6 +320,6 @@ def test_everybody_sees_rates_in_the_demo_with_the_cross_sections_of_the_samples
 
 
 @pytest.mark.parametrize("name", sorted({*unmixed_schema().names, *features_schema().names}))
-def test_a_carried_branch_has_no_name_of_ours(tmp_path: Path, name: str) -> None:
+def test_a_pass_through_branch_has_no_name_of_ours(tmp_path: Path, name: str) -> None:
     """`core` and `hlf` stood twice in the kernels' files, which ended the mixing as a bug of ours."""
-    assert f"there is a column '{name}' already" in mistakes(tmp_path, ingest={"carry": [name]})
+    assert f"there is a column '{name}' already" in mistakes(tmp_path, ingest={"pass_through": [name]})

@@ -34,7 +34,7 @@ VALUES: dict[str, Any] = {
     "gridsearch.learning_rate": [0.1],
     "gridsearch.num_trials": 3,
     "ingest.branch_map": {"met": "MET_pt"},
-    "ingest.carry": ["Event.Number"],
+    "ingest.pass_through": ["Event.Number"],
     "ingest.min_btag": 0.5,
     "ingest.weights": {"up": "Weight[1]"},
     "model.deepsets.hidden": [3],

@@ -31,7 +31,7 @@ from models.prediction import predict
 from models.prediction_files import write_root
 
 NUMBER = 2**60 + 1
-CARRY = IngestSettings(carry=["Event.Number", "ScalarHT.HT"])
+PASS_THROUGH = IngestSettings(pass_through=["Event.Number", "ScalarHT.HT"])
 
 
 def written(path: Path, *, numbers: type = np.int64, further: Mapping[str, Any] | None = None) -> Path:
@@ -49,12 +49,12 @@ def written(path: Path, *, numbers: type = np.int64, further: Mapping[str, Any] 
 
 
 def test_they_arrive_in_the_predictions_with_every_bit(tmp_path: Path) -> None:
-    infos = inventory([source_of("a", 1, str(written(tmp_path / "a.root")))], CARRY).infos
+    infos = inventory([source_of("a", 1, str(written(tmp_path / "a.root")))], PASS_THROUGH).infos
     here: Any = Here()
     for name in ("events", "features"):
         (tmp_path / name).mkdir()
     samples = [SampleSettings(name="a", label=1, files=["-"])]
-    made = ingest(here, infos, samples, CARRY, tmp_path / "events", done=here, num_tasks=int)
+    made = ingest(here, infos, samples, PASS_THROUGH, tmp_path / "events", done=here, num_tasks=int)
     parts = [EventsFile(part.name, "a", "", str(tmp_path / "events" / part.name)) for part in made.parts]
     features = make_unsplit(
         here, parts, {"a": GeneratedSample(1, None, 1, 1.0)}, FeatureSettings(), ["QCD", "ttbar", "W+jets"],
@@ -71,7 +71,7 @@ def test_they_arrive_in_the_predictions_with_every_bit(tmp_path: Path) -> None:
 def test_other_weights_arrive_as_physics_weights_and_have_their_own_names(tmp_path: Path) -> None:
     settings = IngestSettings(weights={"scale_up": "ScalarHT.HT"})
     infos = inventory([source_of("a", 1, str(written(tmp_path / "a.root")))], settings).infos
-    assert infos[0].carried == {"weight_scale_up": "float64"}
+    assert infos[0].pass_through == {"weight_scale_up": "float64"}
     here: Any = Here()
     for name in ("events", "features"):
         (tmp_path / name).mkdir()
@@ -87,11 +87,11 @@ def test_other_weights_arrive_as_physics_weights_and_have_their_own_names(tmp_pa
     assert found["weight_scale_up"].to_pylist() == [0.5, 1.5, 2.5]
 
 
-def carried_of(path: Path, settings: IngestSettings, weight: str | None = None) -> dict[str, Any]:
-    """The carried columns of all entries."""
+def pass_through_of(path: Path, settings: IngestSettings, weight: str | None = None) -> dict[str, Any]:
+    """The pass-through columns of all entries."""
     infos = inventory([source_of("a", 0, str(path), weight=weight)], settings).infos
     (raw,) = read_events(infos[0], settings, start=0, stop=infos[0].entries)
-    return raw.carried
+    return raw.pass_through
 
 
 def listed(path: Path, *, short: int | None = None) -> Path:
@@ -104,7 +104,7 @@ def test_weights_of_a_generator_are_lists_and_none_could_be_read(tmp_path: Path)
     path = listed(tmp_path / "a.root")
     weights = {"up": "WeightLHEF.Weight[7]", "factor": "weight * WeightLHEF.Weight[0]", "fixed": "Fixed[1]"}
     settings = IngestSettings(weights=weights)
-    found = carried_of(path, settings, "ScalarHT.HT")
+    found = pass_through_of(path, settings, "ScalarHT.HT")
     assert found["weight_up"].tolist() == [10.0 * entry + 7 for entry in range(6)]
     assert found["weight_factor"].tolist() == [entry / 4 * 10.0 * entry for entry in range(6)]
     assert found["weight_fixed"].tolist() == [1.0, 3.0, 5.0, 7.0, 9.0, 11.0]
@@ -130,7 +130,7 @@ def test_a_number_that_is_not_in_the_list_is_refused_with_file_and_entry(
         WrongBranchTypeError,
         match=r"a\.root: branch 'WeightLHEF.Weight' holds 7 numbers in entry 4; \[7\] \(from 0\) is",
     ):
-        carried_of(listed(tmp_path / "a.root", short=4), settings)
+        pass_through_of(listed(tmp_path / "a.root", short=4), settings)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_number_that_is_not_in_the_list_is_refused_with_file_and_entry(
             r"no list of numbers per event\. Leave \[0\] out under ingest\.weights",
         ),
         (
-            {"carry": ["WeightLHEF.Weight"]},
+            {"pass_through": ["WeightLHEF.Weight"]},
             r"9 numbers in entry 0; exactly one is needed\. Take it out of ingest\.carry",
         ),
     ],
@@ -159,18 +159,18 @@ def test_lists_are_seen_when_files_are_checked(tmp_path: Path, settings: dict[st
 
 def test_a_column_of_the_user_is_no_weight_by_its_name() -> None:
     with pytest.raises(ValidationError, match="'weight_up': columns that begin with 'weight_' are those of"):
-        IngestSettings(carry=["weight_up"])
+        IngestSettings(pass_through=["weight_up"])
 
 
 def test_a_branch_that_is_not_there_and_files_of_different_types_are_named(tmp_path: Path) -> None:
     first = written(tmp_path / "a.root")
     with pytest.raises(MissingBranchError, match=r"'Event\.Numbr' \(for ingest\.carry: .*Nearest: Event\.Number"):
-        inventory([source_of("a", 0, str(first))], IngestSettings(carry=["Event.Numbr"]))
+        inventory([source_of("a", 0, str(first))], IngestSettings(pass_through=["Event.Numbr"]))
     with pytest.raises(MissingBranchError, match=r"'Weight\.Up' \(for ingest\.weights: up"):
         inventory([source_of("a", 0, str(first))], IngestSettings(weights={"up": "Weight.Up"}))
     sources = [source_of("a", 0, str(path)) for path in (first, written(tmp_path / "b.root", numbers=np.float64))]
     with pytest.raises(WrongBranchTypeError, match=r"b\.root has .*'float64'.*a\.root has .*'int64'"):
-        inventory(sources, CARRY)
+        inventory(sources, PASS_THROUGH)
 
 
 def test_several_numbers_of_one_list_read_their_branch_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,5 +188,5 @@ def test_several_numbers_of_one_list_read_their_branch_once(tmp_path: Path, monk
 
     monkeypatch.setattr(uproot.TBranch, "array", noted)
     (raw,) = read_events(info, settings, start=0, stop=6)
-    assert [raw.carried[f"weight_w{number}"][0] for number in range(3)] == [1.0, 2.0, 3.0]
+    assert [raw.pass_through[f"weight_w{number}"][0] for number in range(3)] == [1.0, 2.0, 3.0]
     assert read.count("WeightLHEF.Weight") == 1
