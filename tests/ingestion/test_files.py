@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from uuid import UUID
@@ -16,7 +17,6 @@ from delphes_files import source_of, write_delphes
 from made_events import made_event
 
 from ingestion.errors import (
-    BadFilesError,
     ConflictingFilesError,
     MissingBranchError,
     MissingTreeError,
@@ -49,12 +49,6 @@ def test_names_that_exist_are_taken_as_they_are(tmp_path: Path, name: str) -> No
     assert expand([SampleSettings(name="qcd", label=0, files=[str(path)])])[0].path == str(path)
 
 
-def test_a_glob_that_matches_nothing_names_the_sample_the_path_and_what_is_there(tmp_path: Path) -> None:
-    (tmp_path / "qcd_1.root").touch()
-    with pytest.raises(NoFilesError, match=r"sample 'qcd'.*ttbar_\*.*qcd_1\.root"):
-        expand([SampleSettings(name="qcd", label=0, files=[str(tmp_path / "ttbar_*.root")])])
-
-
 def qcd(*patterns: Path | str) -> list[SampleSettings]:
     return [SampleSettings(name="qcd", label=0, files=[str(pattern) for pattern in patterns])]
 
@@ -68,48 +62,38 @@ def test_a_glob_may_match_nothing_where_the_sample_has_other_files(tmp_path: Pat
     assert told == [f"sample 'qcd': no file matches '{empty}' (yet?); its other files are taken"]
 
 
-def test_a_glob_must_match_without_a_listener(tmp_path: Path) -> None:
-    (tmp_path / "a.root").touch()
-    with pytest.raises(NoFilesError, match=r"no file matches '[^']*incoming/\*\.root'\. Nearest: [^ ]*a\.root\."):
-        expand(qcd(tmp_path / "*.root", tmp_path / "incoming" / "*.root"))
-
-
-@pytest.mark.parametrize("name", ["b.root", "incoming/b.root"])
-def test_a_file_that_is_named_must_be_there(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("patterns", "is_listening", "words"),
+    [
+        (["ttbar_*.root"], True, r"sample 'qcd': no file matches '[^']*ttbar_\*\.root'\..*a\.root"),
+        (["*.root", "incoming/*.root"], False, r"no file matches '[^']*incoming/\*\.root'\. Nearest: [^ ]*a\.root\."),
+        # A file that is named must be there.
+        (["*.root", "x*.root", "b.root"], True, r"no file matches '[^']*b\.root'\. Nearest: [^ ]*a\.root\."),
+        (["*.root", "incoming/b.root"], True, r"no file matches '[^']*incoming/b\.root'\. Nearest: [^ ]*a\.root\."),
+        (["w1*.root", "w2*.root"], True, r"no file matches '[^']*/w1\*\.root' or '[^']*/w2\*\.root'"),
+        (["absent/x/*.root"], True, r"Nearest: [^ ]*a\.root\."),
+    ],
+)
+def test_what_matches_nothing_is_named_with_the_nearest_that_is_there(
+    tmp_path: Path, patterns: list[str], is_listening: bool, words: str
+) -> None:
     (tmp_path / "a.root").touch()
     told: list[str] = []
-    with pytest.raises(NoFilesError, match=rf"sample 'qcd': no file matches '[^']*{name}'\. Nearest: [^ ]*a\.root\."):
-        expand(qcd(tmp_path / "*.root", tmp_path / "x*.root", tmp_path / name), on_unmatched=told.append)
+    samples = [
+        SampleSettings(name="other", label=1, files=[str(tmp_path / "a.root")]),
+        *qcd(*(tmp_path / each for each in patterns)),
+    ]
+    with pytest.raises(NoFilesError, match=words):
+        expand(samples, on_unmatched=told.append if is_listening else None)
     assert told == []
 
 
-def test_a_sample_must_have_some_file_whatever_others_have(tmp_path: Path) -> None:
-    (tmp_path / "a.root").touch()
-    samples = [*qcd(tmp_path / "*.root"), SampleSettings(name="W", label=1, files=["w1*.root", "w2*.root"])]
-    with pytest.raises(NoFilesError, match=r"sample 'W': no file matches '[^']*/w1\*\.root' or '[^']*/w2\*\.root'"):
-        expand(samples, on_unmatched=lambda _: None)
-
-
-def test_a_missing_folder_shows_the_nearest_that_exists(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    with pytest.raises(NoFilesError, match=str(tmp_path / "data")):
-        expand([SampleSettings(name="qcd", label=0, files=[str(tmp_path / "daat" / "x" / "*.root")])])
-
-
-def test_a_good_file_gives_uuid_entries_and_size(tmp_path: Path) -> None:
-    path = write_delphes(tmp_path / "a.root", [made_event(), made_event()])
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_good_file_gives_uuid_entries_and_size_and_keeps_its_identity(tmp_path: Path, count: int) -> None:
+    path = write_delphes(tmp_path / "a.root", [made_event()] * count)
     (info,) = check(path)
-    assert (info.entries, info.size, len(info.uuid)) == (2, path.stat().st_size, 36)
-
-
-def test_a_file_with_zero_entries_is_valid(tmp_path: Path) -> None:
-    assert check(write_delphes(tmp_path / "a.root", []))[0].entries == 0
-
-
-def test_the_identity_of_a_file_survives_a_move(tmp_path: Path) -> None:
-    path = write_delphes(tmp_path / "a.root", [made_event()])
-    before = check(path)[0].uuid
-    assert check(path.rename(tmp_path / "b.root"))[0].uuid == before
+    assert (info.entries, info.size, len(info.uuid)) == (count, path.stat().st_size, 36)
+    assert check(path.rename(tmp_path / "b.root"))[0].uuid == info.uuid
 
 
 def test_known_files_are_not_opened_again(tmp_path: Path) -> None:
@@ -124,22 +108,36 @@ def test_known_files_are_not_opened_again(tmp_path: Path) -> None:
     assert inventory(source, IngestSettings(), known={str(path): changed_time}).infos[0].entries == 1
 
 
-def test_a_text_file_is_no_root_file(tmp_path: Path) -> None:
-    path = tmp_path / "a.root"
-    path.write_text("this is not ROOT at all, but long enough")
-    with pytest.raises(UnreadableFileError, match=r"a\.root is not a ROOT file.*b'this'"):
-        check(path)
+def histogram(path: Path) -> None:
+    with uproot.recreate(path) as file:
+        file["Delphes"] = np.histogram([1.0, 2.0])
 
 
-def test_an_empty_file_is_no_root_file(tmp_path: Path) -> None:
-    (tmp_path / "a.root").touch()
-    with pytest.raises(UnreadableFileError, match="not a ROOT file"):
+@pytest.mark.parametrize(
+    ("make", "error", "words"),
+    [
+        (
+            lambda path: path.write_text("this is not ROOT at all, but long"),
+            UnreadableFileError,
+            "is not a ROOT file.*b'this'",
+        ),
+        (Path.touch, UnreadableFileError, "not a ROOT file"),
+        (Path.mkdir, UnreadableFileError, r"is a folder.*\*\.root"),
+        (os.mkfifo, UnreadableFileError, "no ordinary file"),
+        (histogram, MissingTreeError, "'Delphes' is a TH1D; a TTree or an RNTuple is read"),
+        (
+            lambda path: write_delphes(path, [made_event()], tree="Delfes"),
+            MissingTreeError,
+            r"no tree 'Delphes'.*It holds: Delfes \(TTree\).*ingest\.tree",
+        ),
+    ],
+)
+def test_what_is_no_input_file_is_named(
+    tmp_path: Path, make: Callable[[Path], object], error: type[Exception], words: str
+) -> None:
+    make(tmp_path / "a.root")
+    with pytest.raises(error, match=rf"a\.root.*{words}" if error is UnreadableFileError else words):
         check(tmp_path / "a.root")
-
-
-def test_a_folder_asks_for_a_glob(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableFileError, match=r"is a folder.*\*\.root"):
-        check(tmp_path)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
@@ -149,12 +147,6 @@ def test_a_real_file_cut_short_is_truncated(ttbar_source: SourceFile, tmp_path: 
     path.write_bytes(whole[: int(len(whole) * share)])
     with pytest.raises(TruncatedFileError, match=rf"says {len(whole)} bytes, {path.stat().st_size} are there"):
         check(path)
-
-
-def test_a_fifo_is_no_file_and_does_not_hang(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "a.root")
-    with pytest.raises(UnreadableFileError, match="no ordinary file"):
-        check(tmp_path / "a.root")
 
 
 @pytest.mark.parametrize("url", ["root://host//a.root", "nonsense://host/a.root"])
@@ -167,32 +159,13 @@ def test_a_url_without_its_plug_in_says_what_to_install(url: str, monkeypatch: p
         expand([SampleSettings(name="qcd", label=0, files=[url])])
 
 
-def test_a_histogram_of_the_trees_name_is_no_tree(tmp_path: Path) -> None:
-    with uproot.recreate(tmp_path / "a.root") as file:
-        file["Delphes"] = np.histogram([1.0, 2.0])
-    with pytest.raises(MissingTreeError, match="'Delphes' is a TH1D; a TTree or an RNTuple is read"):
-        check(tmp_path / "a.root")
-
-
-def test_a_missing_tree_lists_what_is_there(tmp_path: Path) -> None:
-    path = write_delphes(tmp_path / "a.root", [made_event()], tree="Delfes")
-    with pytest.raises(MissingTreeError, match=r"no tree 'Delphes'.*It holds: Delfes \(TTree\).*ingest\.tree"):
-        check(path)
-
-
-def test_missing_branches_name_the_nearest_ones(tmp_path: Path) -> None:
+def test_missing_branches_name_the_nearest_ones_and_a_branch_map_finds_them(tmp_path: Path) -> None:
     renamed = {f"MuonTight.{name}": f"Muon.{name}" for name in ("PT", "Eta", "Phi", "Charge")}
     path = write_delphes(tmp_path / "a.root", [made_event()], rename=renamed)
     with pytest.raises(MissingBranchError, match=r"lacks 4 needed branches") as caught:
         check(path)
-    message = str(caught.value)
-    assert "'MuonTight.PT' (for muons.pt). Nearest: Muon.PT" in message
-    assert "muons: Muon" in message
-
-
-def test_a_branch_map_finds_renamed_collections(tmp_path: Path) -> None:
-    renamed = {f"MuonTight.{name}": f"Muon.{name}" for name in ("PT", "Eta", "Phi", "Charge")}
-    path = write_delphes(tmp_path / "a.root", [made_event()], rename=renamed)
+    assert "'MuonTight.PT' (for muons.pt). Nearest: Muon.PT" in str(caught.value)
+    assert "muons: Muon" in str(caught.value)
     assert check(path, settings=IngestSettings(branch_map={"muons": "Muon"}))[0].entries == 1
 
 
@@ -208,15 +181,6 @@ def test_the_same_file_twice_names_both_places(tmp_path: Path) -> None:
         check(path, copy)
     assert str(path) in str(caught.value)
     assert str(copy) in str(caught.value)
-
-
-def test_all_bad_files_are_listed_at_once(tmp_path: Path) -> None:
-    (tmp_path / "a.root").write_text("nonsense that is no ROOT")
-    write_delphes(tmp_path / "b.root", [made_event()], tree="Other")
-    with pytest.raises(BadFilesError, match="2 input files are bad") as caught:
-        check(tmp_path / "a.root", tmp_path / "b.root")
-    assert "a.root" in str(caught.value)
-    assert "b.root" in str(caught.value)
 
 
 def test_weights_in_some_files_of_a_class_only_are_refused(tmp_path: Path) -> None:

@@ -50,29 +50,24 @@ def names(found: Inventory) -> dict[str, list[str]]:
 
 
 def test_a_file_that_is_being_written_waits(data: Path) -> None:
-    found = look(data, settle_seconds=60)
+    said: list[str] = []
+    found = found_files(samples(data, "qcd"), IngestSettings(settle_seconds=60), said.append)
     assert names(found) == {"read": ["whole.root"], "bad": [], "waiting": ["half.root"]}
     assert "may still be being written" in found.waiting[0].reason
     assert "truncated" in found.waiting[0].reason
+    assert [line.partition(": it may")[0] for line in said] == [f"left for another run: {data / 'half.root'}"]
 
 
-def test_once_it_is_whole_it_is_read(data: Path) -> None:
-    other = SAMPLES / "qcd_13TeV_PU20_1.root"
-    shutil.copy(other, data / "half.root")
-    assert names(look(data, settle_seconds=60))["read"] == ["half.root", "whole.root"]
-
-
-def test_what_stays_as_it_is_counts_as_damaged(data: Path) -> None:
+def test_what_stays_as_it_is_counts_as_damaged_and_at_once_without_the_setting(data: Path) -> None:
+    with pytest.raises((TruncatedFileError, BadFilesError), match="truncated"):
+        look(data)
     age(data / "half.root", 120)
     with pytest.raises((TruncatedFileError, BadFilesError), match="truncated"):
         look(data, settle_seconds=60)
     found = look(data, settle_seconds=60, on_bad_file="skip")
     assert names(found) == {"read": ["whole.root"], "bad": ["half.root"], "waiting": []}
-
-
-def test_without_the_setting_nothing_waits(data: Path) -> None:
-    with pytest.raises((TruncatedFileError, BadFilesError), match="truncated"):
-        look(data)
+    shutil.copy(SAMPLES / "qcd_13TeV_PU20_1.root", data / "half.root")
+    assert names(look(data, settle_seconds=60))["read"] == ["half.root", "whole.root"]
 
 
 def test_a_file_that_grows_during_its_check_waits(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,13 +146,6 @@ def test_every_sample_that_waits_is_named_and_bad_files_are_counted(data: Path) 
         f"sample '{name}': nothing to do yet (files left for another run: 1, skipped as bad: 2)"
         for name in ("qcd", "ttbar")
     ]
-
-
-def test_one_file_that_can_be_read_is_enough(data: Path) -> None:
-    said: list[str] = []
-    found = found_files(samples(data, "qcd"), IngestSettings(settle_seconds=60), said.append)
-    assert names(found) == {"read": ["whole.root"], "bad": [], "waiting": ["half.root"]}
-    assert [line.partition(": it may")[0] for line in said] == [f"left for another run: {data / 'half.root'}"]
 
 
 def test_a_glob_without_files_is_said_or_if_strict_refused(data: Path) -> None:
