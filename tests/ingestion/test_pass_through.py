@@ -164,7 +164,9 @@ def test_a_column_of_the_user_is_no_weight_by_its_name() -> None:
 
 def test_a_branch_that_is_not_there_and_files_of_different_types_are_named(tmp_path: Path) -> None:
     first = written(tmp_path / "a.root")
-    with pytest.raises(MissingBranchError, match=r"'Event\.Numbr' \(for ingest\.pass_through: .*Nearest: Event\.Number"):
+    with pytest.raises(
+        MissingBranchError, match=r"'Event\.Numbr' \(for ingest\.pass_through: .*Nearest: Event\.Number"
+    ):
         inventory([source_of("a", 0, str(first))], IngestSettings(pass_through=["Event.Numbr"]))
     with pytest.raises(MissingBranchError, match=r"'Weight\.Up' \(for ingest\.weights: up"):
         inventory([source_of("a", 0, str(first))], IngestSettings(weights={"up": "Weight.Up"}))
