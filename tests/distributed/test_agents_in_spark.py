@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from features.dataset import FeatureDataset
 from pipeline.terminal.exit_codes import Exit
 from training.agents.spark_job import train_on_spark
 from training.errors import LaunchError
+from training.launching.launcher import launch
 from training.loop.summary import acted, summary_of_rank
 from training.simulation.cluster import ClusterSettings
 from training.studies.run_in_simulator import simulate_workload
@@ -44,17 +46,24 @@ def agents_of(run_dir: Path) -> list[psutil.Process]:
     return [each for each in processes_of(run_dir) if "training.agents.agent_process" in each.info["cmdline"]]
 
 
-def test_with_a_schedule_agents_on_spark_do_what_the_simulator_does(
-    spark: SparkContext, dataset: FeatureDataset, tmp_path: Path
+@pytest.mark.parametrize("launchers", [["agents"], ["ranks", "agents", "ranks"]], ids="-".join)
+def test_with_a_schedule_agents_on_spark_do_what_the_simulator_does_also_between_ranks_of_mpi(
+    spark: SparkContext, dataset: FeatureDataset, tmp_path: Path, launchers: list[str]
 ) -> None:
     keys = {"cycle_steps": 4, "alpha_free": 1, "beta_ramp": 3, "gamma_ramp": 3}
-    chosen = MPCA | {"algorithm": {"name": "mpca", **keys}}
-    run = make_spec(dataset, tmp_path / "out", precision="float64", epochs=2, **chosen)
-    train_on_spark(spark, run, on_progress=lambda _: None)
+    chosen: dict[str, Any] = MPCA | {"algorithm": {"name": "mpca", **keys}, "precision": "float64"}
+    for number, launcher in enumerate(launchers, 1):
+        # Each continues the run of the one before.
+        chosen |= {"epochs": 1 + number, "launcher": "spark-agents" if launcher == "agents" else "mpirun"}
+        run = make_spec(dataset, tmp_path / "out", **chosen)
+        train = partial(train_on_spark, spark) if launcher == "agents" else launch
+        train(run, on_progress=lambda _: None)
     expected = simulate_workload(run.workload.open(), run.train, ClusterSettings())
     for found, wanted in zip(records(run.out_dir), expected.records, strict=True):
-        for key in ("train_loss", "val_loss", "consensus_distance", "samples", "worker_val_loss"):
-            assert found[-1][key] == pytest.approx(wanted[-1][key], rel=1e-9, abs=1e-11), key
+        assert len(found) == len(wanted)
+        for key in ("train_loss", "val_loss", "consensus_distance", "samples"):
+            assert [each[key] for each in found] == pytest.approx([each[key] for each in wanted], rel=1e-9, abs=1e-11)
+        assert found[-1]["worker_val_loss"] == pytest.approx(wanted[-1]["worker_val_loss"], rel=1e-9, abs=1e-11)
     told = summary(run.out_dir)["acted"]
     assert told == acted(run.train, [summary_of_rank(each) for each in expected.records])
     assert min(told.values()) > 0

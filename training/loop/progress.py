@@ -60,7 +60,7 @@ class ProgressReport:
             step: Number of steps of this epoch that are done.
             num_steps: Number of its steps.
         """
-        if self._on_progress is None:
+        if self._on_progress is None or not step:
             return
         now = time.monotonic()
         if now - self._last < _SECONDS_BETWEEN and step < num_steps:

@@ -13,7 +13,6 @@ from features.columns import NUM_HLF
 from features.dataset import FeatureDataset
 from training.readers.memory import MemoryRows
 from training.readers.reader import open_reader
-from training.readers.sharding import assignment_of, plan_epoch
 
 ROWS = {"train": [11, 11, 11, 11, 5], "val": [7, 3], "test": [4]}
 INPUTS = ("hlf", "particles", "num_particles")
@@ -22,25 +21,6 @@ INPUTS = ("hlf", "particles", "num_particles")
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
     return write_particle_dataset(tmp_path_factory.mktemp("rows") / "data", rows=ROWS)
-
-
-@pytest.mark.parametrize("inputs", [("hlf",), INPUTS], ids="+".join)
-@pytest.mark.parametrize("world_size", [1, 2, 5, 7])
-def test_steps_picked_from_memory_are_those_of_the_reader(
-    dataset: FeatureDataset, inputs: tuple[str, ...], world_size: int
-) -> None:
-    rows = MemoryRows.load(dataset, "train", inputs, dtype=torch.float64, seed=3)
-    reader = open_reader(dataset, inputs, dtype=torch.float64, seed=3)
-    assert rows.group_rows == ROWS["train"]
-    for epoch in (0, 2):
-        plan = plan_epoch(rows.group_rows, world_size=world_size, batch_size=4, seed=3, epoch=epoch)
-        for rank in range(world_size):
-            share = assignment_of(plan, rank=rank, epoch=epoch)
-            order, bounds = rows.reading_order(share), np.cumsum([0, *share.sizes])
-            for step, expected in enumerate(reader.train_batches(share)):
-                found = rows.rows.batch(order[bounds[step] : bounds[step + 1]])
-                for one, other in zip((*found.inputs, *found[1:]), (*expected.inputs, *expected[1:]), strict=True):
-                    assert torch.equal(one, other)
 
 
 def test_the_tensors_hold_the_split_in_order(dataset: FeatureDataset) -> None:

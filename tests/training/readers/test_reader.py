@@ -102,21 +102,6 @@ def test_all_readers_deliver_the_same_bits(dataset: FeatureDataset, inputs: tupl
 
 
 @each_reader
-@pytest.mark.parametrize("inputs", INPUTS[:3], ids="+".join)
-def test_a_resumed_epoch_gives_the_batches_of_the_uninterrupted_one(
-    dataset: FeatureDataset, kind: Any, inputs: tuple[str, ...]
-) -> None:
-    plan = made_plan(world_size=2, epoch=3)
-    whole = list(open_reader(dataset, inputs, kind=kind, seed=1).train_batches(assignment_of(plan, rank=1, epoch=3)))
-    for first_step in range(plan.num_steps + 1):
-        resumed = open_reader(dataset, inputs, kind=kind, seed=1)
-        assert_same(
-            list(resumed.train_batches(assignment_of(plan, rank=1, epoch=3, first_step=first_step))),
-            whole[first_step:],
-        )
-
-
-@each_reader
 def test_a_resumed_epoch_does_not_read_row_groups_that_are_used_up(tmp_path: Path, kind: Any) -> None:
     small = write_dataset(tmp_path / "data", rows={"train": [8, 8, 8], "val": [3], "test": [3]})
     plan = plan_epoch([8, 8, 8], world_size=1, batch_size=4, seed=1, epoch=0)
@@ -195,12 +180,6 @@ def test_large_validation_row_groups_are_cut_evenly(
     batches = list(reader.val_batches(rank=0, world_size=1))
     assert [len(b) for b in batches] == [3, 4, 3, 4, 3]
     assert Counter(rows_of(batches)) == expected_rows(dataset, "val", [0, 1, 2])
-
-
-@each_reader
-def test_a_rank_without_validation_rows_reads_none(dataset: FeatureDataset, kind: Any) -> None:
-    reader = open_reader(dataset, ["hlf"], kind=kind, seed=1)
-    assert list(reader.val_batches(rank=5, world_size=8)) == []
 
 
 @each_reader
