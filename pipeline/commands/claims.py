@@ -1,4 +1,4 @@
-"""`compare --claims FOLDER`: the page of claims, from stored results of studies and of evaluations."""
+"""`compare --claims`: the page of claims, from stored results of studies and of evaluations."""
 
 from __future__ import annotations
 
@@ -9,67 +9,77 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from pipeline.configuration.yaml_text import read_mapping
 from pipeline.errors import MissingInputError
 from pipeline.terminal.tables import evaluation_tables
-from training.studies import study_page
-from training.studies.claims_page import render
+from training.studies.pages import render, render_claims
+from training.studies.study import FOLDER, WORDS, form_of
 from training.studies.study_result import PACKED, read
 from training.studies.tables import markdown_table
 
-_PAGE: Final = "claims.md"
+_RESULT: Final = "result.json"
+_CLAIMS: Final = "claims.md"
 #: Number of errors of a difference above which it counts.
 _COUNTS: Final = 2
 
 
 def write_claims(folder: Path, out: Path) -> Path:
-    """Write the page of claims into a folder, and return it; arguments and errors as in `claims_page`.
+    """Write the page of claims of stored results, and the page of each published study beside its packed result.
 
-    The page of each published study is written anew beside its packed result.
-    """
-    text = claims_page(folder, out)
-    for path in folder.glob(f"*/{PACKED}"):
-        page = study_page.render(read(path), folder=path.parent.name)
-        path.parent.with_suffix(".md").write_text(page, encoding="utf-8")
-    out.mkdir(parents=True, exist_ok=True)
-    (out / _PAGE).write_text(text, encoding="utf-8")
-    return out / _PAGE
-
-
-def claims_page(folder: Path, out: Path) -> str:
-    """The page of claims.
+    A shipped study is judged by the claims that its file has now.
 
     Args:
         folder: Folder of studies, each with a folder of its own: `docs/studies`, or `compare` of a run folder. The
             `metrics.json` of an evaluation in such a folder becomes a section.
         out: Folder of the page, to which its links are relative.
 
+    Returns:
+        The page.
+
     Raises:
         MissingInputError: The folder has no results.
         StudyError: A result cannot be read.
     """
-    found = {path.parent: path for name in ("result.json", PACKED) for path in sorted(folder.glob(f"*/{name}"))}
+    found = {path.parent: path for name in (_RESULT, PACKED) for path in sorted(folder.glob(f"*/{name}"))}
     if not found:
         raise MissingInputError(
-            f"compare --claims {folder}: there is no */result.json or */{PACKED}. `compare --study NAME --publish "
+            f"compare --claims {folder}: there is no */{_RESULT} or */{PACKED}. `compare --study NAME --publish "
             f"{folder}` stores one."
         )
     results = {}
     for study, path in sorted(found.items()):
+        result = read(path, _words_of)
         page = study.with_suffix(".md") if path.name == PACKED else study / "page.md"
-        results[os.path.relpath(page, out)] = read(path)
-    evaluations = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*/metrics.json"))]
+        if path.name == PACKED:
+            page.write_text(render(result, folder=study.name), encoding="utf-8")
+        results[os.path.relpath(page, out)] = result
+    metrics = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*/metrics.json"))]
     command = shlex.join(["python", "-m", "pipeline", "compare", "--claims", str(folder), "--publish", str(out)])
-    return render(results, command=command, more=[_section(metrics) for metrics in evaluations])
+    text = render_claims(results, command=command, more=[_section(each) for each in metrics])
+    out.mkdir(parents=True, exist_ok=True)
+    (out / _CLAIMS).write_text(text, encoding="utf-8")
+    return out / _CLAIMS
+
+
+def _words_of(name: str, form: str) -> Mapping[str, Any]:
+    """What the file of a shipped study says to make of its runs; nothing of a study that is not shipped."""
+    path = FOLDER / f"{name.removesuffix('-mpi').removesuffix('-full')}.yaml"
+    if not path.exists():
+        return {}
+    content = form_of(read_mapping(path), form, {})
+    # As stored, so that numbers of ranks are text there too.
+    words: dict[str, Any] = json.loads(json.dumps({key: content[key] for key in WORDS if key in content}))
+    return words
 
 
 def _section(metrics: Mapping[str, Any]) -> str:
     """The classifiers of an evaluation: the tables of the terminal, and how far each is behind the best."""
-    best, behind = metrics["best"], metrics["behind_best"]
-    rows = []
-    for name, each in behind.items():
-        if name != best:
-            is_behind = "yes" if each["value"] > _COUNTS * each["error"] else "no"
-            rows.append([name, f"{each['value']:.4f} ± {each['error']:.4f}", is_behind])
+    best = metrics["best"]
+    rows = [
+        [name, f"{each['value']:.4f} ± {each['error']:.4f}", "yes" if each["value"] > _COUNTS * each["error"] else "no"]
+        for name, each in metrics["behind_best"].items()
+        if name != best
+    ]
     counts = next(iter(metrics["runs"].values()))["events_per_class"]
     events = ", ".join(f"{name} {number:,}" for name, number in counts.items())
     about = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import platform
 import shutil
@@ -13,6 +12,8 @@ from typing import Any, Final, NamedTuple
 
 import psutil
 from pydantic import ValidationError
+from rich import box
+from rich.table import Table
 
 from features.dataset import FeatureDataset
 from features.schema import SPLITS
@@ -22,7 +23,13 @@ from models.networks.registry import NETWORKS
 from pipeline.configuration.mistakes import explain
 from pipeline.configuration.relative_paths import locate_paths
 from pipeline.configuration.yaml_text import read_mapping
-from pipeline.errors import USER_ERRORS, ConfigError, RunFolderError, StudiesFailedError, nearest
+from pipeline.errors import (
+    USER_ERRORS,
+    ConfigError,
+    RunFolderError,
+    StudiesFailedError,
+    nearest,
+)
 from pipeline.reporting.origin import plot_labels
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
@@ -44,14 +51,14 @@ from training.studies.calibration import calibrated, plan_calibration, read_or_m
 from training.studies.figures import draw_all
 from training.studies.judging import judge
 from training.studies.measures import measure_of
+from training.studies.pages import render
 from training.studies.plan import PlannedRun, Subject, digest_of, digest_of_study, planned_runs
-from training.studies.predictions import weights_of_test
 from training.studies.run_in_simulator import simulate_all
 from training.studies.run_on_ranks import measure_all, num_steps
+from training.studies.run_result import weights_of_test
 from training.studies.study import FOLDER, StudySettings, form_of
-from training.studies.study_page import render
-from training.studies.study_result import PACKED, StudyResult, TimeCheck, load, pack, read
-from training.studies.tables import summed_up, what_was_left_out
+from training.studies.study_result import PACKED, StudyResult, TimeCheck, pack, read
+from training.studies.tables import notes, summed_up
 from training.threads import use_threads
 from training.workloads.hep_settings import HepSettings
 
@@ -74,7 +81,7 @@ class Study(NamedTuple):
     """A study to make."""
 
     name: str
-    """That of its file; another form or another execution than that of the file has its own, with that behind it."""
+    """That of its file; the full form and runs on MPI ranks have their own, with that behind it."""
     form: str
     settings: StudySettings
 
@@ -110,7 +117,6 @@ def _study_of(path: Path, form: str, changes: dict[str, Any] | None = None) -> S
     given = read_mapping(path)
     content = form_of(given, form, changes or {})
     locate_paths({"compare": content}, "", str(path))
-    of_file = form_of(given, form, {}).get("execution", StudySettings.model_fields["execution"].default)
     try:
         settings = StudySettings.model_validate(content)
     except ValidationError as cause:
@@ -125,18 +131,20 @@ def _study_of(path: Path, form: str, changes: dict[str, Any] | None = None) -> S
         raise ConfigError(
             f"compare.train.{', '.join(replaced)} has no effect on {path}: every method sets or varies it."
         )
-    other = [form] if form != FORMS[0] else []
-    other += [settings.execution] if settings.execution != of_file else []
-    return Study("-".join([path.stem, *other]), form, settings)
+    others = [form] * (form != FORMS[0]) + [settings.execution] * (settings.execution == "mpi")
+    return Study("-".join([path.stem, *others]), form, settings)
 
 
-def list_studies() -> Grid:
-    """All shipped studies: name, source, what they show, form, expected time."""
-    table = Grid("study", "source", "shows", "form", "minutes")
+def list_studies() -> Table:
+    """All shipped studies: name, source and what they show, expected time of both forms."""
+    table = Table(
+        "study", "shows", *(f"{form}, min" for form in FORMS), box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False
+    )
     for path in dict.fromkeys(shipped().values()):
-        for form in FORMS:
-            name, _, study = _study_of(path, form)
-            table.add_row(name, study.source, ", ".join(study.shows.values()), form, f"{study.minutes:g}")
+        small, full = (_study_of(path, form).settings for form in FORMS)
+        shows = f"{small.source}: {', '.join(small.shows.values())}"
+        table.add_row(path.stem, shows, f"{small.minutes:g}", f"{full.minutes:g}")
+    table.columns[0].no_wrap = True
     return table
 
 
@@ -207,9 +215,8 @@ def compare(
                 f"or compare again with --force."
             ) from cause
         run_folder.console.print(table_of(result))
-        for judged in judge(result)[1]:
-            run_folder.say(f"  {judged.verdict}: {judged.claim.claim}")
-        for words in what_was_left_out(result):
+        judged = judge(result)
+        for words in [*(f"{each.verdict}: {each.claim.says}" for each in judged), *notes(result, judged)]:
             run_folder.say(f"  {words}")
         return page
 
@@ -242,51 +249,43 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
         measured, checks = calibrated(timing, messages)
     runs = planned_runs(settings, subject, config.train, in_the_cloud(measured), folder, code_of=code_of)
     digest = digest_of_study(settings, runs, timing.runs if timing else ())
-    found = load(folder / _RESULT, digest)
+    found = _stored(folder / _RESULT, digest)
     if found is not None:
         run_folder.say("compare: all runs are done; redrawing")
-        found = dataclasses.replace(found, study=settings)
-        if is_simulated:
-            # Times may have been measured or fitted again since.
-            machine = found.made["machine"] | {"load": busy}
-            found = dataclasses.replace(
-                found, cluster=measured.model_dump(mode="json"), checks=checks, made=found.made | {"machine": machine}
-            )
-        return found
-    if is_simulated:
-        _simulate(run_folder, study.name, runs, code, cores)
+        # Times may have been measured or fitted again since.
+        made = found.made | {"machine": found.made["machine"] | ({"load": busy} if is_simulated else {})}
     else:
-        busy = _busy_cores(runs, folder / TIMING / "load.json")
-        _measure(run_folder, runs, folder, code, "train", may_diverge=True)
-    machine = {"cpu": cpu_name(), "cores": cores, "load": busy}
-    found = StudyResult(
+        if is_simulated:
+            _simulate(run_folder, study.name, runs, code, cores)
+        else:
+            busy = _busy_cores(runs, folder / TIMING / "load.json")
+            _measure(run_folder, runs, folder, code, "train", may_diverge=True)
+        machine = {"cpu": _cpu_name(), "cores": cores, "load": busy}
+        made = {"command": command, "created": now(), "machine": machine, "packages": package_versions()}
+    result = StudyResult(
         name=study.name,
         form=study.form,
         digest=digest,
         study=settings,
-        made={"command": command, "created": now(), "machine": machine, "packages": package_versions()},
-        data=data,
+        made=made,
+        data=found.data if found else data,
         cluster=measured.model_dump(mode="json") if is_simulated else None,
         checks=checks,
-        runs=[result for result in (run.result for run in runs) if result is not None],
+        runs=found.runs if found else [result for result in (run.result for run in runs) if result is not None],
         test_weights="" if settings.times_only else weights_of_test(subject.settings.open()),
     )
-    _say_what_is_replaced(run_folder, folder / _RESULT, found)
-    write_atomically(folder / _RESULT, found.to_json())
-    return found
+    if found is None:
+        write_atomically(folder / _RESULT, result.to_json())
+    return result
 
 
-def _say_what_is_replaced(run_folder: RunFolder, path: Path, result: StudyResult) -> None:
-    """Say that page and figures of other runs of this study are replaced; the runs themselves stay."""
+def _stored(path: Path, digest: str) -> StudyResult | None:
+    """Earlier results, if they belong to the same runs, else None."""
     try:
-        before = read(path)
+        found = read(path)
     except StudyError:
-        return
-    if before.digest != result.digest:
-        run_folder.say(
-            f"compare: the page and figures in {path.parent} are those of other runs ({before.made['created']}, "
-            f"`{before.made['command']}`) and are replaced; the same command draws them again from its runs"
-        )
+        return None
+    return found if found.digest == digest else None
 
 
 def _refuse_idle(study: StudySettings, rows: int) -> None:
@@ -424,7 +423,6 @@ def _write(run_folder: RunFolder, result: StudyResult, folder: Path, publish: Pa
     write_atomically(folder / _TABLE, _for_report(result))
     if publish is not None:
         (publish / result.name).mkdir(parents=True, exist_ok=True)
-        _say_what_is_replaced(run_folder, publish / result.name / PACKED, result)
         for figure in result.study.figures:
             shutil.copy(figures / f"{figure.name}.png", publish / result.name)
         (publish / result.name / PACKED).write_bytes(pack(result))
@@ -433,26 +431,25 @@ def _write(run_folder: RunFolder, result: StudyResult, folder: Path, publish: Pa
     return page
 
 
-def cpu_name() -> str:
+def _cpu_name() -> str:
     """Name of the processor, or of its architecture."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
+    about = Path("/proc/cpuinfo")
+    lines = about.read_text(encoding="utf-8").splitlines() if about.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    return names[0] if names else platform.machine()
 
 
 def table_of(result: StudyResult) -> Grid:
-    """The measures that the study compares, for the terminal."""
-    table = Grid("method", *result.study.compared, title=result.study.title)
-    for row in _rows(result):
+    """The measures that the study compares, and those of its tables, for the terminal."""
+    of_tables = [name for table in result.study.tables if table.over is None for name in table.measures]
+    names = list(dict.fromkeys([*result.study.compared, *of_tables]))
+    table = Grid("method", *names, title=result.study.title)
+    for row in _rows(result, names):
         table.add_row(*row)
     return table
 
 
-def _rows(result: StudyResult) -> list[list[str]]:
-    names = result.study.compared
+def _rows(result: StudyResult, names: Sequence[str]) -> list[list[str]]:
     return [[result.title(cell), *(summed_up(result, cell, name) for name in names)] for cell in result.cells()]
 
 
@@ -460,8 +457,8 @@ def _for_report(result: StudyResult) -> dict[str, Any]:
     return {
         "title": result.study.title,
         "heads": ["Method", *(measure_of(name).words for name in result.study.compared)],
-        "rows": _rows(result),
+        "rows": _rows(result, result.study.compared),
         "workers": "virtual workers of the simulator" if result.is_simulated else "MPI ranks",
         "events": result.data["version"],
-        "notes": [*what_was_left_out(result), *([f"{result.warning.capitalize()}."] if result.warning else [])],
+        "notes": [*notes(result), *([f"{result.warning.capitalize()}."] if result.warning else [])],
     }

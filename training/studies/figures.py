@@ -89,7 +89,7 @@ def _lines(panel: Panel, result: StudyResult) -> dict[Cell, list[Cell]]:
 
 def _line(cell: Cell, panel: Panel) -> Cell:
     """A cell without the key on the axis across, and without those that are the same in all of the panel."""
-    return Cell(cell.method, tuple(pair for pair in cell.values if pair[0] not in (panel.x, *panel.where)))
+    return cell.without(panel.x, *panel.where)
 
 
 def _looks(lines: Iterable[Cell]) -> dict[Cell, Look]:
@@ -185,7 +185,7 @@ def _values(axes: Axes, panel: Panel, key: str, result: StudyResult, looks: Mapp
     for line, cells in _lines(panel, result).items():
         found: dict[float, list[float]] = {}
         for cell in cells:
-            numbers = [value for value in result.numbers(cell, panel.y).values() if np.isfinite(value)]
+            numbers = [value for value in result.numbers(cell, panel.y) if np.isfinite(value)]
             places = result.study.vary[key] if cell.value(key) is None else [cell.value(key)]
             found |= {float(place): numbers for place in places if numbers}
         found = dict(sorted(found.items()))

@@ -47,6 +47,8 @@ class Measure(NamedTuple):
     """2 for the square of a time, which the simulator misses by the square of a factor."""
     percent: bool = False
     is_share_of_time: bool = False
+    learns: bool = True
+    """Whether it depends on what is learnt; not the times of given steps and messages."""
 
     @property
     def of_time(self) -> bool:
@@ -143,8 +145,8 @@ def _seconds_to(goal: float) -> Callable[[RunResult, RunResult], float]:
     return found
 
 
-def _time(words: str, of: Callable[[RunResult, RunResult], float], *, power: int = 1) -> Measure:
-    return Measure(words, of, lower_is_better=True, is_ratio=True, margin=0.1, power_of_time=power)
+def _time(words: str, of: Callable[[RunResult, RunResult], float], *, power: int = 1, learns: bool = False) -> Measure:
+    return Measure(words, of, lower_is_better=True, is_ratio=True, margin=0.1, power_of_time=power, learns=learns)
 
 
 _MEASURES: Final[dict[str, Measure]] = {
@@ -154,15 +156,17 @@ _MEASURES: Final[dict[str, Measure]] = {
     "worker_val_accuracy": Measure(
         "validation accuracy of single workers at the end", _number("worker_val_accuracy"), percent=True
     ),
-    "val_loss": Measure("lowest validation loss", lambda run, _: lowest_loss(run), lower_is_better=True, margin=0.01),
+    "val_loss": Measure("lowest validation loss", lambda run, _: lowest_loss(run), lower_is_better=True, margin=0.002),
     "diverged": Measure("runs that diverged", diverged, lower_is_better=True, percent=True),
     "seconds_per_batch": _time("time per batch [s]", _number("seconds_per_batch")),
-    "samples_per_second": Measure("events per second", _number("samples_per_second"), is_ratio=True, margin=0.1),
+    "samples_per_second": Measure(
+        "events per second", _number("samples_per_second"), is_ratio=True, margin=0.1, learns=False
+    ),
     "seconds_per_epoch": _time("time per epoch [s]", _of_epochs(np.median)),
     "communication_per_epoch": _time("communication per epoch [s]", _of_epochs(np.median, "communicate")),
     "variance_of_epochs": _time("variance of the time per epoch [s2]", _of_epochs(_variance), power=2),
     "seconds": _time("time of the run [s]", _of_epochs(np.sum)),
-    "speed_up": Measure("speed-up t(1) / t(n)", _speed_up, "alone", is_ratio=True, margin=0.1),
+    "speed_up": Measure("speed-up t(1) / t(n)", _speed_up, "alone", is_ratio=True, margin=0.1, learns=False),
     "temporal_efficiency": Measure(
         "temporal efficiency against the reference", temporal_efficiency, "reference", is_ratio=True, margin=0.1
     ),
@@ -184,6 +188,7 @@ _MEASURES: Final[dict[str, Measure]] = {
         percent=True,
         margin=0.01,
         is_share_of_time=True,
+        learns=False,
     ),
     "best_epoch": Measure("best epoch", _number("best_epoch"), lower_is_better=True),
     "learning_rate_in_effect": Measure("learning rate in effect", _number("learning_rate_in_effect")),
@@ -194,7 +199,9 @@ def measure_of(name: str) -> Measure:
     """A measure by name; `seconds_to=0.9` is the time to a validation accuracy of 0.9."""
     stem, _, goal = name.partition("=")
     if stem == "seconds_to":
-        return _time(f"time to a validation accuracy of {100 * float(goal):g} % [s]", _seconds_to(float(goal)))
+        return _time(
+            f"time to a validation accuracy of {100 * float(goal):g} % [s]", _seconds_to(float(goal)), learns=True
+        )
     return _MEASURES[name]
 
 

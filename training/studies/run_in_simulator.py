@@ -23,8 +23,7 @@ from training.readers.memory import MemoryRows
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
 from training.simulation.simulate import Simulated, simulate
-from training.studies.predictions import Trained, predictions_of
-from training.studies.run_result import Counts, write_result
+from training.studies.run_result import Counts, Trained, predictions_of, write_result
 from training.transports.transport import SingleTransport
 from training.workloads.workload import Workload
 
@@ -97,7 +96,7 @@ def run_simulated(run: PlannedRun, code: str) -> None:
     else:
         try:
             found = train_in_simulator(workload, run.train, run.cluster)
-            ranks, counts = found.history, Counts.of(found.is_correct, found.accuracy)
+            ranks, counts = found.history, found.counts
             lost, guess_loss = found.messages_lost, found.guess_loss
         except DivergedError:
             ranks, counts = [], Counts.of_none(sum(workload.group_rows("test")))

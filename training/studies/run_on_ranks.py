@@ -12,8 +12,7 @@ from training.launching.launcher import launch_all
 from training.loop.progress import Progress
 from training.loop.records import read_records
 from training.readers.sharding import plan_epoch
-from training.studies.predictions import predictions_of
-from training.studies.run_result import Counts, write_result
+from training.studies.run_result import Counts, predictions_of, write_result
 
 # The plan of a study is no code of its runs, which are stale when their code changes.
 if TYPE_CHECKING:
@@ -73,8 +72,7 @@ def measure_all(
     for run in left:
         workload = run.subject.settings.open()
         found = predictions_of(read_records(run.folder), workload, workload.load(run.folder / "model"), run.train)
-        counts = Counts.of(found.is_correct, found.accuracy)
-        write_result(run.folder, found.history, counts, run.train, code=code, guess_loss=found.guess_loss)
+        write_result(run.folder, found.history, found.counts, run.train, code=code, guess_loss=found.guess_loss)
         shutil.rmtree(run.folder / "checkpoints", ignore_errors=True)
 
 

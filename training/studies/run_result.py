@@ -1,4 +1,4 @@
-"""The result of one run of a study, as stored in its folder."""
+"""The result of one run of a study: what its best model predicts, and what is stored in its folder."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from scipy.special import entr
+from torch import nn
 
 from training.loop.records import Record, settled
 from training.loop.summary import samples_of, summary_of_rank, utilisation
 from training.settings import TrainSettings
+from training.workloads.workload import Workload
 
 FILE: Final = "result.json"
 #: Kinds of work that count as training; validation and checkpoints do not.
@@ -22,6 +26,7 @@ _TRAINING: Final = ("read", "compute", "communicate", "wait")
 _OF_ALL: Final = ("val_accuracy", "val_loss", "train_loss", "train_accuracy", "consensus_distance")
 #: What the records count of pushes, by epoch: how often each value came.
 _COUNTED: Final = ("staleness", "scaling_percent")
+_AT_ONCE: Final = 1024
 
 
 class Counts(NamedTuple):
@@ -55,6 +60,58 @@ class Counts(NamedTuple):
         """Mask of the correctly predicted events, (num_events,); the order is the same for all runs."""
         packed = np.frombuffer(base64.b64decode(self.events), dtype=np.uint8)
         return np.unpackbits(packed, count=self.num_events).astype(bool)
+
+
+class Trained(NamedTuple):
+    """The result of a training."""
+
+    history: list[list[dict[str, Any]]]
+    """Records of each worker per epoch; their times are virtual in the simulator."""
+    probabilities: NDArray[np.float64]
+    """(num_rows, num_classes) of the test split; the order of the rows is the same for all runs."""
+    labels: NDArray[np.int64]
+    """(num_rows,) of the test split."""
+    weights: NDArray[np.float64]
+    """(num_rows,) of the test split."""
+    messages_lost: int = 0
+    """Number of messages that the simulated network lost."""
+
+    @property
+    def counts(self) -> Counts:
+        """What it predicts correctly: the class of the highest probability is right."""
+        is_correct = np.asarray(self.probabilities.argmax(axis=1) == self.labels)
+        return Counts.of(is_correct, float(self.weights[is_correct].sum() / self.weights.sum()))
+
+    @property
+    def guess_loss(self) -> float:
+        """Loss of the best constant guess: the entropy of the weighted shares of the classes."""
+        shares = np.bincount(self.labels, self.weights) / self.weights.sum()
+        return float(entr(shares).sum())
+
+
+def weights_of_test(workload: Workload) -> str:
+    """Weights of the events that `predictions_of` predicts, for `training.studies.study_result.StudyResult`."""
+    weights = workload.rows("test", TrainSettings()).rows.weights.numpy().astype(np.float32)
+    return base64.b64encode(weights.tobytes()).decode()
+
+
+def predictions_of(
+    history: list[list[dict[str, Any]]], workload: Workload, module: nn.Module, settings: TrainSettings
+) -> Trained:
+    """The predictions of a trained network on the test split.
+
+    Args:
+        history: The records of its training.
+        workload: Rows of the test split.
+        module: The network.
+        settings: The training.
+    """
+    memory = workload.rows("test", settings)
+    rows, module = memory.rows, module.to(memory.rows.weights.dtype).eval()
+    with torch.inference_mode():
+        logits = [module(*batch.inputs) for batch in memory.batches(_AT_ONCE)]
+    probabilities = torch.softmax(torch.cat(logits).double(), dim=1)
+    return Trained(history, probabilities.numpy(), rows.labels.numpy(), rows.weights.double().numpy())
 
 
 class RunResult(NamedTuple):

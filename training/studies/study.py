@@ -27,6 +27,8 @@ from training.workloads.images_settings import Cifar10Settings, MnistSettings
 
 #: The studies that come with the code, one YAML file each.
 FOLDER: Final = Path(__file__).parent
+#: Keys of a study that say what to make of its runs, not which there are.
+WORDS: Final = ("title", "source", "shows", "about", "demonstration", "claims", "tables", "figures")
 #: The comparisons of a claim.
 _KINDS: Final = ("better", "equivalent", "flat", "grows")
 #: Sections of a run whose keys a study can vary.
@@ -65,13 +67,16 @@ Positive = Annotated[float, Field(gt=0)]
 
 
 class Claim(_Section):
-    """A sentence of the source, and the comparison that checks it."""
+    """A sentence of the source, and the comparison that judges it."""
 
-    claim: str
-    """The sentence."""
+    says: str
+    """The sentence, in few words."""
+    place: str = ""
+    """Where it stands: section, table, figure."""
+    name: str = ""
+    """By which pages quote its numbers."""
     topic: str = ""
-    """What it is about: claims of all studies about the same are one section of the page of claims; empty: the title of
-    the study."""
+    """What it is about: claims of a study about the same are one family in the correction for their number."""
     better: Chosen | None = None
     """What is better, with `than`."""
     equivalent: Chosen | None = None
@@ -84,19 +89,35 @@ class Claim(_Section):
     """What `better` and `equivalent` are compared with, each."""
     over: str | None = None
     """The varied key of `flat` and `grows`."""
+    protocol: Literal["equal settings", "each at its best"] = "equal settings"
+    """Whether both sides have the values of `at` for the keys of `best_of`, or each side its own best ones."""
+    at: dict[str, Any] = {}
+    """Values of the keys of `best_of` for `equal settings`."""
     measure: MeasureName = "test_accuracy"
     """What is compared."""
-    at_least: Positive | None = None
-    """By how much `better` is better: a factor for times and rates, else a difference; null: by any amount."""
+    size: Positive | None = None
+    """By how much the source says that it is better or grows: a factor for times and rates, else a difference; null
+    where it gives no number."""
+    margin: Positive | None = None
+    """The difference that counts as none, relative for times and rates; null for that of the measure."""
+    because: str = ""
+    """The reason for this margin."""
     share_of_cells: Annotated[float, Field(gt=0, le=1)] = 1.0
     """In which share of its comparisons it must be so: 1 for all."""
-    within: Positive | None = None
-    """The difference that counts as none for `equivalent` and `flat`, relative for times; null: that of the measure."""
+    seeds: PositiveInt | None = None
+    """Number of seeds, fixed beforehand, that judge it, the first ones; null for all."""
+    not_decidable: str = ""
+    """Why no run here can decide it; empty for a claim that is judged."""
 
     @property
     def kind(self) -> str:
         """The comparison: `better`, `equivalent`, `flat` or `grows`."""
         return next(name for name in _KINDS if getattr(self, name) is not None)
+
+    @property
+    def is_of_equals(self) -> bool:
+        """Whether it says that two are the same."""
+        return self.kind in ("equivalent", "flat")
 
     @property
     def this(self) -> Chosen:
@@ -115,8 +136,10 @@ class Claim(_Section):
             raise ValueError(f"a claim needs exactly one of {', '.join(_KINDS)}")
         if (self.kind in ("better", "equivalent")) != bool(self.than) or bool(self.than) == (self.over is not None):
             raise ValueError("better and equivalent need `than`; flat and grows need `over`")
-        if self.at_least is not None and self.kind != "better":
-            raise ValueError(f"at_least has no effect on {self.kind}; it needs `better`")
+        if self.size is not None and self.is_of_equals:
+            raise ValueError(f"size has no effect on {self.kind}; the `margin` says what counts as none")
+        if (self.margin is None) != (not self.because):
+            raise ValueError("a margin needs `because`, its reason, and the reason a margin")
         return self
 
 
@@ -207,6 +230,8 @@ class StudySettings(_Section):
     """Method that all others are compared with."""
     compared: list[MeasureName] = ["test_accuracy"]
     """Measures in which they are compared."""
+    demonstration: str = ""
+    """Why its data or times are too small to judge by, as with the digits of scikit-learn; empty if they are not."""
     seeds: PositiveInt = 3
     """Number of seeds: a seed sets initial weights, order of events, partners and computing times."""
     claims: list[Claim] = []
@@ -273,6 +298,7 @@ class StudySettings(_Section):
         keys = [*self.best_of, *overs, *(key for each in self.methods.values() for key in (*each.fixed, *each.vary))]
         keys += [key for each in compared if isinstance(each, dict) for key in each if key != "method"]
         keys += [key for panel in panels for key in panel.where]
+        keys += [key for claim in self.claims for key in claim.at]
         for key in keys:
             if key not in (*self.vary, EPOCH, SECONDS, None):
                 raise ValueError(f"'{key}' is no varied key.{near(key, self.vary)}")
@@ -281,6 +307,10 @@ class StudySettings(_Section):
             for key in chosen.keys() - {"method"}:
                 if all(chosen[key] not in self.values_of(name, key) for name in names):
                     raise ValueError(f"{key}: {chosen[key]} is none of the values that are run")
+        for claim in self.claims:
+            if (set(claim.at) != set(self.best_of)) if claim.protocol == "equal settings" else claim.at:
+                keys_of_best = ", ".join(self.best_of) or "none"
+                raise ValueError(f"claim '{claim.says}': {claim.protocol} has other keys in `at` than {keys_of_best}")
         return self
 
     @model_validator(mode="after")

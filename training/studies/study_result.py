@@ -1,4 +1,4 @@
-"""The result of a study, as stored in `result.json`: the input of tables, figures and page."""
+"""The result of a study, as stored in `result.json`: one table of its runs, the input of tables, figures and pages."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import base64
 import json
 import lzma
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from training.errors import StudyError
@@ -29,7 +30,8 @@ PACKED: Final = "result.json.xz"
 Floats = NDArray[np.float64]
 
 
-class Cell(NamedTuple):
+@dataclass(frozen=True)
+class Cell:
     """Runs that differ in seeds only, and in the keys of `best_of`: a method, and values of the other varied keys."""
 
     method: str
@@ -41,10 +43,18 @@ class Cell(NamedTuple):
         """From plain values."""
         return cls(method, tuple((key, _text(value)) for key, value in values.items()))
 
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The plain values."""
+        return {key: json.loads(text) for key, text in self.values}
+
     def value(self, key: str) -> Any:
         """The value of a varied key; None if this method does not vary it."""
-        text = dict(self.values).get(key)
-        return None if text is None else json.loads(text)
+        return self.plain.get(key)
+
+    def without(self, *keys: str | None) -> Cell:
+        """The cell without some keys."""
+        return Cell(self.method, tuple(pair for pair in self.values if pair[0] not in keys))
 
 
 class TimeCheck(NamedTuple):
@@ -54,6 +64,11 @@ class TimeCheck(NamedTuple):
     workers: int
     measured: float
     predicted: float
+
+    @property
+    def miss(self) -> float:
+        """Relative error of the prediction."""
+        return self.predicted / self.measured - 1
 
 
 @dataclass(frozen=True)
@@ -77,11 +92,121 @@ class StudyResult:
     test_weights: str = ""
     """Weights of the test events (num_events,), float32 in base64; empty where nothing is learnt."""
 
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """A row for each run, by seed: `seed`, `cell`, `tried` (its values of the keys of `best_of`), `run`."""
+        rows = []
+        for run in sorted(self.runs, key=lambda run: run.seed):
+            whole = Cell.of(run.method, run.values)
+            tried = Cell("", tuple(pair for pair in whole.values if pair[0] in self.study.best_of))
+            rows.append((run.seed, whole.without(*self.study.best_of), tried, run))
+        found = pd.DataFrame(rows, columns=["seed", "cell", "tried", "run"])
+        return found.astype({"cell": object, "tried": object, "run": object})
+
+    @cached_property
+    def groups(self) -> dict[Cell, dict[Cell, list[RunResult]]]:
+        """The runs of each cell for each combination of the keys of `best_of`, by seed."""
+        found: dict[Cell, dict[Cell, list[RunResult]]] = {}
+        for (cell, tried), rows in self.table.groupby(["cell", "tried"], sort=False):
+            found.setdefault(cell, {})[tried] = list(rows["run"])
+        return found
+
+    def cells(self, methods: Sequence[str] = ()) -> list[Cell]:
+        """The cells of some methods, of all by default, in the order of the study."""
+        chosen = methods or list(self.study.methods)
+        return sorted(
+            (cell for cell in self.groups if cell.method in chosen), key=lambda cell: chosen.index(cell.method)
+        )
+
+    def best(self, cell: Cell) -> Cell:
+        """The combination of the keys of `best_of` with the lowest validation loss, averaged over the seeds."""
+        found = self.groups[cell]
+        return min(found, key=lambda tried: np.mean([lowest_loss(run) for run in found[tried]]))
+
+    def runs_of(self, cell: Cell, at: Mapping[str, Any] | None = None) -> list[RunResult]:
+        """The runs of a cell by seed, at its best or with the given values of the keys of `best_of`."""
+        return self.groups[cell].get(Cell.of("", at) if at else self.best(cell), []) if cell in self.groups else []
+
+    def with_result(self, cell: Cell, at: Mapping[str, Any] | None = None) -> list[RunResult]:
+        """The runs of a cell that did not diverge."""
+        return [run for run in self.runs_of(cell, at) if not run.has_diverged]
+
+    def numbers(self, cell: Cell, measure: str, at: Mapping[str, Any] | None = None) -> pd.Series:
+        """A measure of each run of a cell, by seed; a run that diverged has only the measure of that.
+
+        Tables, figures and comparisons take them from here, so that they are of the same runs.
+        """
+        chosen = measure_of(measure)
+        runs = self.runs_of(cell, at) if measure == "diverged" else self.with_result(cell, at)
+        others = {run.seed: run for run in runs}
+        if chosen.relative_to:
+            named = self.study.reference if chosen.relative_to == "reference" else self.study.alone
+            other = None if named is None else self.like(cell, named)
+            others = {} if other is None else {run.seed: run for run in self.with_result(other, at)}
+        found = {run.seed: chosen.of(run, others[run.seed]) for run in runs if run.seed in others}
+        return pd.Series(found, dtype=np.float64)
+
+    def correct(self, cell: Cell, at: Mapping[str, Any] | None = None) -> dict[int, Floats]:
+        """Weight over mean weight of the test events that each run predicts correctly, else 0, by seed."""
+        weights = 1.0 if self._weights is None else self._weights / self._weights.mean()
+        runs = self.with_result(cell, at)
+        return {run.seed: run.counts.is_correct * weights for run in runs if run.counts is not None}
+
+    @cached_property
+    def _weights(self) -> Floats | None:
+        packed = np.frombuffer(base64.b64decode(self.test_weights), dtype=np.float32).astype(np.float64)
+        return packed if len(packed) else None
+
     @property
-    def weights(self) -> Floats | None:
-        """Weights of the test events (num_events,); None where nothing is learnt."""
-        packed = np.frombuffer(base64.b64decode(self.test_weights), dtype=np.float32)
-        return packed.astype(np.float64) if len(packed) else None
+    def effective_events(self) -> tuple[int, float]:
+        """Number of test events, and how many of equal weight they count as."""
+        number = next(run.counts.num_events for run in self.runs if run.counts is not None)
+        weights = np.ones(number) if self._weights is None else self._weights
+        return len(weights), float(weights.sum() ** 2 / np.square(weights).sum())
+
+    def curves(self, cell: Cell, name: str) -> Floats:
+        """A quantity of each run and epoch, (num_seeds, num_epochs), of the runs that did not diverge."""
+        return np.array([run.curves[name] for run in self.with_result(cell)])
+
+    def shown(self, panel: Panel) -> list[Cell]:
+        """The cells of a panel."""
+        wanted = {key: _text(value) for key, value in panel.where.items()}
+        found = self.cells(panel.methods)
+        return [cell for cell in found if all(wanted.get(key, text) == text for key, text in cell.values)]
+
+    def chosen(self, selected: Chosen) -> list[Cell]:
+        """The cells that a claim names."""
+        values = selected if isinstance(selected, dict) else {}
+        wanted = {(key, _text(value)) for key, value in values.items() if key != "method"}
+        return [cell for cell in self.cells([method_of(selected)]) if wanted <= set(cell.values)]
+
+    def like(self, cell: Cell, selected: Chosen) -> Cell | None:
+        """The cell that a claim names with the same other values as a cell; None if there is none."""
+        fixed = selected if isinstance(selected, dict) else {}
+        same = dict(cell.without(*fixed).values)
+        for each in self.chosen(selected):
+            if all(same.get(key, text) == text for key, text in each.without(*fixed).values):
+                return each
+        return None
+
+    def title(self, cell: Cell) -> str:
+        """A cell in words."""
+        words = [f"{key.rpartition('.')[2].replace('_', ' ')} {text}" for key, text in cell.values]
+        return ", ".join([self.study.title_of(cell.method), *words])
+
+    def settings(self, cell: Cell) -> Any:
+        """Settings of the training of a cell."""
+        return self.study.train_settings(cell.method, cell.plain, 1)
+
+    def never_acted(self, cell: Cell) -> list[str]:
+        """Counters of the mechanisms of a cell that acted in none of its runs; nothing where results lack them."""
+        found = acted(self.settings(cell), [run.numbers for run in self.with_result(cell)])
+        return [name for name, number in found.items() if not number]
+
+    def events_seen(self, cell: Cell) -> list[int]:
+        """Least and greatest number of events, with repetitions, that a run of a cell saw; once if they are equal."""
+        seen = {int(run.numbers["samples"]) for run in self.with_result(cell) if "samples" in run.numbers}
+        return sorted({min(seen), max(seen)}) if seen else []
 
     def time_error(self, this: Cell, other: Cell, *, of_ratio: bool = True) -> float:
         """Error that all simulated times of two cells may share, as a logarithm: infinite without any check.
@@ -92,9 +217,9 @@ class StudyResult:
         """
         if not self.is_simulated:
             return 0.0
-        misses = [math.log(each.predicted / each.measured) for each in self.checks]
+        misses = [math.log1p(each.miss) for each in self.checks]
         is_single = len(misses) == 1 or not of_ratio
-        if misses and (is_single or self._workers(this) != self._workers(other)):
+        if misses and (is_single or self.settings(this).workers != self.settings(other).workers):
             misses.append(0.0)
         return max(misses) - min(misses) if misses else math.inf
 
@@ -111,153 +236,43 @@ class StudyResult:
 
     @property
     def warning(self) -> str:
-        """What the titles of figures say about times that are no good; empty for good ones.
-
-        Simulated times whose check fails, or which were not checked; times that were measured on a busy machine.
-        """
+        """What the titles of figures say about times that are no good; empty for good ones."""
         found = []
-        miss = max((abs(each.predicted / each.measured - 1) for each in self.checks), default=np.inf)
+        miss = max((abs(each.miss) for each in self.checks), default=np.inf)
         if self.is_simulated and miss > LARGE_MISS:
             found.append(f"check of times misses by {100 * miss:.0f} %" if self.checks else "times not checked")
         if self.is_busy and (self.checks or not self.is_simulated):
             found.append("measured on a busy machine")
         return ", ".join(found)
 
-    def cells(self, methods: Sequence[str] = ()) -> list[Cell]:
-        """The cells of some methods, of all by default, in the order of the study."""
-        chosen = methods or list(self.study.methods)
-        found = [cell for cell in self._by_cell if cell.method in chosen]
-        return sorted(found, key=lambda cell: chosen.index(cell.method))
-
-    def shown(self, panel: Panel) -> list[Cell]:
-        """The cells of a panel."""
-        wanted = {key: _text(value) for key, value in panel.where.items()}
-        found = self.cells(panel.methods)
-        return [cell for cell in found if all(wanted.get(key, text) == text for key, text in cell.values)]
-
-    @cached_property
-    def _by_cell(self) -> dict[Cell, dict[Cell, list[RunResult]]]:
-        """The runs of each cell for each combination of the keys of `best_of`, by seed."""
-        found: dict[Cell, dict[Cell, list[RunResult]]] = {}
-        for run in sorted(self.runs, key=lambda run: run.seed):
-            tried = {key: value for key, value in run.values.items() if key in self.study.best_of}
-            fixed = {key: value for key, value in run.values.items() if key not in tried}
-            found.setdefault(Cell.of(run.method, fixed), {}).setdefault(Cell.of(run.method, tried), []).append(run)
-        return found
-
-    def by_best(self, cell: Cell) -> dict[Cell, list[RunResult]]:
-        """The runs of a cell for each combination of the keys of `best_of`, by seed."""
-        return self._by_cell.get(cell, {})
-
-    def best(self, cell: Cell) -> Cell:
-        """The combination of the keys of `best_of` with the lowest validation loss, averaged over the seeds."""
-        found = self.by_best(cell)
-        losses = {each: float(np.mean([lowest_loss(run) for run in runs])) for each, runs in found.items()}
-        return min(losses, key=lambda each: losses[each])
-
-    def of(self, cell: Cell) -> list[RunResult]:
-        """The runs of a cell at its best, by seed."""
-        found = self.by_best(cell)
-        return next(iter(found.values())) if len(found) == 1 else found[self.best(cell)]
-
-    def numbers(self, cell: Cell, measure: str) -> dict[int, float]:
-        """A measure of each run of a cell, by seed; a run that diverged has only the measure of that.
-
-        Tables, figures and comparisons take them from here, so that they are of the same runs.
-        """
-        chosen = measure_of(measure)
-        others = {run.seed: run for run in self._other(cell, chosen.relative_to) if not run.has_diverged}
-        runs = self.of(cell) if measure == "diverged" else self.with_result(cell)
-        found = {run.seed: run for run in runs if not chosen.relative_to or run.seed in others}
-        return {seed: chosen.of(run, others.get(seed, run)) for seed, run in found.items()}
-
-    def with_result(self, cell: Cell) -> list[RunResult]:
-        """The runs of a cell at its best that did not diverge, by seed."""
-        return [run for run in self.of(cell) if not run.has_diverged]
-
-    def curves(self, cell: Cell, name: str) -> Floats:
-        """A quantity of each run and epoch, (num_seeds, num_epochs), of the runs that did not diverge."""
-        return np.array([run.curves[name] for run in self.of(cell) if run.curves])
-
-    def chosen(self, selected: Chosen) -> list[Cell]:
-        """The cells that a claim names."""
-        values = selected if isinstance(selected, dict) else {}
-        wanted = {(key, _text(value)) for key, value in values.items() if key != "method"}
-        return [cell for cell in self.cells([method_of(selected)]) if wanted <= set(cell.values)]
-
-    def like(self, cell: Cell, selected: Chosen) -> Cell | None:
-        """The cell that a claim names with the same other values as a cell; None if there is none."""
-        fixed = selected if isinstance(selected, dict) else {}
-        same = {key: text for key, text in cell.values if key not in fixed}
-        for each in self.chosen(selected):
-            if all(same.get(key, text) == text for key, text in each.values if key not in fixed):
-                return each
-        return None
-
-    def title(self, cell: Cell) -> str:
-        """A cell in words."""
-        words = [self.study.title_of(cell.method)]
-        words += [f"{key.rpartition('.')[2].replace('_', ' ')} {text}" for key, text in cell.values]
-        return ", ".join(words)
-
-    def events_seen(self, cell: Cell) -> set[int]:
-        """Numbers of events, with repetitions, that the runs of a cell saw."""
-        return {int(run.numbers["samples"]) for run in self.with_result(cell) if "samples" in run.numbers}
-
-    def never_acted(self, cell: Cell) -> list[str]:
-        """Counters of the mechanisms of a cell that acted in none of its runs; nothing where results lack them."""
-        train = self.study.train_settings(cell.method, {key: json.loads(text) for key, text in cell.values}, 1)
-        found = acted(train, [run.numbers for run in self.with_result(cell)])
-        return [name for name, number in found.items() if not number]
-
-    def _workers(self, cell: Cell) -> int:
-        values = {key: json.loads(text) for key, text in cell.values}
-        return self.study.train_settings(cell.method, values, 1).workers
-
-    def _other(self, cell: Cell, relative_to: str) -> list[RunResult]:
-        if not relative_to:
-            return []
-        named = self.study.reference if relative_to == "reference" else self.study.alone
-        found = None if named is None else self.like(cell, named)
-        return [] if found is None else self.of(found)
-
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         return {
             "version": VERSION,
-            **{name: getattr(self, name) for name in self._names()},
+            **{each.name: getattr(self, each.name) for each in fields(self)},
             "study": self.study.model_dump(mode="json"),
             "checks": [each._asdict() for each in self.checks],
             "runs": [run.to_json() for run in self.runs],
         }
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Self:
+    def from_json(cls, content: Mapping[str, Any], words: Mapping[str, Any] | None = None) -> Self:
         """From what `to_json` gives.
+
+        Args:
+            content: The stored values.
+            words: Values of the study that say what to make of its runs, such as claims, instead of the stored ones.
 
         Raises:
             ValueError: It is of another version.
         """
         if content["version"] != VERSION:
             raise ValueError(f"version {content['version']} instead of {VERSION}")
-        values = {name: content[name] for name in cls._names()}
-        values["study"] = StudySettings.model_validate(content["study"])
+        values = {each.name: content[each.name] for each in fields(cls)}
+        values["study"] = StudySettings.model_validate(content["study"] | dict(words or {}))
         values["checks"] = [TimeCheck(**each) for each in content["checks"]]
         values["runs"] = [RunResult.from_json(run) for run in content["runs"]]
         return cls(**values)
-
-    @classmethod
-    def _names(cls) -> list[str]:
-        return [field.name for field in fields(cls)]
-
-
-def load(path: Path, digest: str) -> StudyResult | None:
-    """Earlier results, if they belong to the same runs, else None."""
-    try:
-        found = read(path)
-    except StudyError:
-        return None
-    return found if found.digest == digest else None
 
 
 def pack(result: StudyResult) -> bytes:
@@ -265,18 +280,19 @@ def pack(result: StudyResult) -> bytes:
     return lzma.compress(json.dumps(result.to_json()).encode())
 
 
-def read(path: Path) -> StudyResult:
+def read(path: Path, words: Callable[[str, str], Mapping[str, Any]] = lambda *_: {}) -> StudyResult:
     """A result of a finished study.
 
     Args:
         path: `result.json` of a run folder, or `result.json.xz` beside a page.
+        words: What to make of the runs of a study by its name and form, see `StudyResult.from_json`.
 
     Raises:
         StudyError: It cannot be read, or is of another version.
     """
     try:
         content = json.loads(lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes())
-        return StudyResult.from_json(content)
+        return StudyResult.from_json(content, words(content["name"], content["form"]))
     except (OSError, EOFError, ValueError, KeyError, TypeError, lzma.LZMAError) as cause:
         raise StudyError(f"{path} is no result of a study ({cause}). `compare --study` makes it again.") from cause
 

@@ -1,264 +1,170 @@
-"""Tables of a study in Markdown, and sentences about the significance of its numbers."""
+"""Tables of a study in Markdown, and sentences about its runs."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 
-from training.studies.judging import (
-    ClaimVerdict,
-    Comparison,
-    JudgedClaim,
-    common_seeds,
-    effect,
-    in_words,
-    left_out,
-)
+from training.studies.judging import JudgedClaim
 from training.studies.measures import lowest_loss, measure_of
-from training.studies.run_result import RunResult
-from training.studies.statistics import Judgement, binomial_error, mean_of, points
 from training.studies.study import StudyTable
 from training.studies.study_result import Cell, StudyResult
 
 #: Relative spread below which a number has none: rounding.
 _VISIBLE: Final = 1e-6
-MARKS: Final = {
-    ClaimVerdict.CONFIRMED: "**confirmed**",
-    ClaimVerdict.REFUTED: "**refuted**",
-    ClaimVerdict.UNDECIDED: "undecided",
-    ClaimVerdict.NOT_TESTED: "not tested in this form",
-}
+_LAST: Final = 0.75
 
 
 def study_table(result: StudyResult, table: StudyTable) -> str:
     """A table of the study: mean over the seeds, standard deviation, standard error."""
-    cells = result.cells(table.methods)
+    study, cells = result.study, result.cells(table.methods)
+    header = [measure_of(name).words for name in table.measures]
+    rows: dict[str, list[str]] = {}
     if table.over is None:
-        header = [measure_of(name).words for name in table.measures]
         rows = {result.title(cell): [summed_up(result, cell, name) for name in table.measures] for cell in cells}
     else:
-        header, rows = _over(result, table, cells)
-    given = {result.study.title_of(method): text for method, text in table.given.items()}
-    if given:
-        header = [*header, f"{result.study.source}"]
+        # A row for each method and other values, a column for each value of the key; a method without it fills all.
+        values = study.vary[table.over]
+        header = [f"{header[0]}, {short(table.over)} {value}" for value in values]
+        for cell in cells:
+            row = rows.setdefault(result.title(cell.without(table.over)), ["-"] * len(values))
+            for place, value in enumerate(values):
+                if cell.value(table.over) in (None, value):
+                    row[place] = summed_up(result, cell, table.measures[0])
+    if table.given:
+        given = {study.title_of(method): text for method, text in table.given.items()}
+        header.append(study.source)
         rows = {title: [*row, given.get(title, "-")] for title, row in rows.items()}
     return markdown_table(["", *header], [[title, *row] for title, row in rows.items()])
 
 
-def _over(result: StudyResult, table: StudyTable, cells: Sequence[Cell]) -> tuple[list[str], dict[str, list[str]]]:
-    """A row for each method and other values, a column for each value of the key; a method without it fills all."""
-    key, (name, *_) = table.over or "", table.measures
-    values = result.study.vary[key]
-    rows: dict[str, list[str]] = {}
-    for cell in cells:
-        rest = Cell(cell.method, tuple(pair for pair in cell.values if pair[0] != key))
-        row = rows.setdefault(result.title(rest), ["-"] * len(values))
-        text = summed_up(result, cell, name)
-        for place, value in enumerate(values):
-            if cell.value(key) in (None, value):
-                row[place] = text
-    return [f"{measure_of(name).words}, {key.rpartition('.')[2]} {value}" for value in values], rows
-
-
 def summed_up(result: StudyResult, cell: Cell, name: str) -> str:
     """A measure of a cell: mean, standard deviation and standard error over the seeds, and how many runs diverged."""
-    measure, runs, values = measure_of(name), result.of(cell), [*result.numbers(cell, name).values()]
+    measure, runs, values = measure_of(name), result.runs_of(cell), result.numbers(cell, name)
     gone = 0 if name == "diverged" else len(runs) - len(result.with_result(cell))
-    finite = [value for value in values if math.isfinite(value)]
-    if not values:
+    if values.empty:
         return "diverged" if gone else "-"
-    lost = {"diverged": gone, measure.text(math.inf): len(values) - len(finite)}
-    if not finite:
-        return "; ".join([measure.text(values[0]), *([f"diverged in {gone} of {len(runs)}"] if gone else [])])
-    mean = mean_of(finite)
-    words = measure.text(mean.value)
-    if measure.percent and mean.num_seeds > 1:
-        words += f" ± {100 * mean.spread:.2f} (s.e. {100 * mean.error:.2f})"
-    elif mean.spread > _VISIBLE * abs(mean.value):
-        words += f" ± {measure.text(mean.spread)}"
-    return "; ".join([words, *(f"{what} in {count} of {len(runs)}" for what, count in lost.items() if count)])
+    finite = values[np.isfinite(values)]
+    words = [measure.text(values.iloc[0] if finite.empty else finite.mean())]
+    if measure.percent and len(finite) > 1:
+        words[0] += f" ± {100 * finite.std():.2f} (s.e. {100 * finite.sem():.2f})"
+    elif finite.std() > _VISIBLE * abs(finite.mean()):
+        words[0] += f" ± {measure.text(finite.std())}"
+    lost = {"diverged": gone, measure.text(math.inf): 0 if finite.empty else len(values) - len(finite)}
+    return "; ".join([*words, *(f"{what} in {count} of {len(runs)}" for what, count in lost.items() if count)])
 
 
-#: Headings of `claim_row`.
-CLAIM_HEADINGS: Final = ("Claim", "measured by", "came out (95 % interval)", "verdict")
-
-
-def claim_row(judged: JudgedClaim, result: StudyResult) -> list[str]:
-    """What the source claims, and what came out."""
-    claim = judged.claim
-    found = "; ".join(
-        f"{result.title(each.this)} against {result.title(each.other)}: "
-        f"{'{} ({})'.format(*effect(each, judgement))}{_fewer_seeds(result, each)}"
-        for each, judgement in judged.judged.items()
+def settings_table(result: StudyResult) -> str:
+    """All that was set and varied: what all methods share, and a row for each method with the events that it saw."""
+    study = result.study
+    first = {method: study.train_settings(method, next(study.combinations(method)), 1) for method in study.methods}
+    table = pd.json_normalize([json.loads(json.dumps(train.result_items())) for train in first.values()])
+    varied = {key.removeprefix("train.") for key in study.vary}
+    table = table.drop(columns=[name for name in table if name in {"seed", *varied}]).map(
+        lambda value: "" if value in (None, [], {}) or value != value else str(value)  # noqa: PLR0124 - NaN
     )
-    words = MARKS[judged.verdict] + (f" (needs {judged.needed})" if judged.needed else "")
-    if result.warning and measure_of(claim.measure).of_time:
-        words += f"; {result.warning}"
-    return [claim.claim, measure_of(claim.measure).words, found, words]
-
-
-def verdict_table(judged: Mapping[Comparison, Judgement], result: StudyResult) -> str:
-    """Every comparison: the difference over the seeds, its interval, and the verdict."""
+    is_shared = table.nunique() == 1
+    workload = study.workload if isinstance(study.workload, str) else f"{study.workload.name}, {study.workload.network}"
+    shared = [f"{name} {value}" for name, value in table.loc[0, is_shared].items() if value]
+    shared += [f"{key} {json.dumps(value)}" for key, value in (result.study.cluster or {}).items()]
     rows = []
-    for each, judgement in judged.items():
-        p_values = (f"{judgement.p_different:.2g}", f"{judgement.p_equivalent:.2g}")
-        names = (result.title(each.this), result.title(each.other), measure_of(each.measure).words)
-        limit = f", beyond {math.exp(each.shift):.3g}" if each.shift else ""
-        verdict = f"{in_words(each, judgement)}{limit}{_fewer_seeds(result, each)}"
-        rows.append([*names, *effect(each, judgement), *p_values, verdict])
-    header = ["", "against", "in", "difference", "95 % interval", "p, difference", "p, equivalence", "verdict"]
-    return markdown_table(header, rows)
-
-
-def _fewer_seeds(result: StudyResult, comparison: Comparison) -> str:
-    """The number of seeds of a comparison, if runs of others diverged."""
-    seeds = {run.seed for cell in comparison[:2] for run in result.of(cell)}
-    common = len(common_seeds(result, comparison))
-    return f", {common} of {len(seeds)} seeds" if common < len(seeds) else ""
-
-
-def best_table(result: StudyResult) -> str:
-    """The sweep of the keys of `best_of`: lowest validation loss and test accuracy of each method at each value."""
-    every = dict.fromkeys(each.values for cell in result.cells() for each in result.by_best(cell))
-    columns = sorted((Cell("", values) for values in every), key=_size)
-    rows = []
-    for cell in result.cells():
-        found, best = result.by_best(cell), result.best(cell)
-        texts = {each.values: _of_best(runs, is_best=each == best) for each, runs in found.items()}
-        edges = [_edge(result, cell.method, key, best.value(key)) for key, _ in best.values]
+    for method, (_, own) in zip(study.methods, table.loc[:, ~is_shared].iterrows(), strict=True):
+        tried = [
+            f"{short(key)} {', '.join(map(str, study.values_of(method, key)))}"
+            for key in next(study.combinations(method))
+        ]
+        seen = sorted({number for cell in result.cells([method]) for number in result.events_seen(cell)})
+        words = [f"{name} {value}" for name, value in own.items() if value]
         rows.append(
             [
-                result.title(cell),
-                *(texts.get(each.values, "-") for each in columns),
-                "; ".join(f"the {edge} tried: a better one may lie beyond" for edge in edges if edge),
+                study.title_of(method),
+                "; ".join(words),
+                "; ".join(tried),
+                " to ".join(f"{n:,}" for n in (*seen[:1], *seen[1:][-1:])),
             ]
         )
-    header = [
-        ", ".join(f"{key.rpartition('.')[2].replace('_', ' ')} {text}" for key, text in each.values) for each in columns
-    ]
+    return f"All: {workload}; {'; '.join(shared)}.\n\n" + markdown_table(
+        ["", "set", "varied", "events seen by all workers"], rows
+    )
+
+
+def sweep_table(result: StudyResult) -> str:
+    """The sweep of the keys of `best_of`: lowest validation loss and test accuracy of each method at each value."""
+    every = {tried for found in result.groups.values() for tried in found}
+    columns = sorted(every, key=lambda cell: [v if isinstance(v, int | float) else 0.0 for v in cell.plain.values()])
+    rows = []
+    for cell in result.cells():
+        best, row = result.best(cell), [result.title(cell)]
+        for tried in columns:
+            runs = result.groups[cell].get(tried, [])
+            text = "-"
+            if runs:
+                accuracy = np.mean([run.counts.weighted_accuracy for run in runs if run.counts is not None])
+                text = f"{np.mean([lowest_loss(run) for run in runs]):.4f}; {100 * accuracy:.2f} %"
+            if gone := sum(run.has_diverged for run in runs):
+                text = f"diverged in {gone} of {len(runs)}"
+            row.append(f"**{text}**" if tried == best else text)
+        edges = [_edge(result.study.values_of(cell.method, key), value) for key, value in best.plain.items()]
+        rows.append([*row, "; ".join(f"the {edge} tried: a better one may lie beyond" for edge in edges if edge)])
+    header = [", ".join(f"{short(key)} {text}" for key, text in each.values) for each in columns]
     return markdown_table(["", *header, "best"], rows)
 
 
-def edges_of_sweep(result: StudyResult) -> list[str]:
-    """A sentence about the methods whose best value is the lowest or highest tried; none where there is none."""
-    found = []
-    for cell, best in ((cell, result.best(cell)) for cell in result.cells()):
-        edges = {key: _edge(result, cell.method, key, best.value(key)) for key, _ in best.values}
-        words = [f"{edge} {key.rpartition('.')[2].replace('_', ' ')}" for key, edge in edges.items() if edge]
-        found += [f"{result.title(cell)} ({', '.join(words)})"] if words else []
-    return [f"At the edge of the sweep, so that a better value may lie beyond: {', '.join(found)}."] if found else []
-
-
-def _size(cell: Cell) -> list[float]:
-    """What orders the columns of a sweep: the values that are numbers."""
-    values = (cell.value(key) for key, _ in cell.values)
-    return [value if isinstance(value, int | float) else 0.0 for value in values]
-
-
-def _edge(result: StudyResult, method: str, key: str, best: Any) -> str:
+def _edge(values: Sequence[Any], best: Any) -> str:
     """Whether the best value of a key is the `lowest` or `highest` of several; else empty."""
-    values = result.study.values_of(method, key)
     if len(values) == 1 or not all(isinstance(value, int | float) for value in values):
         return ""
     return {min(values): "lowest", max(values): "highest"}.get(best, "")
 
 
-def _of_best(runs: Sequence[RunResult], *, is_best: bool) -> str:
-    gone = sum(run.has_diverged for run in runs)
-    if gone:
-        return f"diverged in {gone} of {len(runs)}"
-    accuracy = np.mean([run.counts.weighted_accuracy for run in runs if run.counts is not None])
-    words = f"{np.mean([lowest_loss(run) for run in runs]):.4f}; {100 * accuracy:.2f} %"
-    return f"**{words}**" if is_best else words
-
-
-def binomial_note(result: StudyResult) -> str:
-    """A note on the binomial error, which the size of the test split gives to every accuracy of a table."""
-    counts = [run.counts for cell in result.cells() for run in result.of(cell) if run.counts is not None]
-    accuracy = float(np.mean([each.weighted_accuracy for each in counts]))
-    weights = np.ones(counts[0].num_events) if result.weights is None else result.weights
-    effective = float(weights.sum() ** 2 / np.square(weights).sum())
+def error_note(result: StudyResult) -> str:
+    """A note on the binomial error of every accuracy, and on the runs that were best near their end."""
+    runs = [run for cell in result.cells() for run in result.runs_of(cell)]
+    accuracy = float(np.mean([run.counts.weighted_accuracy for run in runs if run.counts is not None]))
+    number, effective = result.effective_events
+    late = [run.numbers["best_epoch"] >= _LAST * len(run.curves["val_loss"]) for run in runs if run.curves]
     return (
         f"Each cell: mean over the seeds ± standard deviation over the seeds (s.e.: standard error of the mean). "
         f"Accuracies have the weights of events and classes, as in training. The binomial error of one accuracy on "
-        f"{len(weights):,} test events, which count as N = {effective:,.0f} of equal weight, sqrt(p (1 - p) / N) at "
-        f"p = {accuracy:.4f}, is {points(binomial_error(accuracy, effective))}; it is common to all cells, as all "
-        f"predict the same events."
+        f"{number:,} test events, which count as N = {effective:,.0f} of equal weight, sqrt(p (1 - p) / N) at "
+        f"p = {accuracy:.4f}, is {100 * math.sqrt(accuracy * (1 - accuracy) / effective):.2f} points; it is common to "
+        f"all cells, as all predict the same events.\n\n"
+        f"In {sum(late)} of the {len(late)} runs the validation loss was lowest in the last quarter of the epochs. "
+        f"Such runs may still improve: the table shows the result after this number of epochs, not the limit of the "
+        f"method."
     )
 
 
-def still_learning(result: StudyResult) -> str:
-    """A sentence with the number of runs that were best near their end."""
-    runs = [run for cell in result.cells() for run in result.of(cell) if run.curves]
-    late = sum(run.numbers["best_epoch"] >= 0.75 * len(run.curves["val_loss"]) for run in runs)
-    return (
-        f"In {late} of the {len(runs)} runs the validation loss was lowest in the last quarter of the epochs. "
-        f"Such runs may still improve: for them the table shows the result after this number of epochs, not the limit "
-        f"of the method."
-    )
-
-
-def what_was_left_out(result: StudyResult) -> list[str]:
-    """Sentences about runs that diverged, comparisons, steps without effect and lost messages; none if all is well.
-
-    A run that diverged has no records, so that its steps are not among them.
-    """
-    found = []
-    gone = [run.method for run in result.runs if run.has_diverged]
-    if gone:
-        titles = ", ".join(f"{result.study.title_of(name)} {gone.count(name)}" for name in dict.fromkeys(gone))
-        found.append(
-            f"{len(gone)} of {len(result.runs)} runs diverged to a loss that is not finite: of {titles}. Tables, "
-            "figures and comparisons are of the other runs."
-        )
-    found += _about_left_out(result)
-    refused = _sums(result, "steps_not_finite")
-    if refused:
-        found.append(
-            f"{sum(refused.values()):,.0f} steps had no effect, since a gradient or an update was not finite: of "
-            f"{', '.join(f'{title} {number:,.0f}' for title, number in refused.items())}."
-        )
-    lost, averages = _sums(result, "messages_lost"), _sums(result, "averages_lost")
-    if lost:
+def notes(result: StudyResult, claims: Sequence[JudgedClaim] = ()) -> list[str]:
+    """Sentences about runs that diverged, comparisons, steps without effect and lost messages; none if all is well."""
+    rows = [
+        {"title": result.study.title_of(run.method), "gone": run.has_diverged, **run.numbers} for run in result.runs
+    ]
+    table = pd.DataFrame(rows, columns=["title", *sorted({key for row in rows for key in row} - {"title"})])
+    sums: Mapping[str, Any] = table.groupby("title", sort=False).sum(numeric_only=True)
+    templates = {
+        "gone": f"{{}} of {len(rows)} runs diverged to a loss that is not finite: of {{}}. Tables, figures and "
+        f"comparisons are of the other runs.",
+        "steps_not_finite": "{} steps had no effect, since a gradient or an update was not finite: of {}.",
+        "messages_lost": "The simulated network lost {} messages: of {}.",
         # Both sides of a pair count an average that is left out.
-        found.append(
-            f"The simulated network lost {sum(lost.values()):,.0f} messages, and with them "
-            f"{sum(averages.values()) / 2:,.0f} pairwise averages: of "
-            f"{', '.join(f'{title} {number:,.0f}' for title, number in lost.items())}."
-        )
-    return found
-
-
-def _about_left_out(result: StudyResult) -> list[str]:
-    """A sentence for each reason for which comparisons are left out."""
-    by_reason: dict[str, list[str]] = {}
-    for each, why in left_out(result).items():
-        words = measure_of(each.measure).words
-        by_reason.setdefault(f"{why[0].upper()}{why[1:]}", []).append(
-            f"{result.title(each.this)} against {result.title(each.other)} in {words}"
-        )
-    return [f"{why}: {'; '.join(dict.fromkeys(pairs))}." for why, pairs in by_reason.items()]
-
-
-def events_table(result: StudyResult) -> str:
-    """The number of events, with repetitions, that each run of a method saw."""
-    rows = []
-    for cell in result.cells():
-        seen = sorted(result.events_seen(cell))
-        rows.append([result.title(cell), " to ".join(f"{end:,}" for end in dict.fromkeys(seen[:1] + seen[-1:])) or "-"])
-    return markdown_table(["", "events seen by all workers, repetitions included"], rows)
-
-
-def _sums(result: StudyResult, name: str) -> dict[str, float]:
-    """A number of all runs by method, without those where it is 0."""
-    found: dict[str, float] = {}
-    for run in result.runs:
-        title = result.study.title_of(run.method)
-        found[title] = found.get(title, 0.0) + run.numbers.get(name, 0.0)
-    return {title: number for title, number in found.items() if number}
+        "averages_lost": "Workers left out {} averages, counted on both sides of a pair: of {}.",
+    }
+    found = []
+    for name, template in templates.items():
+        if name in sums and sums[name].sum():
+            words = ", ".join(f"{title} {number:,.0f}" for title, number in sums[name].items() if number)
+            found.append(template.format(f"{sums[name].sum():,.0f}", words))
+    pairs = [pair for claim in claims for pair in claim.pairs if pair.why_not]
+    found += [
+        f"Not compared, {pair.why_not}: {result.title(pair.this)} against {result.title(pair.other)}." for pair in pairs
+    ]
+    return list(dict.fromkeys(found))
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -266,10 +172,14 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
     Examples:
         >>> print(markdown_table(["a", "b"], [[1, 2]]))
-        | a | b |
+        |a|b|
         |---|---|
-        | 1 | 2 |
+        |1|2|
     """
-    lines = [header, *rows]
-    body = ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines]
+    body = ["|" + "|".join(str(cell).replace("|", "\\|") for cell in line) + "|" for line in (header, *rows)]
     return "\n".join([body[0], "|" + "---|" * len(header), *body[1:]])
+
+
+def short(key: str) -> str:
+    """A varied key in words."""
+    return key.rpartition(".")[2].replace("_", " ")

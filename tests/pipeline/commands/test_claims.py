@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,15 @@ from made_study import made_result, made_run, made_study
 from typer.testing import CliRunner
 
 from pipeline.cli import app
-from pipeline.commands.claims import claims_page, write_claims
+from pipeline.commands.claims import write_claims
 from pipeline.errors import MissingInputError
-from training.studies import study_page
+from training.studies import pages
 from training.studies.study_result import PACKED, pack, read
 
 CHECKOUT = Path(__file__).parents[3]
 STUDIES = CHECKOUT / "docs" / "studies"
 STORED = sorted(STUDIES.glob(f"*/{PACKED}"))
-CLAIM = {"claim": "It is better.", "topic": "Accuracy", "better": "ad-psgd", "than": "ar-sgd"}
+CLAIM = {"says": "It is better.", "better": "ad-psgd", "than": "ar-sgd"}
 SMALL = {"value": 0.01, "error": 0.02}
 
 
@@ -33,26 +34,44 @@ def stored(folder: Path, correct: int = 900) -> Path:
 
 
 @pytest.mark.slow
-def test_the_pages_in_docs_are_those_of_the_stored_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(CHECKOUT)
+def test_the_pages_in_docs_are_those_of_the_stored_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {path.parent.name for path in STORED} >= {"thesis-hlf", "thesis-scaling"}
-    assert claims_page(Path("docs/studies"), Path("docs")) == (CHECKOUT / "docs" / "claims.md").read_text()
+    folder = tmp_path / "docs" / "studies"
+    for path in (*STORED, *STUDIES.glob("*/metrics.json")):
+        (folder / path.parent.name).mkdir(parents=True, exist_ok=True)
+        (folder / path.parent.name / path.name).symlink_to(path)
+    monkeypatch.chdir(tmp_path)
+    page = write_claims(Path("docs/studies"), Path("docs")).read_text()
+    assert page == (CHECKOUT / "docs" / "claims.md").read_text()
     for path in STORED:
-        page = STUDIES / f"{path.parent.name}.md"
-        assert study_page.render(read(path), folder=path.parent.name) == page.read_text(), page
+        name = f"{path.parent.name}.md"
+        assert (folder / name).read_text() == (STUDIES / name).read_text(), name
+    # It is for reading: what a researcher takes home, and a line for each claim.
+    assert [line[:3] for line in page.splitlines() if re.match(r"\d\. ", line)] == ["1. ", "2. ", "3. ", "4. ", "5. "]
+    assert len(page.split()) <= 3000
+    assert int(page.split("Of ")[1].split()[0]) >= 104
+    # The central claim of the thesis, which no page decided.
+    claims = [line.split("|") for line in page.splitlines() if line.startswith("|At the ")]
+    found = {
+        (line[1].split()[2], line[1].rstrip(".").split()[-1]): (float(line[3].split()[0]), line[5].strip("*"))
+        for line in claims
+    }
+    assert found["default", "AD-PSGD"] == (pytest.approx(0.0088, abs=1e-4), "confirmed")
+    assert found["default", "SwarmSGD"] == (pytest.approx(0.0086, abs=2e-4), "confirmed")
+    assert found["best", "AD-PSGD"] == (pytest.approx(-0.0017, abs=1e-4), "contradicted")
 
 
 def test_pages_of_published_studies_are_written_anew(tmp_path: Path) -> None:
     folder = stored(tmp_path)
     write_claims(folder, tmp_path / "out")
-    assert (folder / "made.md").read_text() == study_page.render(read(folder / "made" / PACKED), folder="made")
+    assert (folder / "made.md").read_text() == pages.render(read(folder / "made" / PACKED), folder="made")
 
 
 def test_another_result_gives_another_page(tmp_path: Path) -> None:
     """Else the test above could not fail."""
-    pages = [claims_page(stored(tmp_path, correct), tmp_path) for correct in (900, 901)]
-    assert "+5.00 points" in pages[0]
-    assert "+4.90 points" in pages[1]
+    found = [write_claims(stored(tmp_path, correct), tmp_path).read_text() for correct in (900, 901)]
+    assert "|It is better.|equal|+5.00 (" in found[0]
+    assert "|It is better.|equal|+4.90 (" in found[1]
 
 
 def test_the_command_writes_the_page_and_needs_no_config(tmp_path: Path) -> None:
@@ -61,11 +80,11 @@ def test_the_command_writes_the_page_and_needs_no_config(tmp_path: Path) -> None
     assert done.exit_code == 0, done.output
     page = (out / "claims.md").read_text()
     assert f"`python -m pipeline compare --claims {folder} --publish {out}`" in page
-    assert "| [made](../studies/made.md) | It is better. |" in page
+    assert "[A study](../studies/made.md)" in page
     # In a run folder the page of a study stands beside its result.
     (folder / "made" / PACKED).rename(folder / "made" / f"{PACKED}.old")
     with pytest.raises(MissingInputError, match=r"there is no \*/result\.json"):
-        claims_page(folder, out)
+        write_claims(folder, out)
 
 
 def test_classifiers_of_an_evaluation_stand_behind_the_best(tmp_path: Path) -> None:
@@ -91,8 +110,8 @@ def test_classifiers_of_an_evaluation_stand_behind_the_best(tmp_path: Path) -> N
     folder = stored(tmp_path)
     (folder / "networks").mkdir()
     (folder / "networks" / "metrics.json").write_text(json.dumps(metrics))
-    page = claims_page(folder, tmp_path)
+    page = write_claims(folder, tmp_path).read_text()
     assert "100 test events: QCD 40, ttbar 60. Largest area" in page
-    assert "| hlf | 0.0500 ± 0.0200 | yes |\n| trees | 0.0300 ± 0.0200 | no |" in page
-    assert "| particles | 0.010 ± 0.020 | 0.010 ± 0.020 | 0.010 ± 0.020 |" in page
-    assert "| particles | 90% | 0.5000 | 20 +20 -10 |" in page
+    assert "|hlf|0.0500 ± 0.0200|yes|\n|trees|0.0300 ± 0.0200|no|" in page
+    assert "|particles|0.010 ± 0.020|0.010 ± 0.020|0.010 ± 0.020|" in page
+    assert "|particles|90%|0.5000|20 +20 -10|" in page

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from feature_datasets import write_dataset
-from made_study import made_result, made_study
+from made_study import made_result, made_run, made_study
 from published_by_hand import publish
 from trained_nights import TrainedNights
 from typer.testing import CliRunner
@@ -32,6 +31,8 @@ from training.studies.study import StudySettings
 from training.studies.study_result import TimeCheck
 from training.workloads.hep_settings import HepSettings
 from training.workloads.images_settings import MnistSettings
+
+WORKERS = "train.workers"
 
 
 def test_only_what_a_comparison_writes_is_removed(tmp_path: Path) -> None:
@@ -199,7 +200,8 @@ def test_times_that_were_measured_again_did_not_reach_the_page(tmp_path: Path, m
         "read_or_measure": lambda *_, **__: [],
         "calibrated": lambda *_: (ClusterSettings(step_seconds=0.25), again),
         "planned_runs": lambda *_, **__: [],
-        "load": lambda *_: found,
+        "_stored": lambda *_: found,
+        "weights_of_test": lambda *_: "",
     }
     for name, function in replaced.items():
         monkeypatch.setattr(compare, name, function)
@@ -235,32 +237,33 @@ STUDY = "title: A\nsource: B 2020\nminutes: 1\nreference: sgd\nmethods: {sgd: {t
 
 
 @pytest.mark.parametrize(
-    ("form", "changes", "name"),
+    ("form", "changes", "forms", "name"),
     [
-        ("small", {}, "mine"),
-        ("small", {"execution": "mpi"}, "mine-mpi"),
-        ("small", {"execution": "simulate"}, "mine"),
-        ("full", {}, "mine-full"),
-        ("full", {"execution": "simulate"}, "mine-full-simulate"),
+        ("small", {}, {}, "mine"),
+        ("small", {"execution": "mpi"}, {}, "mine-mpi"),
+        ("full", {"execution": "mpi"}, {}, "mine-full-mpi"),
+        ("full", {}, {}, "mine-full"),
+        # Results of MPI lay in the folder of simulated ones after a change of the file.
+        ("small", {}, {"small": {"execution": "mpi"}}, "mine-mpi"),
+        ("small", {"execution": "simulate"}, {"small": {"execution": "mpi"}}, "mine"),
     ],
     ids=str,
 )
 def test_a_study_by_mpi_replaced_the_page_of_its_simulation(
-    tmp_path: Path, form: str, changes: dict[str, Any], name: str
+    tmp_path: Path, form: str, changes: dict[str, Any], forms: dict[str, Any], name: str
 ) -> None:
     """So did the full form that of the small one."""
     path = tmp_path / "mine.yaml"
-    path.write_text(STUDY + "forms: {full: {execution: mpi}}\n")
+    path.write_text(f"{STUDY}forms: {json.dumps(forms)}\n")
     assert compare.read_study(str(path), form, changes).name == name
 
 
-def test_a_page_of_other_runs_is_replaced_with_a_word(tmp_path: Path) -> None:
-    said: list[str] = []
-    run_folder, path = cast("Any", SimpleNamespace(say=said.append)), tmp_path / "result.json"
-    result = made_result(made_study(), [])
-    compare._say_what_is_replaced(run_folder, path, result)
-    path.write_text(json.dumps(result.to_json()))
-    compare._say_what_is_replaced(run_folder, path, result)
-    assert not said
-    compare._say_what_is_replaced(run_folder, path, dataclasses.replace(result, digest="another"))
-    assert "are those of other runs" in said[0]
+def test_the_terminal_shows_every_measure_of_the_study() -> None:
+    """It showed the first of three."""
+    tables = [
+        {"title": "T", "measures": ["seconds", "diverged"]},
+        {"title": "U", "measures": ["staleness"], "over": WORKERS},
+    ]
+    study = made_study(tables=tables, vary={WORKERS: [2]})
+    result = made_result(study, [made_run("sgd", 1), made_run("ar-sgd", 1, values={WORKERS: 2})])
+    assert compare.table_of(result).rows[0] == ("method", "test_accuracy", "seconds", "diverged")

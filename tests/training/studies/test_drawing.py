@@ -13,12 +13,12 @@ from made_study import EPOCHS, NUM_EVENTS, STUDY, made_result, made_run, made_st
 
 from models.evaluation.style import PlotLabels
 from training.studies.figures import draw, draw_all
-from training.studies.judging import effect, judge
+from training.studies.judging import against_reference
+from training.studies.pages import render, render_claims
 from training.studies.run_result import Counts, RunResult
 from training.studies.study import StudyFigure
-from training.studies.study_page import render
 from training.studies.study_result import StudyResult, TimeCheck
-from training.studies.tables import best_table, edges_of_sweep, study_table, what_was_left_out
+from training.studies.tables import notes, study_table, sweep_table
 
 LABELS = PlotLabels("", "technical sample", 13)
 WORKERS = "train.workers"
@@ -106,7 +106,7 @@ def test_figures_are_files_and_say_a_check_that_fails(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == ["fig_1.pdf", "fig_1.png"]
     page = render(result, folder="figures")
     assert "## A figure (check of times misses by 50 %)\n\n![A figure](figures/fig_1.png)" in page
-    assert "| AR-SGD | 2 | 1e+03 | 500 | -50 % |" in page
+    assert "|AR-SGD|2|1e+03|500|-50 %|" in page
     assert "The simulated cluster has one such core for each worker, and the network" in page
     given = replace(result, study=made_study(cluster={"step_seconds": 0.45}))
     assert "The simulated cluster has machines on which a step takes 450 ms, and the" in render(given, folder="figures")
@@ -116,9 +116,9 @@ def test_a_table_has_means_over_seeds_beside_the_numbers_of_the_source() -> None
     study = made_study(tables=[{"title": "T", "measures": ["test_accuracy", "seconds"], "given": {"sgd": "91.5 %"}}])
     result = made_result(study, [made_run("sgd", 1, correct=900), made_run("sgd", 2, correct=910)])
     assert study_table(result, study.tables[0]).splitlines() == [
-        "|  | test accuracy | time of the run [s] | Somebody 2020 |",
+        "||test accuracy|time of the run [s]|Somebody 2020|",
         "|---|---|---|---|",
-        "| SGD | 90.50 % ± 0.71 (s.e. 0.50) | 1.22 ± 0.00849 | 91.5 % |",
+        "|SGD|90.50 % ± 0.71 (s.e. 0.50)|1.22 ± 0.00849|91.5 %|",
     ]
 
 
@@ -140,18 +140,19 @@ def test_a_run_that_diverged_counted_as_0_percent_in_the_mean_of_its_row() -> No
         "1.22; diverged in 1 of 3; not reached in 1 of 3",
     ]
     assert cells[1] == ["diverged"] * 3
-    assert lines[3].endswith("| 100.00 % |")
+    assert lines[3].endswith("|100.00 %|")
 
 
 def test_steps_without_effect_and_lost_messages_are_said() -> None:
     fine = made_run("sgd", 1)
     numbers = {**fine.numbers, "steps_not_finite": 3.0, "messages_lost": 40.0, "averages_lost": 12.0}
     runs = [fine, *(made_run("ad-psgd", seed)._replace(numbers=numbers) for seed in (1, 2))]
-    assert what_was_left_out(made_result(made_study(), runs)) == [
+    assert notes(made_result(made_study(), runs)) == [
         "6 steps had no effect, since a gradient or an update was not finite: of AD-PSGD 6.",
-        "The simulated network lost 80 messages, and with them 12 pairwise averages: of AD-PSGD 80.",
+        "The simulated network lost 80 messages: of AD-PSGD 80.",
+        "Workers left out 24 averages, counted on both sides of a pair: of AD-PSGD 24.",
     ]
-    assert what_was_left_out(made_result(made_study(), [fine])) == []
+    assert notes(made_result(made_study(), [fine])) == []
 
 
 def test_a_table_over_a_key_has_a_column_for_each_value() -> None:
@@ -159,8 +160,8 @@ def test_a_table_over_a_key_has_a_column_for_each_value() -> None:
     table = {"title": "T", "measures": ["seconds"], "over": WORKERS, "methods": ["ad-psgd", "sgd"]}
     study = made_study(**{**result.study.model_dump(), "tables": [table]})
     lines = study_table(replace(result, study=study), study.tables[0]).splitlines()
-    assert lines[0] == "|  | time of the run [s], workers 2 | time of the run [s], workers 4 |"
-    assert [line.split(" ± ")[0] for line in lines[2:]] == ["| AD-PSGD | 1.22", "| SGD | 2.44"]
+    assert lines[0] == "||time of the run [s], workers 2|time of the run [s], workers 4|"
+    assert [line.split(" ± ")[0] for line in lines[2:]] == ["|AD-PSGD|1.22", "|SGD|2.44"]
 
 
 def test_tables_figures_and_comparisons_treated_a_run_that_diverged_differently() -> None:
@@ -171,14 +172,12 @@ def test_tables_figures_and_comparisons_treated_a_run_that_diverged_differently(
     result = made_result(study, [*runs, diverged("ad-psgd", **at), made_run("ar-sgd", 3, values=at)])
     (axes,) = figure_of({"y": "test_accuracy", "x": WORKERS, "methods": ["ad-psgd"]}, result=result).axes
     assert axes.containers[0].lines[0].get_ydata() == [0.9]
-    found, _ = judge(result)
-    ((comparison, judgement),) = found.items()
-    assert effect(comparison, judgement)[0] == "+0.00 points"
-    assert judgement.difference.num_seeds == 2
-    (words,) = what_was_left_out(result)
+    (pair,) = against_reference(result)
+    assert (pair.difference.value, pair.seeds) == (0.0, (2, 3))
+    (words,) = notes(result)
     assert words.startswith("1 of 6 runs diverged to a loss that is not finite: of AD-PSGD 1. Tables, figures and")
     none = made_result(study, [diverged("ad-psgd", **at), made_run("ar-sgd", 3, values=at)])
-    assert [effect(*each)[0] for each in judge(none)[0].items()] == ["a run diverged or ended too early"]
+    assert "|AD-PSGD, workers 4|AR-SGD, workers 4|test accuracy|-|not decidable here|" in render(none, folder="f")
 
 
 def test_a_goal_that_no_run_reached_hid_that_another_diverged() -> None:
@@ -195,7 +194,7 @@ def test_a_best_value_at_the_edge_of_the_sweep_is_said() -> None:
     def run(method: str, value: float) -> RunResult:
         return made_run(method, 1, correct=950 if best[method] == value else 900, values={rate: value})
 
-    lines = best_table(
+    lines = sweep_table(
         made_result(study, [run(name, value) for name in best for value in (0.1, 0.2, 0.3)])
     ).splitlines()
     assert [line.count("**") for line in lines[2:]] == [2, 2, 2]
@@ -205,7 +204,7 @@ def test_a_best_value_at_the_edge_of_the_sweep_is_said() -> None:
         "the highest tried: a better one may lie beyond",
     ]
     lost = made_result(study, [run("sgd", 0.1), run("sgd", 0.2), diverged("sgd", **{rate: 0.2})])
-    assert best_table(lost).splitlines()[2].split("|")[3].strip() == "diverged in 1 of 2"
+    assert sweep_table(lost).splitlines()[2].split("|")[3].strip() == "diverged in 1 of 2"
 
 
 def test_a_method_has_a_sweep_of_its_own() -> None:
@@ -219,40 +218,63 @@ def test_a_method_has_a_sweep_of_its_own() -> None:
         for name in ("ar-sgd", "sgd")
         for value in study.values_of(name, rate)
     ]
-    header, _, first, second = best_table(made_result(study, runs)).splitlines()
-    assert [word for word in header.split() if word.startswith("0.")] == ["0.01", "0.05", "0.1", "0.2"]
-    assert first.startswith("| AR-SGD | - | - | **")
+    header, _, first, second = sweep_table(made_result(study, runs)).splitlines()
+    assert header == "||learning rate 0.01|learning rate 0.05|learning rate 0.1|learning rate 0.2|best|"
+    assert first.startswith("|AR-SGD|-|-|**")
     assert "lowest tried" in first
-    assert second.endswith("| - | the highest tried: a better one may lie beyond |")
-    (words,) = edges_of_sweep(made_result(study, runs))
-    assert words.endswith("may lie beyond: AR-SGD (lowest learning rate), SGD (highest learning rate).")
+    assert second.endswith("|-|the highest tried: a better one may lie beyond|")
+
+
+FASTER = {"says": "A | B is faster.", "place": "table 1", "better": "ad-psgd", "than": "ar-sgd", "measure": "seconds"}
+
+
+def claimed(*claims: dict[str, Any], checks: bool = True, **changes: Any) -> StudyResult:
+    """AD-PSGD takes half the time of AR-SGD; one of its runs diverges."""
+    study = made_study(claims=claims, shows={"made-table-1": "table 1"}, **changes)
+    names = [(name, seed) for seed in (1, 2, 3) for name in study.methods if (name, seed) != ("ad-psgd", 3)]
+    runs = [made_run(name, seed, seconds=0.1 if name == "ad-psgd" else 0.2) for name, seed in names]
+    found = [TimeCheck("ar-sgd", 2, 1.0, 0.9)] if checks else []
+    return made_result(study, [*runs, diverged("ad-psgd")], checks=found)
 
 
 @pytest.mark.parametrize("times_only", [None, 4])
 def test_the_page_sets_claims_beside_what_came_out(times_only: int | None) -> None:
-    claims = [{"claim": "A | B is faster.", "better": "ad-psgd", "than": "ar-sgd", "measure": "seconds"}]
-    study = made_study(claims=claims, times_only=times_only, shows={"made-table-1": "table 1"})
-    runs = [
-        made_run(name, seed, seconds=0.2 if name == "ar-sgd" else 0.1) for seed in (1, 2, 3) for name in study.methods
-    ]
-    page = render(made_result(study, runs, checks=[TimeCheck("ar-sgd", 2, 1.0, 0.9)]), folder="figures")
-    row = next(line for line in page.splitlines() if line.startswith("| A \\| B is faster."))
-    assert "AD-PSGD against AR-SGD: x 0.500" in row
-    assert row.endswith("| **confirmed** |")
-    # Simulated times that were not checked, or whose check fails, confirm nothing alone.
-    unchecked = "| undecided (needs times that the check of the simulator confirms); times not checked |"
-    assert unchecked in render(made_result(study, runs), folder="figures")
+    page = render(claimed(FASTER, times_only=times_only), folder="figures")
+    row = next(
+        line for line in page.splitlines() if line.startswith("|A \\| B is faster.|table 1|time of the run [s], equal|")
+    )
+    assert "AD-PSGD against AR-SGD: x2.00 (x" in row
+    assert row.endswith("), 2 of 3 seeds|more|**confirmed**|")
+    # Simulated times that were not checked confirm nothing.
+    unchecked = render(claimed(FASTER, checks=False, times_only=times_only), folder="figures")
+    assert "|more|not decidable here: times not checked well enough|" in unchecked
     assert "Source: Somebody 2020, table 1. Made by `python -m pipeline compare --study made`" in page
     assert ("test events, which count as N = 1,000 of equal weight" in page) == (times_only is None)
 
 
-def test_a_comparison_of_fewer_seeds_did_not_say_so() -> None:
-    study = made_study(claims=[{"claim": "It is better.", "better": "ad-psgd", "than": "ar-sgd"}])
-    lost = RunResult("ad-psgd", {}, 2, "commit 1", Counts.of_none(1000), {}, {"diverged": 1.0})
-    runs = [made_run(method, seed) for seed in (1, 2, 3) for method in ("ar-sgd", "sgd", "ad-psgd")]
-    page = render(
-        made_result(study, [run for run in runs if (run.method, run.seed) != ("ad-psgd", 2)] + [lost]), folder="f"
-    )
-    claim, table = page.split("## Every comparison")
-    assert claim.count(", 2 of 3 seeds") == 1
-    assert [line.split(" | ")[0] for line in table.splitlines() if ", 2 of 3 seeds" in line] == ["| AD-PSGD"]
+def test_the_page_of_a_study_did_not_say_what_was_set() -> None:
+    page = render(claimed(cluster={"jitter": 0.2}), folder="figures")
+    section = page.split("## What was set\n")[1].split("\n## ")[0]
+    assert "batch_size 32" in section
+    assert "jitter 0.2" in section
+    assert "|SGD|workers 1; algorithm.name sgd" in section
+    assert "|AR-SGD|workers 4; algorithm.name ar-sgd" in section
+
+
+def test_the_page_of_claims_has_a_line_for_each() -> None:
+    better = {"says": "It is better.", "better": "ad-psgd", "than": "ar-sgd", "size": 0.05}
+    results = {"studies/a.md": claimed(FASTER, better), "studies/b.md": claimed(better, demonstration="Few digits.")}
+    page = render_claims(results, command="python -m pipeline compare --claims x", more=["## More"])
+    assert "Of 3 claims: 1 confirmed, 1 smaller than claimed, 1 not decidable here. Made by `python -m" in page
+    assert "## [A study](studies/b.md)\n\nSomebody 2020. A demonstration: Few digits." in page
+    lines = [line for line in page.splitlines() if line.startswith(("|A", "|It"))]
+    assert [line.split("|")[-2] for line in lines] == [
+        "**confirmed**",
+        "**smaller than claimed**",
+        "not decidable here: a demonstration",
+    ]
+    assert lines[1].startswith("|It is better.|equal|+0.00 (")
+    assert lines[1].split("|")[4] == "+5.00"
+    assert "\n## More\n" in page
+    # Sentences to take home are of the shipped studies; they stand only where their claims are judged so.
+    assert "\n1. " not in page
