@@ -48,7 +48,7 @@ from training.readers.sharding import even_parts
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
 from training.simulation.simulate import simulate
-from training.transports.transport import SingleTransport
+from training.transports.transport import Transport
 from training.workloads.hep_settings import HepSettings
 from training.workloads.work import ReaderWork
 
@@ -257,7 +257,7 @@ def simulator(workers: int) -> dict[str, Any]:
     return found
 
 
-class CpuClock(SingleTransport):
+class CpuClock(Transport):
     """A transport whose clock is the CPU time of this process, so that other work on the machine does not count."""
 
     def now(self) -> float:

@@ -25,7 +25,7 @@ from training.launching.rank import RunSpec
 from training.loop.making import make_model
 from training.readers.reader import open_reader
 from training.readers.sharding import assignment_of, plan_epoch
-from training.transports.transport import SingleTransport
+from training.transports.transport import Transport
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
 
@@ -65,7 +65,7 @@ def done(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory) -> d
 def interleaved(dataset: FeatureDataset, run: RunSpec, epochs: int) -> np.ndarray[Any, Any]:
     """A plain loop over one network that is fed, at every step, the batches of all ranks put together."""
     settings = run.train
-    network = make_model(run.workload.open(), settings, SingleTransport(), torch.device("cpu")).module
+    network = make_model(run.workload.open(), settings, Transport(), torch.device("cpu")).module
     optimizer: torch.optim.Optimizer = torch.optim.Adam(network.parameters(), lr=settings.effective_learning_rate)
     if settings.optimizer == "sgd":
         rate, momentum = settings.effective_learning_rate, settings.momentum

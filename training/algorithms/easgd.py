@@ -14,8 +14,8 @@ from training.algorithms.method import Traits, algorithm
 from training.algorithms.server import server_traits
 from training.effects import Needs
 from training.transports.basics import Vector
-from training.transports.parameter_server import OwnServer, ParameterServer
-from training.transports.shards import Shard
+from training.transports.parameter_server import ParameterServer
+from training.transports.shards import Layout, Shard
 
 
 class EasgdSettings(ElasticSettings):
@@ -62,7 +62,7 @@ class Easgd(ElasticAlgorithm):
         if not self._is_together:
             return await super().make_server()
         await self.transport.broadcast(self.seen)
-        return OwnServer(self.seen, self.num_shards, {}, now=self.transport.now)
+        return ParameterServer(Layout(self.seen, self.num_shards, {}), self.seen, now=self.transport.now)
 
     @override
     async def meet(self, own: Vector) -> None:

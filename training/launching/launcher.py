@@ -20,7 +20,7 @@ from training.loop.progress import Progress
 from training.loop.watchdog import read_reports
 from training.readers.sharding import plan_epoch
 from training.settings import TrainSettings
-from training.transports.transport import SingleTransport
+from training.transports.transport import Transport
 
 _GRACE_SECONDS: Final = 10
 _LAST_WORDS: Final = 2000
@@ -58,7 +58,7 @@ def launch(
     if spec.train.workers == 1:
         refuse_impossible(spec)
         spec.save(spec.out_dir / "run.json")
-        train(spec, SingleTransport(), on_progress=on_progress)
+        train(spec, Transport(), on_progress=on_progress)
         return
     (spec.out_dir / "summary.json").unlink(missing_ok=True)
     job = Job(spec.out_dir, spec.train, [spec], run or partial(_run_ranks, hosts))

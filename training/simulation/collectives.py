@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any
 
 from typing_extensions import override
 
@@ -75,14 +74,11 @@ class SimSum(PendingSum):
     def is_done(self) -> bool:
         return not self._background.is_under_way
 
-    @override
-    def __await__(self) -> Generator[Any, Any, None]:
-        return self._wait().__await__()
-
     async def _take_part(self, collective: Awaitable[float]) -> None:
         self._complete += await collective
 
-    async def _wait(self) -> None:
+    @override
+    async def wait(self) -> None:
         started = self._clock.now
         await self._background.drain()
         self._worker.waited += max(0.0, self._complete - started)

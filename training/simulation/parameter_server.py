@@ -18,38 +18,36 @@ workers or to a shard that one of them owns; messages without content do not use
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from typing_extensions import override
 
 from training.simulation.costs import Nics
 from training.simulation.virtual_time import VirtualBackground, VirtualClock, VirtualLock
 from training.transports.basics import Vector
-from training.transports.parameter_server import EVERYWHERE, Answer, Push, Rule, ShardedServer, Where, copy_in, copy_out
+from training.transports.parameter_server import EVERYWHERE, Answer, ParameterServer, Push, Rule, Where
 from training.transports.shards import VECTOR, Layout
 
 
-@dataclass(eq=False, slots=True)
-class Record:
-    """A shard."""
+class SimShards(NamedTuple):
+    """The shards of all workers, by number."""
 
-    content: dict[str, Vector]
-    """Its segments."""
-    lock: VirtualLock
-    pushes: int = 0
-    """Number of pushes so far."""
+    content: dict[int, dict[str, Vector]]
+    """The segments of each."""
+    clocks: dict[int, Vector]
+    locks: dict[int, VirtualLock]
 
 
-class SimServer(ShardedServer):
+class SimServer(ParameterServer):
     """A simulated worker's view of the server.
 
     Args:
         clock: The virtual clock.
         nics: The NICs of the hosts.
         layout: The shards.
-        rank: Rank of the worker.
-        records: The shards of all ranks; gets those that this one owns.
         vector: Their initial content.
+        rank: Rank of the worker.
+        shards: The shards of all ranks; gets those that this one owns.
         push_seconds: Processor time of a push to a shard [s].
     """
 
@@ -58,20 +56,20 @@ class SimServer(ShardedServer):
         clock: VirtualClock,
         nics: Nics,
         layout: Layout,
-        rank: int,
-        records: dict[int, Record],
         vector: Vector,
         *,
+        rank: int,
+        shards: SimShards,
         push_seconds: float,
     ) -> None:
-        super().__init__(layout, rank=rank, now=lambda: clock.now)
+        super().__init__(layout, vector, rank=rank, now=lambda: clock.now)
         self._clock, self._nics = clock, nics
-        self._records = records
         self._push_seconds = push_seconds
         self._background = VirtualBackground(clock, f"push of rank {rank}")
-        for shard in range(layout.shards):
-            if layout.owner(shard) == rank:
-                records[shard] = Record(layout.content(shard, vector), VirtualLock(clock))
+        shards.content.update(self._content)
+        shards.clocks.update(self._clocks)
+        shards.locks.update({shard: VirtualLock(clock) for shard in self._content})
+        self._content, self._clocks, self._locks = shards
 
     @property
     @override
@@ -81,7 +79,7 @@ class SimServer(ShardedServer):
     @override
     def begin_push(self, rule: Rule, where: Where = EVERYWHERE) -> bool:
         if self._background.is_under_way:
-            self._skipped += 1
+            self._counted["skipped"] += 1
             return False
         self._background.begin(self._push_in_background(rule, where))
         return True
@@ -91,25 +89,22 @@ class SimServer(ShardedServer):
         blocked = await self._background.drain()
         self.waited += blocked
         self._blocked_seconds += blocked
-        return self._take_ended()
-
-    @override
-    async def close(self) -> None: ...
+        return await super().drain()
 
     @override
     async def _lock(self, shard: int) -> None:
-        await self._records[shard].lock.acquire()
+        await self._locks[shard].acquire()
 
     @override
     async def _unlock(self, shard: int) -> None:
-        self._records[shard].lock.release()
+        self._locks[shard].release()
 
     @override
     async def _is_occupied(self, shard: int) -> bool:
         is_far = self.layout.owner(shard) != self.rank
         if is_far:
             await self._clock.sleep(self._latency(shard))
-        is_held = self._records[shard].lock.is_held
+        is_held = self._locks[shard].is_held
         if is_far:
             await self._clock.sleep(self._latency(shard))
         return is_held
@@ -126,15 +121,13 @@ class SimServer(ShardedServer):
         if within is not None:
             await self._travel(self.rank, owner, within.nbytes)
         await self._travel(owner, self.rank, nbytes, messages=2 if within is None else 1)
-        copy_out(self._records[shard].content, arrays, within)
-        return self._records[shard].pushes
+        return await super()._get(shard, arrays, within)
 
     @override
     async def _put(self, shard: int, arrays: Mapping[str, Vector], within: Vector | None, clock: int) -> None:
         nbytes = sum(each.nbytes for each in arrays.values())
         await self._travel(self.rank, self.layout.owner(shard), nbytes, messages=2)
-        copy_in(self._records[shard].content, arrays, within)
-        self._records[shard].pushes = clock
+        await super()._put(shard, arrays, within, clock)
 
     def _latency(self, shard: int) -> float:
         return self._nics.link(self.rank, self.layout.owner(shard)).latency
@@ -143,7 +136,7 @@ class SimServer(ShardedServer):
     async def _tell(self, number: int, answer: Answer) -> None:
         """The owner of the shard sends no more than what is taken."""
         part = self.layout.part(number, None)
-        nbytes = answer(part, self._records[number].content[VECTOR])
+        nbytes = answer(part, self._content[number][VECTOR])
         await self._travel(self.layout.owner(number), self.rank, nbytes)
         self._count_bytes(number, nbytes, None, part)
 

@@ -4,34 +4,19 @@ from __future__ import annotations
 
 import types
 from collections import defaultdict
-from collections.abc import Awaitable, Generator
-from typing import Any, Protocol
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from typing_extensions import override
 
 from training.simulation.collectives import half_difference
-from training.simulation.virtual_time import VirtualBackground, VirtualClock, VirtualLock
+from training.simulation.virtual_time import VirtualBackground, VirtualLock
 from training.transports.basics import Vector, is_finite
 from training.transports.transport import AverageCounts, SharedVector
 
-
-class AveragingNetwork(Protocol):
-    """What a shared vector needs of the network."""
-
-    clock: VirtualClock
-    has_locks: bool
-    vectors: dict[int, list[SimVector]]
-
-    def travel(self, sender: int, receiver: int, nbytes: int) -> tuple[float, bool]:
-        """Send the half of an average that carries a vector from one worker to another.
-
-        Returns:
-            The time until it arrives, or until the sender knows that it is lost [s]; whether it arrives.
-        """
-
-    def answer(self, sender: int, receiver: int, nbytes: int) -> Awaitable[None]:
-        """Wait for the answer to a request: an empty message there, and some bytes back."""
+if TYPE_CHECKING:
+    from training.simulation.transport import SimNetwork
 
 
 class SimVector(SharedVector):
@@ -47,11 +32,11 @@ class SimVector(SharedVector):
         which: Number of the vector among those of this rank.
     """
 
-    def __init__(self, network: AveragingNetwork, rank: int, vector: Vector, *, which: int) -> None:
+    def __init__(self, network: SimNetwork, rank: int, vector: Vector, *, which: int) -> None:
+        super().__init__(vector)
         self._network = network
         self._rank = rank
         self._which = which
-        self.values = vector.copy()
         self.lock = VirtualLock(network.clock)
         #: Fields of `AverageCounts`.
         self._counted: defaultdict[str, Any] = defaultdict(int)
@@ -170,6 +155,3 @@ class SimVector(SharedVector):
         blocked = await self._background.drain()
         self.waited += blocked
         self._blocked += blocked
-
-    @override
-    async def close(self) -> None: ...

@@ -14,7 +14,7 @@ from training.simulation.cluster import ClusterSettings
 from training.simulation.collectives import Collective, Finish, SimSum, added
 from training.simulation.costs import ROUND_TRIPS, Nics, all_reduce_seconds, tree_seconds
 from training.simulation.lost_messages import LostMessages
-from training.simulation.parameter_server import Record, SimServer
+from training.simulation.parameter_server import SimServer, SimShards
 from training.simulation.shared_vector import SimVector
 from training.simulation.virtual_time import Register, VirtualClock, VirtualTask, suspend
 from training.transports.basics import Vector
@@ -54,7 +54,7 @@ class SimNetwork:
         self.counters: Counter[str] = Counter()
         self.vectors: dict[int, list[SimVector]] = {}
         """The shared vectors of each rank, in order of creation."""
-        self.servers: dict[int, dict[int, Record]] = {}
+        self.servers: dict[int, SimShards] = {}
         """The shards of each server, in order of creation."""
         self.sums_until = 0.0
         """Time at which the last sum in the background ends; they follow each other."""
@@ -123,7 +123,11 @@ class SimNetwork:
             self.clock.at(arrival, waiting.resume)
 
     def travel(self, sender: int, receiver: int, nbytes: int) -> tuple[float, bool]:
-        """Send the half of an average; see `AveragingNetwork`."""
+        """Send the half of an average that carries a vector from one worker to another.
+
+        Returns:
+            The time until it arrives, or until the sender knows that it is lost [s]; whether it arrives.
+        """
         now = self.clock.now
         arrival = self.nics.arrival(now, sender, receiver, nbytes, round_trips=self.round_trips, again=False)
         is_lost = self.nics.loses(sender, receiver)
@@ -174,6 +178,7 @@ class SimTransport(Transport):
     """
 
     def __init__(self, network: SimNetwork, rank: int) -> None:
+        super().__init__()
         self._network = network
         self.rank = rank
         self.world_size = network.world_size
@@ -230,12 +235,18 @@ class SimTransport(Transport):
         self, vector: Vector, *, shards: int = 1, segments: Mapping[str, float] | None = None
     ) -> ParameterServer:
         layout = Layout(vector, shards, segments or {}, world_size=self.world_size)
-        records = self._network.servers.setdefault(self._servers, {})
+        all_shards = self._network.servers.setdefault(self._servers, SimShards({}, {}, {}))
         self._servers += 1
         cluster = self._network.cluster
         push_seconds = cluster.push_seconds * cluster.slowness(self.rank, self.world_size)
         mine = SimServer(
-            self._network.clock, self._network.nics, layout, self.rank, records, vector, push_seconds=push_seconds
+            self._network.clock,
+            self._network.nics,
+            layout,
+            vector,
+            rank=self.rank,
+            shards=all_shards,
+            push_seconds=push_seconds,
         )
         await self.barrier()
         return mine

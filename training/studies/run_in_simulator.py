@@ -24,7 +24,7 @@ from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
 from training.simulation.simulate import Simulated, simulate
 from training.studies.run_result import Counts, Trained, predictions_of, write_result
-from training.transports.transport import SingleTransport
+from training.transports.transport import Transport
 from training.workloads.workload import Workload
 
 # The plan of a study is no code of its runs, which are stale when their code changes.
@@ -135,7 +135,7 @@ def simulate_workload(workload: Workload, settings: TrainSettings, cluster: Clus
 
 def fresh_model(workload: Workload, settings: TrainSettings) -> FlatModel:
     """The network with the initial weights of its seed."""
-    return make_model(workload, settings, SingleTransport(), torch.device("cpu"))
+    return make_model(workload, settings, Transport(), torch.device("cpu"))
 
 
 def num_parameters(workload: Workload) -> int:

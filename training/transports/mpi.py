@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from typing_extensions import override
 
+from training.transports.background import BackgroundThread
 from training.transports.basics import Vector
 from training.transports.loading import load_mpi
 from training.transports.mpi_process import MpiProcess
 from training.transports.mpi_server import MpiServer
-from training.transports.mpi_sums import MpiSums
+from training.transports.mpi_sums import MpiSum
 from training.transports.parameter_server import ParameterServer
 from training.transports.shards import Layout
 from training.transports.shared_vector import MpiCounters, MpiSharedVector
@@ -45,6 +46,7 @@ class MpiTransport(Transport):
         network: str | None = None,
         shares_memory: bool = True,
     ) -> None:
+        super().__init__()
         self._mpi = load_mpi()
         self._network = network
         # A communicator of our own keeps our messages apart from others.
@@ -55,7 +57,7 @@ class MpiTransport(Transport):
         self._turn = self.process.turn
         self._background = background
         can_have_threads = self._mpi.Query_thread() >= self._mpi.THREAD_SERIALIZED
-        self._sums = MpiSums(self.process, self, with_thread=background and can_have_threads)
+        self._sums_thread = BackgroundThread("sums") if background and can_have_threads else None
         #: Synchronous methods need none, and no sockets between hosts.
         self._counters: MpiCounters | None = None
         self._waits = _CollectiveWaits(self.comm, self._turn)
@@ -69,7 +71,7 @@ class MpiTransport(Transport):
 
     @override
     def begin_all_reduce(self, vector: Vector) -> PendingSum:
-        return self._sums.begin(vector)
+        return MpiSum(self.process, self, vector, thread=self._sums_thread)
 
     @override
     async def broadcast(self, vector: Vector) -> None:
@@ -153,7 +155,8 @@ class MpiTransport(Transport):
     def close(self) -> None:
         """Free everything, all ranks together, after their shared vectors are closed."""
         self.process.wait_for_all()
-        self._sums.close()
+        if self._sums_thread is not None:
+            self._sums_thread.close()
         with self._turn:
             if self._counters is not None:
                 self._counters.free()

@@ -9,24 +9,25 @@ before, the shard stays as it is, and its lock passes on.
 
 from __future__ import annotations
 
-import queue
 import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, Final, NoReturn
 
 import numpy as np
 from typing_extensions import override
 
 from training.transports import kernels
+from training.transports.background import BackgroundThread
 from training.transports.basics import Vector, run_now
 from training.transports.host_memory import HostMemory, aligned, refuse_different
 from training.transports.loading import load_mpi
 from training.transports.mpi_process import MpiProcess
-from training.transports.parameter_server import EVERYWHERE, Push, Rule, ShardedServer, Where, copy_in, copy_out
+from training.transports.parameter_server import EVERYWHERE, ParameterServer, Rule, Where
 from training.transports.peers import Peers, connect
 from training.transports.shards import Layout
 
@@ -38,7 +39,7 @@ _LOCK, _GET, _PUT, _UNLOCK, _ASK = range(5)
 _ANSWER: Final = struct.Struct("=q")
 
 
-class MpiServer(ShardedServer):
+class MpiServer(ParameterServer):
     """One rank's view of the server.
 
     Args:
@@ -52,10 +53,11 @@ class MpiServer(ShardedServer):
     def __init__(
         self, process: MpiProcess, layout: Layout, vector: Vector, *, network: str | None, with_thread: bool
     ) -> None:
-        super().__init__(layout, rank=process.comm.rank, now=time.perf_counter)
+        super().__init__(layout, vector, rank=process.comm.rank, now=time.perf_counter)
         refuse_different(process.comm, vector)
         self._process = process
-        self._memory = _Memory(process, layout, vector)
+        self._memory = _Memory(process, layout, self._content)
+        self._content, self._clocks = self._memory.content, self._memory.clocks
         self._peers = Peers([{}], [])
         if not process.is_one_host:
             owners = sorted({layout.owner(shard) for shard in range(layout.shards)})
@@ -69,34 +71,42 @@ class MpiServer(ShardedServer):
         ]
         for thread in self._threads:
             thread.start()
-        self._background = _Background() if with_thread else None
+        self._thread = BackgroundThread("pushes") if with_thread else None
+        self._own_push: Future[None] | None = None
 
     @property
     @override
     def is_under_way(self) -> bool:
-        return self._background is not None and self._background.is_under_way
+        return self._own_push is not None and not self._own_push.done()
 
     @override
     def begin_push(self, rule: Rule, where: Where = EVERYWHERE) -> bool:
-        if self._background is None:
+        if self._thread is None:
             self._ended = run_now(self.push(rule, where))
             return True
-        is_begun = self._background.begin(lambda: run_now(self._push_in_background(rule, where)))
-        self._skipped += not is_begun
-        return is_begun
+        if self.is_under_way:
+            self._counted["skipped"] += 1
+            return False
+        self._wait_for_own_push()
+        self._own_push = self._thread.begin(lambda: run_now(self._push_in_background(rule, where)))
+        return True
 
     @override
-    async def drain(self) -> Push | None:
-        if self._background is not None:
-            self._blocked(self._background.drain())
-            self._background.raise_error()
-        return self._take_ended()
+    def _wait_for_own_push(self) -> None:
+        if self._own_push is not None:
+            own_push, started, self._own_push = self._own_push, time.perf_counter(), None
+            try:
+                own_push.result()
+            finally:
+                blocked = time.perf_counter() - started
+                self.waited += blocked
+                self._blocked_seconds += blocked
 
     @override
     async def close(self) -> None:
         """Close the server; ranks that come early serve the others until all are here."""
-        if self._background is not None:
-            self._background.close()
+        if self._thread is not None:
+            self._thread.close()
         started = time.perf_counter()
         self._process.wait_for_all()
         self.waited += time.perf_counter() - started
@@ -108,22 +118,7 @@ class MpiServer(ShardedServer):
         self._peers.close()
         with self._process.turn:
             self._memory.free()
-        if self._background is not None:
-            self._background.raise_error()
-
-    @override
-    @contextmanager
-    def _own_turn(self) -> Iterator[None]:
-        if self._background is None:
-            yield
-            return
-        with self._background.own_turn() as blocked:
-            self._blocked(blocked)
-            yield
-
-    def _blocked(self, seconds: float) -> None:
-        self.waited += seconds
-        self._blocked_seconds += seconds
+        self._wait_for_own_push()
 
     @override
     async def _lock(self, shard: int) -> None:
@@ -150,8 +145,7 @@ class MpiServer(ShardedServer):
     @override
     async def _get(self, shard: int, arrays: Mapping[str, Vector], within: Vector | None) -> int:
         if shard in self._memory.heads:
-            copy_out(self._memory.content[shard], arrays, within)
-            return self._memory.clock(shard)
+            return await super()._get(shard, arrays, within)
         bits = sum(1 << number for number, name in enumerate(self.layout.names) if name in arrays)
         if within is None:
             self._send(_GET, shard, bits, -1)
@@ -170,7 +164,7 @@ class MpiServer(ShardedServer):
     async def _put(self, shard: int, arrays: Mapping[str, Vector], within: Vector | None, clock: int) -> None:
         """Put the segments and elements of the last `_get`."""
         if shard in self._memory.heads:
-            self._memory.put(shard, arrays, within, clock)
+            await super()._put(shard, arrays, within, clock)
         else:
             self._send(_PUT, shard, 0, clock, *(arrays[name] for name in self.layout.names if name in arrays))
 
@@ -198,7 +192,7 @@ class MpiServer(ShardedServer):
 class _Memory:
     """The shards whose owners are on this host: of each the head, with a mutex and the clock, and the segments."""
 
-    def __init__(self, process: MpiProcess, layout: Layout, vector: Vector) -> None:
+    def __init__(self, process: MpiProcess, layout: Layout, own: Mapping[int, Mapping[str, Vector]]) -> None:
         lengths = [aligned(layout.size(shard) * layout.dtype.itemsize) for shard in range(layout.shards)]
         of_rank: dict[int, list[int]] = {rank: [] for rank in process.on_host}
         for shard in range(layout.shards):
@@ -207,101 +201,32 @@ class _Memory:
         def size(shard: int) -> int:
             return kernels.HEAD_BYTES + len(layout.names) * lengths[shard]
 
-        own = of_rank[process.comm.rank]
         self._memory = HostMemory(process.host, max(1, sum(map(size, own))))
         self.heads: dict[int, Vector] = {}
         self.content: dict[int, dict[str, Vector]] = {}
+        self.clocks: dict[int, Vector] = {}
         for number, shards in enumerate(of_rank.values()):
             rest: Vector = self._memory.region(number)
             for shard in shards:
                 record, rest = rest[: size(shard)], rest[size(shard) :]
                 self.heads[shard], segments = record[: kernels.HEAD_BYTES], record[kernels.HEAD_BYTES :]
+                self.clocks[shard] = kernels.counters_of(self.heads[shard])[:1]
                 rows = segments.view(layout.dtype).reshape(len(layout.names), -1)
                 self.content[shard] = {
                     name: row[: layout.size(shard)] for name, row in zip(layout.names, rows, strict=True)
                 }
-        for shard in own:
+        for shard, content in own.items():
             kernels.init_head(self.heads[shard])
-            copy_in(self.content[shard], layout.content(shard, vector), None)
+            for name, values in content.items():
+                self.content[shard][name][...] = values
         process.host.Barrier()
-
-    def clock(self, shard: int) -> int:
-        """The clock of a locked shard."""
-        return int(kernels.counters_of(self.heads[shard])[0])
-
-    def put(self, shard: int, arrays: Mapping[str, Vector], within: Vector | None, clock: int) -> None:
-        """Copy arrays into a locked shard, and set its clock."""
-        copy_in(self.content[shard], arrays, within)
-        kernels.counters_of(self.heads[shard])[0] = clock
 
     def free(self) -> None:
         """Free the memory, all ranks together."""
-        self.heads, self.content = {}, {}
+        self.heads.clear()
+        self.content.clear()
+        self.clocks.clear()
         self._memory.free()
-
-
-class _Background:
-    """A thread that pushes while the worker computes, one push at a time."""
-
-    def __init__(self) -> None:
-        #: Held by the one of both threads that uses shards.
-        self._turn = threading.Lock()
-        #: Held while the thread has a job.
-        self._under_way = threading.Lock()
-        self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
-        self._error: BaseException | None = None
-        # A daemon, since nothing stops the thread after a failed training.
-        self._thread = threading.Thread(target=self._serve, name="pushes", daemon=True)
-        self._thread.start()
-
-    @property
-    def is_under_way(self) -> bool:
-        """Whether the thread has a job."""
-        return self._under_way.locked()
-
-    def begin(self, job: Callable[[], object]) -> bool:
-        """Run a job in the thread; False: the job before is still under way."""
-        self.raise_error()
-        if not self._under_way.acquire(blocking=False):
-            return False
-        self._jobs.put(job)
-        return True
-
-    def drain(self) -> float:
-        """Wait for the end of the job; returns the time spent waiting [s]."""
-        started = time.perf_counter()
-        with self._under_way:
-            return time.perf_counter() - started
-
-    def close(self) -> None:
-        """End the thread."""
-        self._jobs.put(None)
-        self._thread.join()
-
-    @contextmanager
-    def own_turn(self) -> Iterator[float]:
-        """The turn of the computing thread; gives the time spent waiting for it [s]."""
-        self.raise_error()
-        started = time.perf_counter()
-        with self._turn:
-            yield time.perf_counter() - started
-
-    def raise_error(self) -> None:
-        """Raise the error of the last job, if there was one."""
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
-
-    def _serve(self) -> None:
-        """Run the jobs until a job is None."""
-        while (job := self._jobs.get()) is not None:
-            try:
-                with self._turn:
-                    job()
-            except BaseException as error:  # noqa: BLE001 - it is raised where the result would have been used
-                self._error = error
-            finally:
-                self._under_way.release()
 
 
 def _serve(connection: socket.socket, memory: _Memory, layout: Layout) -> None:
@@ -319,7 +244,7 @@ def _serve(connection: socket.socket, memory: _Memory, layout: Layout) -> None:
             if kind == _LOCK:
                 kernels.lock(head)
                 held = head
-                connection.sendall(_ANSWER.pack(memory.clock(shard)))
+                connection.sendall(_ANSWER.pack(memory.clocks[shard][0]))
             elif kind == _UNLOCK:
                 kernels.unlock(head)
                 held = None
@@ -332,14 +257,17 @@ def _serve(connection: socket.socket, memory: _Memory, layout: Layout) -> None:
                 names = [name for place, name in enumerate(layout.names) if bits >> place & 1]
                 size = layout.size(shard) if within is None else within.size
                 arrays = {name: np.empty(size, layout.dtype) for name in names}
-                copy_out(memory.content[shard], arrays, within)
-                connection.sendall(_ANSWER.pack(memory.clock(shard)))
+                for name, each in arrays.items():
+                    each[...] = memory.content[shard][name][... if within is None else within]
+                connection.sendall(_ANSWER.pack(memory.clocks[shard][0]))
                 for each in arrays.values():
                     connection.sendall(_bytes(each))
             else:
                 for each in arrays.values():
                     _receive(connection, each)
-                memory.put(shard, arrays, within, more)
+                for name, each in arrays.items():
+                    memory.content[shard][name][... if within is None else within] = each
+                memory.clocks[shard][0] = more
     if held is not None:
         kernels.unlock(held)
     connection.close()

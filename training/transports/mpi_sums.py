@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
-from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
+from training.transports.background import BackgroundThread
 from training.transports.backoff import Backoff
 from training.transports.basics import Vector
 from training.transports.loading import load_mpi
@@ -23,59 +21,47 @@ if TYPE_CHECKING:
 _NAP: Final = 1e-4
 
 
-class MpiSums:
-    """The sums of one rank; a thread lets MPI advance them, since it does so only within a call.
+class MpiSum(PendingSum):
+    """A sum that has begun.
 
     Args:
         process: This rank.
-        worker: Waits for the sums.
-        with_thread: Whether there may be a thread; else the sums advance while the worker waits.
+        worker: Waits for the sum.
+        vector: MPI writes here until the end.
+        thread: Lets MPI advance the sum, since it does so only within a call; None: the sum advances while the worker
+            waits.
     """
 
-    def __init__(self, process: MpiProcess, worker: Transport, *, with_thread: bool) -> None:
-        self._process = process
-        self._worker = worker
-        self._with_thread = with_thread
-        self._in_place = load_mpi().IN_PLACE
-        self._begun: queue.SimpleQueue[_MpiSum | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    def begin(self, vector: Vector) -> PendingSum:
-        """Begin a sum."""
-        with self._process.turn:
-            request = self._process.comm.Iallreduce(self._in_place, vector)
-        begun = _MpiSum(self._process, self._worker, request, vector)
-        if self._with_thread:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name="sums", daemon=True)
-                self._thread.start()
-            self._begun.put(begun)
-        return begun
-
-    def close(self) -> None:
-        """End the thread, after the last sum."""
-        if self._thread is not None:
-            self._begun.put(None)
-            self._thread.join()
-
-    def _serve(self) -> None:
-        # A call for one of them advances all.
-        while (begun := self._begun.get()) is not None:
-            while not begun.has_ended():
-                time.sleep(_NAP)
-
-
-class _MpiSum(PendingSum):
-    def __init__(self, process: MpiProcess, worker: Transport, request: MPI.Request, vector: Vector) -> None:
-        self._process = process
-        self._worker = worker
-        self._request = request
-        #: MPI writes here until the end.
-        self._vector = vector
+    def __init__(
+        self, process: MpiProcess, worker: Transport, vector: Vector, *, thread: BackgroundThread | None
+    ) -> None:
+        self._process, self._worker, self._vector = process, worker, vector
         self._error: MPI.Exception | None = None
         self._has_ended = False
+        with process.turn:
+            self._request = process.comm.Iallreduce(load_mpi().IN_PLACE, vector)
+        if thread is not None:
+            thread.begin(self._advance)
 
-    def has_ended(self) -> bool:
+    @override
+    def is_done(self) -> bool:
+        return self._ends() and self._error is None
+
+    @override
+    async def wait(self) -> None:
+        started, backoff = time.perf_counter(), Backoff(longest=_NAP)
+        while not self._ends():
+            backoff.pause()
+        self._worker.waited += time.perf_counter() - started
+        if self._error is not None:
+            raise self._error
+
+    def _advance(self) -> None:
+        # A call for one sum advances all.
+        while not self._ends():
+            time.sleep(_NAP)
+
+    def _ends(self) -> bool:
         """Whether the sum is there, or failed."""
         with self._process.turn:
             if not self._has_ended:
@@ -84,19 +70,3 @@ class _MpiSum(PendingSum):
                 except load_mpi().Exception as error:
                     self._error, self._has_ended = error, True
             return self._has_ended
-
-    @override
-    def is_done(self) -> bool:
-        return self.has_ended() and self._error is None
-
-    @override
-    def __await__(self) -> Generator[Any, Any, None]:
-        return self._wait().__await__()
-
-    async def _wait(self) -> None:
-        started, backoff = time.perf_counter(), Backoff(longest=_NAP)
-        while not self.has_ended():
-            backoff.pause()
-        self._worker.waited += time.perf_counter() - started
-        if self._error is not None:
-            raise self._error

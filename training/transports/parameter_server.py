@@ -13,13 +13,11 @@ rule, puts the result and unlocks. So
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import numpy as np
-from typing_extensions import override
 
 from training.transports.basics import Vector, run_now
 from training.transports.shards import VECTOR, Layout, Shard
@@ -78,19 +76,57 @@ class ServerCounts(NamedTuple):
     """Bytes that it sent to other ranks, or got from them."""
 
 
-class ParameterServer(Protocol):
-    """A vector that all workers share; see this module."""
+class ParameterServer:
+    """A vector that all workers share; see this module. In this class, its shards lie in the memory of one worker.
+
+    Args:
+        layout: The shards.
+        vector: Their initial content.
+        rank: This worker.
+        now: The clock.
+
+    Examples:
+        >>> import time
+        >>> server = ParameterServer(Layout(np.zeros(3), 2, {}), np.zeros(3), now=time.perf_counter)
+        >>> def add(shard: Shard) -> None:
+        ...     shard.vector += np.array([1.0, 2.0, 3.0])[shard.part]
+        >>> run_now(server.push(add)).after.tolist()
+        [1, 1]
+        >>> out = np.empty(3)
+        >>> run_now(server.pull(out)).tolist(), out.tolist()
+        ([1, 1], [1.0, 2.0, 3.0])
+    """
 
     waited: float = 0.0
     """Time that this worker has waited in its calls, for locks or for its own push in the background [s]."""
 
+    def __init__(self, layout: Layout, vector: Vector, *, rank: int = 0, now: Callable[[], float]) -> None:
+        self.layout = layout
+        self.rank = rank
+        self._now = now
+        own = [shard for shard in range(layout.shards) if layout.owner(shard) == rank]
+        #: Segments and clock of each shard that this worker reaches in memory.
+        self._content = {shard: layout.content(shard, vector) for shard in own}
+        self._clocks = {shard: np.zeros(1, np.int64) for shard in own}
+        #: Fields of `ServerCounts`.
+        self._counted: defaultdict[str, Any] = defaultdict(int)
+        #: Time of the pushes in the background, and the part for which the computation waited [s].
+        self._background_seconds = self._blocked_seconds = 0.0
+        #: The last push that ended in the background.
+        self._ended: Push | None = None
+        self._spare: list[Vector] = []
+        self._row = max(layout.size(shard) for shard in range(layout.shards))
+
     @property
     def counts(self) -> ServerCounts:
         """Counters so far."""
+        hidden = max(0.0, self._background_seconds - self._blocked_seconds)
+        return ServerCounts(**self._counted, hidden_seconds=hidden)
 
     @property
     def is_under_way(self) -> bool:
         """Whether a push that this worker began is under way."""
+        return False
 
     async def pull(self, out: Vector, *, segment: str = VECTOR) -> Vector:
         """Copy the vector, or another segment, into `out`; each shard as it was between two pushes.
@@ -102,6 +138,19 @@ class ParameterServer(Protocol):
         Returns:
             The clocks of all shards.
         """
+        self._wait_for_own_push()
+        layout, started = self.layout, self._now()
+        clocks = np.zeros(layout.shards, np.int64)
+        for shard in range(layout.shards):
+            part = layout.part(shard, None)
+            self.waited += await self._locked(shard)
+            try:
+                clocks[shard] = await self._get(shard, {segment: out[part]}, None)
+            finally:
+                await self._unlock(shard)
+            self._count_bytes(shard, out[part].nbytes, None, part)
+        self._counted["exchange_seconds"] += self._now() - started
+        return clocks
 
     async def push(self, rule: Rule, where: Where = EVERYWHERE) -> Push:
         """Change shards by a rule, one after the other, each under its lock.
@@ -110,91 +159,36 @@ class ParameterServer(Protocol):
             rule: Changes a shard.
             where: What it sees and changes.
         """
+        self._wait_for_own_push()
+        made, waited = await self._push_all(rule, where)
+        self.waited += waited
+        return made
 
     async def try_push(self, rule: Rule, where: Where = EVERYWHERE) -> Push | None:
         """Ask whether other workers are at the shards; if they are, count it and return None, else push."""
+        self._wait_for_own_push()
+        for each in self._chosen(where.shard):
+            if await self._is_occupied(each):
+                self._counted["occupied"] += 1
+                return None
+        return await self.push(rule, where)
 
     def begin_push(self, rule: Rule, where: Where = EVERYWHERE) -> bool:
         """Begin a push in the background; False: the one before is under way, so it is skipped and counted.
 
         The arrays of the rule must not change before its end, which `is_under_way` or `drain` shows.
         """
+        run_now(self._push_in_background(rule, where))
+        return True
 
     async def drain(self) -> Push | None:
         """Wait for the push that `begin_push` began; returns the last one, once."""
+        self._wait_for_own_push()
+        ended, self._ended = self._ended, None
+        return ended
 
     async def close(self) -> None:
         """Free the server; all workers together, after the last push."""
-
-
-class ShardedServer(ParameterServer):
-    """The course of pushes and pulls, whatever carries them.
-
-    Args:
-        layout: The shards.
-        rank: This worker.
-        now: The clock.
-    """
-
-    def __init__(self, layout: Layout, *, rank: int, now: Callable[[], float]) -> None:
-        self.layout = layout
-        self.rank = rank
-        self._now = now
-        self._pushes = self._refused = self._occupied = self._skipped = self._bytes = 0
-        self._wait = self._exchange = 0.0
-        #: Time of the pushes in the background, and the part for which the computation waited [s].
-        self._background_seconds = self._blocked_seconds = 0.0
-        #: The last push that ended in the background.
-        self._ended: Push | None = None
-        self._spare: list[Vector] = []
-        self._row = max(layout.size(shard) for shard in range(layout.shards))
-
-    @property
-    @override
-    def counts(self) -> ServerCounts:
-        return ServerCounts(
-            self._pushes,
-            self._refused,
-            self._occupied,
-            self._skipped,
-            self._wait,
-            self._exchange,
-            max(0.0, self._background_seconds - self._blocked_seconds),
-            self._bytes,
-        )
-
-    @override
-    async def pull(self, out: Vector, *, segment: str = VECTOR) -> Vector:
-        layout, started = self.layout, self._now()
-        clocks = np.zeros(layout.shards, np.int64)
-        with self._own_turn():
-            for shard in range(layout.shards):
-                part = layout.part(shard, None)
-                waited = await self._locked(shard)
-                self.waited += waited
-                try:
-                    clocks[shard] = await self._get(shard, {segment: out[part]}, None)
-                finally:
-                    await self._unlock(shard)
-                self._count_bytes(shard, out[part].nbytes, None, part)
-            self._exchange += self._now() - started
-        return clocks
-
-    @override
-    async def push(self, rule: Rule, where: Where = EVERYWHERE) -> Push:
-        with self._own_turn():
-            made, waited = await self._push_all(rule, where)
-        self.waited += waited
-        return made
-
-    @override
-    async def try_push(self, rule: Rule, where: Where = EVERYWHERE) -> Push | None:
-        with self._own_turn():
-            for each in self._chosen(where.shard):
-                if await self._is_occupied(each):
-                    self._occupied += 1
-                    return None
-        return await self.push(rule, where)
 
     async def _push_all(self, rule: Rule, where: Where) -> tuple[Push, float]:
         """Push to the shards; returns the clocks, and the time spent waiting for locks [s]."""
@@ -210,7 +204,7 @@ class ShardedServer(ParameterServer):
             finally:
                 await self._unlock(each)
         self._spare.append(buffer)
-        self._exchange += self._now() - started
+        self._counted["exchange_seconds"] += self._now() - started
         before, after, made = np.array(changes, np.int64).T
         return Push(before, after, bool(made.all())), waited
 
@@ -225,13 +219,13 @@ class ShardedServer(ParameterServer):
         rule(shard)
         nbytes = len(buffer) * vector.nbytes
         if not shard.is_finite():
-            self._refused += 1
+            self._counted["refused"] += 1
             self._count_bytes(number, nbytes, indices, part)
             return clock, clock, False
         after = clock + shard.counts
         await self._put(number, {VECTOR: shard.vector, **shard.segments}, within, after)
         self._count_bytes(number, 2 * nbytes, indices, part)
-        self._pushes += shard.counts
+        self._counted["pushes"] += shard.counts
         return clock, after, True
 
     async def _tell(self, number: int, answer: Answer) -> None:
@@ -248,13 +242,9 @@ class ShardedServer(ParameterServer):
         self._ended, _ = await self._push_all(rule, where)
         self._background_seconds += self._now() - started
 
-    def _take_ended(self) -> Push | None:
-        ended, self._ended = self._ended, None
-        return ended
-
     def _count_bytes(self, shard: int, nbytes: int, indices: Vector | None, part: slice) -> None:
         if self.layout.owner(shard) != self.rank:
-            self._bytes += nbytes + (0 if indices is None else indices[part].nbytes)
+            self._counted["bytes"] += nbytes + (0 if indices is None else indices[part].nbytes)
 
     def _chosen(self, shard: int | None) -> Sequence[int]:
         return range(self.layout.shards) if shard is None else (shard,)
@@ -264,100 +254,30 @@ class ShardedServer(ParameterServer):
         started = self._now()
         await self._lock(shard)
         waited = self._now() - started
-        self._wait += waited
+        self._counted["wait_seconds"] += waited
         return waited
 
-    def _own_turn(self) -> AbstractContextManager[object]:
-        """The turn of the computing thread among the threads of this worker."""
-        return nullcontext()
+    def _wait_for_own_push(self) -> None:
+        """Wait for the push in the background, since one of both threads may use the connections."""
 
-    @abstractmethod
     async def _lock(self, shard: int) -> None:
         """Wait for the lock of a shard."""
 
-    @abstractmethod
     async def _unlock(self, shard: int) -> None:
-        """Give the lock to the worker that has waited longest."""
+        """Give the lock back."""
 
-    @abstractmethod
-    async def _is_occupied(self, shard: int) -> bool:
-        """Whether a worker has the lock of a shard, or waits for it."""
+    async def _is_occupied(self, shard: int) -> bool:  # noqa: ARG002 - there is no other worker
+        """Whether a worker has the lock of a shard."""
+        return False
 
-    @abstractmethod
     async def _get(self, shard: int, arrays: Mapping[str, Vector], within: Vector | None) -> int:
         """Copy segments of a locked shard, or some elements of them, into arrays; returns the shard's clock."""
+        for name, array in arrays.items():
+            array[...] = self._content[shard][name][... if within is None else within]
+        return int(self._clocks[shard][0])
 
-    @abstractmethod
     async def _put(self, shard: int, arrays: Mapping[str, Vector], within: Vector | None, clock: int) -> None:
         """Copy arrays into segments of a locked shard, or some elements of them, and set its clock."""
-
-
-class OwnServer(ShardedServer):
-    """The server of a single worker.
-
-    Examples:
-        >>> import time
-        >>> server = OwnServer(np.zeros(3), 2, {}, now=time.perf_counter)
-        >>> def add(shard: Shard) -> None:
-        ...     shard.vector += np.array([1.0, 2.0, 3.0])[shard.part]
-        >>> run_now(server.push(add)).after.tolist()
-        [1, 1]
-        >>> out = np.empty(3)
-        >>> run_now(server.pull(out)).tolist(), out.tolist()
-        ([1, 1], [1.0, 2.0, 3.0])
-    """
-
-    def __init__(self, vector: Vector, shards: int, segments: Mapping[str, float], *, now: Callable[[], float]) -> None:
-        super().__init__(Layout(vector, shards, segments, world_size=1), rank=0, now=now)
-        self._content = [self.layout.content(shard, vector) for shard in range(shards)]
-        self._clocks = [0] * shards
-
-    @property
-    @override
-    def is_under_way(self) -> bool:
-        return False
-
-    @override
-    def begin_push(self, rule: Rule, where: Where = EVERYWHERE) -> bool:
-        """Push at once, since it takes no time."""
-        run_now(self._push_in_background(rule, where))
-        return True
-
-    @override
-    async def drain(self) -> Push | None:
-        return self._take_ended()
-
-    @override
-    async def close(self) -> None: ...
-
-    @override
-    async def _lock(self, shard: int) -> None: ...
-
-    @override
-    async def _unlock(self, shard: int) -> None: ...
-
-    @override
-    async def _is_occupied(self, shard: int) -> bool:
-        return False
-
-    @override
-    async def _get(self, shard: int, arrays: Mapping[str, Vector], within: Vector | None) -> int:
-        copy_out(self._content[shard], arrays, within)
-        return self._clocks[shard]
-
-    @override
-    async def _put(self, shard: int, arrays: Mapping[str, Vector], within: Vector | None, clock: int) -> None:
-        copy_in(self._content[shard], arrays, within)
-        self._clocks[shard] = clock
-
-
-def copy_out(content: Mapping[str, Vector], arrays: Mapping[str, Vector], within: Vector | None) -> None:
-    """Copy segments, or some elements of them, into arrays."""
-    for name, array in arrays.items():
-        array[...] = content[name] if within is None else content[name][within]
-
-
-def copy_in(content: Mapping[str, Vector], arrays: Mapping[str, Vector], within: Vector | None) -> None:
-    """Copy arrays into segments, or into some elements of them."""
-    for name, array in arrays.items():
-        content[name][... if within is None else within] = array
+        for name, array in arrays.items():
+            self._content[shard][name][... if within is None else within] = array
+        self._clocks[shard][0] = clock

@@ -65,7 +65,7 @@ class Layout:
         ([0, 2, 5, 8], [0, 0, 1])
     """
 
-    def __init__(self, vector: Vector, shards: int, segments: Mapping[str, float], *, world_size: int) -> None:
+    def __init__(self, vector: Vector, shards: int, segments: Mapping[str, float], *, world_size: int = 1) -> None:
         if vector.ndim != 1 or shards < 1 or VECTOR in segments:
             raise AssertionError(f"no server of shape {vector.shape} in {shards} shards with segments {[*segments]}")
         self.shards = shards

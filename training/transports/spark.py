@@ -12,7 +12,7 @@ import queue
 import socket
 import struct
 import threading
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from time import perf_counter
 from typing import Any, Final
@@ -54,6 +54,7 @@ class SparkTransport(Transport):
     def __init__(
         self, driver: socket.socket, token: bytes, *, rank: int, world_size: int, on_end: Callable[[], object]
     ) -> None:
+        super().__init__()
         self.rank, self.world_size = rank, world_size
         self._driver, self._on_end = driver, on_end
         # A line must not wait until the driver has confirmed the one before.
@@ -131,14 +132,6 @@ class SparkTransport(Transport):
     ) -> ParameterServer:
         raise AssertionError("agents only add up: the settings refuse methods with a server")
 
-    @override
-    def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
-        raise AssertionError("agents only add up: the settings refuse methods of neighbours")
-
-    @override
-    def now(self) -> float:
-        return perf_counter()
-
     def _listen(self) -> None:
         """Take in the driver's answers, in a thread."""
         with suppress(OSError), self._driver.makefile("rb") as lines:
@@ -192,10 +185,7 @@ class _SparkSum(PendingSum):
         return self._is_there.is_set()
 
     @override
-    def __await__(self) -> Generator[Any, Any, None]:
-        return self._wait().__await__()
-
-    async def _wait(self) -> None:
+    async def wait(self) -> None:
         started = perf_counter()
         self._is_there.wait()
         self._worker.waited += perf_counter() - started

@@ -9,18 +9,17 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Awaitable, Generator, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
-from typing_extensions import override
 
 from training.transports.basics import Vector
-from training.transports.parameter_server import OwnServer, ParameterServer
+from training.transports.parameter_server import ParameterServer
+from training.transports.shards import Layout
 
 CounterName = Literal["samples", "tickets"]
 """Counters that all workers add to: the samples of the learning rate's clock, the tickets of the work units."""
 COUNTERS: Final[tuple[CounterName, ...]] = get_args(CounterName)
-T = TypeVar("T")
 
 
 class AverageCounts(NamedTuple):
@@ -44,31 +43,44 @@ class AverageCounts(NamedTuple):
     """Number of averages not made because the partner was lost or a message was (simulator)."""
 
 
-class SharedVector(Protocol):
+class SharedVector:
     """A vector of one worker; partners may average it with theirs at any time, without the worker's help.
 
     In any interleaving, an average adds to one side what it takes from the other. So the sum over all workers is
-    conserved, and no change by `add` is lost.
+    conserved, and no change by `add` is lost. This one, of a single worker, has no partners.
+
+    Args:
+        vector: Its content, which is copied.
     """
 
     waited: float = 0.0
     """Time that the owner has waited in its calls, for locks or for its own thread [s]."""
 
+    def __init__(self, vector: Vector) -> None:
+        self.values = vector.copy()
+
     @property
     def counts(self) -> AverageCounts:
         """Counters so far."""
+        return AverageCounts()
 
-    async def read_of(self, rank: int, out: Vector) -> None:
+    async def read_of(self, rank: int, out: Vector) -> None:  # noqa: ARG002 - there is one
         """Copy another worker's vector, as it is now, into `out`, without its help."""
+        np.copyto(out, self.values)
 
     async def read(self, out: Vector) -> int:
         """Copy the vector into `out`; returns the number of its averages so far, by this worker and by partners."""
+        np.copyto(out, self.values)
+        return 0
 
     async def add(self, change: Vector) -> int:
         """Add to the vector; returns the number of its averages so far, by this worker and by partners."""
+        self.values += change
+        return 0
 
     async def average_with(self, partner: int) -> None:
         """Replace this vector and the partner's by their average, and wait for the end."""
+        raise AssertionError(f"a single worker has no partner {partner}")
 
     async def begin_average_with(self, partner: int) -> bool:
         """Begin an average; one in memory is done at once, one between hosts runs in the background.
@@ -76,6 +88,7 @@ class SharedVector(Protocol):
         Returns:
             False: it is skipped, since the one before is under way, or a vector is not free.
         """
+        raise AssertionError(f"a single worker has no partner {partner}")
 
     async def drain(self) -> None:
         """Wait for the end of all averages that this worker began."""
@@ -84,33 +97,41 @@ class SharedVector(Protocol):
         """Free the vector; all workers together, after the last average."""
 
 
-class PendingSum(Protocol):
-    """A sum over all workers that is under way; await it once."""
+class PendingSum:
+    """A sum over all workers that is under way; await it once. That of a single worker is done at once."""
 
     def is_done(self) -> bool:
         """Whether the vector is the sum."""
+        return True
 
     def __await__(self) -> Generator[Any, Any, None]:
+        return self.wait().__await__()
+
+    async def wait(self) -> None:
         """Wait for the sum."""
 
 
-class Transport(Protocol):
-    """One worker's connection to the other workers."""
+class Transport:
+    """One worker's connection to the other workers; this one is that of a single worker."""
 
-    rank: int
-    world_size: int
+    rank: int = 0
+    world_size: int = 1
     waited: float = 0.0
     """Time that this worker has waited for others, of all its time in calls [s]."""
+
+    def __init__(self) -> None:
+        self._counted: Counter[CounterName] = Counter()
 
     async def all_reduce_sum(self, vector: Vector) -> None:
         """Replace the vector by its sum over all workers, on all workers."""
 
-    def begin_all_reduce(self, vector: Vector) -> PendingSum:
+    def begin_all_reduce(self, vector: Vector) -> PendingSum:  # noqa: ARG002 - it is the sum
         """Begin to replace the vector by its sum over all workers, in the background.
 
         All workers begin the same sums in the same order; several may be under way. The vector must neither change nor
         be read before the result is awaited, or `is_done`.
         """
+        return PendingSum()
 
     async def broadcast(self, vector: Vector) -> None:
         """Replace the vector by that of rank 0."""
@@ -123,9 +144,17 @@ class Transport(Protocol):
 
         The vector must not change before the result is awaited.
         """
+        if neighbours:
+            raise AssertionError(f"a vector of {vector.size} for neighbours {neighbours}, which this worker lacks")
+
+        async def nothing() -> list[Vector]:
+            return []
+
+        return nothing()
 
     async def shared_vector(self, vector: Vector) -> SharedVector:
         """A shared vector with this content; all workers together."""
+        return SharedVector(vector)
 
     async def parameter_server(
         self, vector: Vector, *, shards: int = 1, segments: Mapping[str, float] | None = None
@@ -137,111 +166,16 @@ class Transport(Protocol):
             shards: Number of parts, each with a lock and an owner.
             segments: Further vectors beside it by name, with their initial value, for the rules of pushes.
         """
+        return ParameterServer(Layout(vector, shards, segments or {}), vector, now=self.now)
 
     async def open_counters(self) -> None:
         """Make `count` usable where no vector is shared; all workers together."""
-        return
 
     async def count(self, counter: CounterName, number: int) -> int:
         """Add to a counter of all workers, which begins at 0; returns the sum so far."""
+        self._counted[counter] += number
+        return self._counted[counter]
 
     def now(self) -> float:
         """Seconds on this transport's clock."""
-
-
-class SingleTransport(Transport):
-    """The transport of a single worker."""
-
-    rank = 0
-    world_size = 1
-
-    def __init__(self) -> None:
-        self._counters: Counter[str] = Counter()
-
-    async def all_reduce_sum(self, vector: Vector) -> None:
-        """The sum over one worker is the vector itself."""
-
-    @override
-    def begin_all_reduce(self, vector: Vector) -> PendingSum:
-        return _OwnSum()
-
-    async def broadcast(self, vector: Vector) -> None:
-        """Do nothing: rank 0 is the only rank."""
-
-    async def barrier(self) -> None:
-        """Do nothing: there is no other worker."""
-
-    def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:  # noqa: ARG002
-        """Refuse neighbours, since there are none."""
-        if neighbours:
-            raise AssertionError(f"a single worker has no neighbours {neighbours}")
-        return _at_once([])
-
-    async def shared_vector(self, vector: Vector) -> SharedVector:
-        """A vector without partners."""
-        return _OwnVector(vector)
-
-    @override
-    async def parameter_server(
-        self, vector: Vector, *, shards: int = 1, segments: Mapping[str, float] | None = None
-    ) -> ParameterServer:
-        return OwnServer(vector, shards, segments or {}, now=self.now)
-
-    @override
-    async def count(self, counter: CounterName, number: int) -> int:
-        self._counters[counter] += number
-        return self._counters[counter]
-
-    def now(self) -> float:
-        """Seconds on the machine's clock."""
         return time.perf_counter()
-
-
-class _OwnSum(PendingSum):
-    """The sum over one worker."""
-
-    @override
-    def is_done(self) -> bool:
-        return True
-
-    @override
-    def __await__(self) -> Generator[Any, Any, None]:
-        return _at_once(None).__await__()
-
-
-class _OwnVector(SharedVector):
-    """The shared vector of a single worker."""
-
-    def __init__(self, vector: Vector) -> None:
-        self._vector = vector.copy()
-
-    @property
-    def counts(self) -> AverageCounts:
-        return AverageCounts()
-
-    async def read(self, out: Vector) -> int:
-        np.copyto(out, self._vector)
-        return 0
-
-    async def read_of(self, rank: int, out: Vector) -> None:  # noqa: ARG002 - there is one
-        np.copyto(out, self._vector)
-
-    async def add(self, change: Vector) -> int:
-        self._vector += change
-        return 0
-
-    async def average_with(self, partner: int) -> None:
-        raise AssertionError(f"a single worker has no partner {partner}")
-
-    async def begin_average_with(self, partner: int) -> bool:
-        raise AssertionError(f"a single worker has no partner {partner}")
-
-    async def drain(self) -> None:
-        pass
-
-    async def close(self) -> None:
-        pass
-
-
-async def _at_once(value: T) -> T:
-    return value

@@ -23,7 +23,7 @@ from training.algorithms.wrapper import Wrapper
 from training.loop.making import make_algorithm
 from training.settings import TrainSettings
 from training.transports.basics import run_now
-from training.transports.transport import SingleTransport
+from training.transports.transport import Transport
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_every_method_takes_steps_counts_and_is_restored(name: str, slowmo: dict
     model, restored = VectorRow(problem.initial), VectorRow(np.zeros(5))
     states = []
     for each in (model, restored):
-        made = make_algorithm(each, chosen, SingleTransport())
+        made = make_algorithm(each, chosen, Transport())
         run_now(made.restore(states[0]) if states else made.start())
         states.append(run_now(made.state()))
         result = each.empty()
@@ -135,6 +135,6 @@ def test_a_plan_is_made_without_libraries_that_load_slowly() -> None:
 def test_slowmo_takes_the_traits_of_its_base_but_for_exact_averages() -> None:
     for exact in (True, False):
         chosen = settings(algorithm="ad-psgd", workers=1, slowmo=SlowMoSettings(exact_average=exact))
-        made = make_algorithm(VectorRow(np.zeros(3)), chosen, SingleTransport())
+        made = make_algorithm(VectorRow(np.zeros(3)), chosen, Transport())
         assert made.traits.pairs
         assert made.traits.equal_steps is exact

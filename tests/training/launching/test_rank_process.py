@@ -12,7 +12,7 @@ from training_runs import make_spec
 
 from training.launching import rank_process
 from training.launching.rank import RunSpec
-from training.transports.transport import SingleTransport
+from training.transports.transport import Transport
 
 
 @pytest.mark.parametrize("runs", [["only"], ["first", "second"]])
@@ -21,7 +21,7 @@ def test_the_transport_of_the_last_run_was_never_closed(
 ) -> None:
     done: list[str] = []
 
-    class Opened(SingleTransport):
+    class Opened(Transport):
         def __init__(self, **_: object) -> None:
             super().__init__()
             done.append("open")

@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 import training.launching.rank_process
 from training.launching.rank import RunSpec, train
-from training.transports.transport import SingleTransport
-train(RunSpec.load(Path(sys.argv[1])), SingleTransport(), on_progress=None)
+from training.transports.transport import Transport
+train(RunSpec.load(Path(sys.argv[1])), Transport(), on_progress=None)
 import torch
 assert torch.are_deterministic_algorithms_enabled() and not torch.utils.deterministic.fill_uninitialized_memory
 found = {"torch._dynamo", "torch._inductor", "sympy", "pandas", "petastorm"} & sys.modules.keys()

@@ -14,7 +14,7 @@ from features.dataset import FeatureDataset
 from models.saved_model import load_model
 from training.errors import WarmStartError
 from training.launching.rank import RunSpec, train
-from training.transports.transport import SingleTransport
+from training.transports.transport import Transport
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def new(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
 
 def run(dataset: FeatureDataset, out: Path, start_from: Path | None = None, **settings: Any) -> Path:
     chosen = {"algorithm": "sgd", "workers": 1, "epochs": 2} | settings
-    train(make_spec(dataset, out, start_from=start_from, **chosen), SingleTransport(), on_progress=None)
+    train(make_spec(dataset, out, start_from=start_from, **chosen), Transport(), on_progress=None)
     return out
 
 
@@ -66,7 +66,7 @@ def test_other_layers_are_refused(first: Path, new: FeatureDataset, tmp_path: Pa
     chosen = {"algorithm": "sgd", "workers": 1}
     spec = make_spec(new, tmp_path / "out", model={"hidden": [4]}, start_from=first / "model", **chosen)
     with pytest.raises(WarmStartError, match=r"settings are .*10, 5.*not .*\[4\].*warm_start: false"):
-        train(spec, SingleTransport(), on_progress=None)
+        train(spec, Transport(), on_progress=None)
 
 
 def test_other_definitions_of_features_are_refused(first: Path, new: FeatureDataset, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from training.loop.checkpoints import Checkpoint, CheckpointFolder, settings_dig
 from training.loop.records import DiskFiles
 from training.settings import TrainSettings
 from training.simulation.simulate import Simulated
-from training.transports.transport import SingleTransport
+from training.transports.transport import Transport
 
 WORKERS = 3
 CHOSEN: dict[str, Any] = {
@@ -305,7 +305,7 @@ def test_a_checkpoint_that_only_rank_0_sees_is_said(tmp_path: Path, monkeypatch:
         CheckpointFolder(tmp_path, "d").await_complete(2, 0, 2)
 
 
-class _Rank1(SingleTransport):
+class _Rank1(Transport):
     """Rank 1 of two, whose rank 0 broadcasts this."""
 
     rank, world_size = 1, 2
@@ -321,6 +321,6 @@ class _Rank1(SingleTransport):
 def test_all_ranks_continue_from_the_checkpoint_that_rank_0_found(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path, "d")
     first, second = written(folder, (1, 0)), written(folder, (2, 0))
-    assert agreed_checkpoint(folder, SingleTransport()) == second
+    assert agreed_checkpoint(folder, Transport()) == second
     assert agreed_checkpoint(folder, _Rank1([1, 0, 2])) == first
     assert agreed_checkpoint(folder, _Rank1([0, 0, 0])) is None

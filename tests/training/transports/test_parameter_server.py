@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from training.transports.basics import Vector, run_now
-from training.transports.parameter_server import OwnServer, Where
+from training.transports.parameter_server import ParameterServer, Where
 from training.transports.shards import Layout, Shard
-from training.transports.transport import SingleTransport
+from training.transports.transport import Transport
 
 
 def adding(change: Vector) -> Callable[[Shard], None]:
@@ -23,7 +23,11 @@ def adding(change: Vector) -> Callable[[Shard], None]:
     return add
 
 
-def pulled(server: OwnServer, size: int, segment: str = "vector") -> list[float]:
+def alone(vector: Vector, shards: int, segments: dict[str, float]) -> ParameterServer:
+    return ParameterServer(Layout(vector, shards, segments), vector, now=time.perf_counter)
+
+
+def pulled(server: ParameterServer, size: int, segment: str = "vector") -> list[float]:
     out = np.empty(size)
     run_now(server.pull(out, segment=segment))
     values: list[float] = out.tolist()
@@ -43,7 +47,7 @@ def test_shards_cover_a_vector_once_and_every_rank_owns_its_share(size: int, sha
 
 
 def test_a_rule_sees_its_elements_with_their_segments_and_clocks_count_the_pushes_of_each_shard() -> None:
-    server = OwnServer(np.zeros(5), 2, {"momentum": 1.0}, now=time.perf_counter)
+    server = alone(np.zeros(5), 2, {"momentum": 1.0})
 
     def nesterov(shard: Shard) -> None:
         shard.segments["momentum"] *= 0.5
@@ -59,7 +63,7 @@ def test_a_rule_sees_its_elements_with_their_segments_and_clocks_count_the_pushe
 
 
 def test_a_sparse_push_changes_the_elements_at_its_indices() -> None:
-    server = OwnServer(np.arange(6.0), 4, {}, now=time.perf_counter)
+    server = alone(np.arange(6.0), 4, {})
     indices = np.array([0, 2, 5], np.int32)
     run_now(server.push(adding(np.array([10.0, 20.0, 30.0])), Where(indices=indices)))
     assert pulled(server, 6) == [10.0, 1.0, 22.0, 3.0, 4.0, 35.0]
@@ -68,7 +72,7 @@ def test_a_sparse_push_changes_the_elements_at_its_indices() -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e200])
 def test_a_result_that_is_not_finite_reaches_no_shard_and_is_counted(bad: float) -> None:
-    server = OwnServer(np.zeros(4), 2, {"state": 0.0}, now=time.perf_counter)
+    server = alone(np.zeros(4), 2, {"state": 0.0})
     made = run_now(server.push(adding(np.array([bad, 1.0, 2.0, 3.0]))))
     assert not made.is_made
     assert (made.before.tolist(), made.after.tolist()) == ([0, 0], [0, 1])
@@ -84,7 +88,7 @@ def test_a_result_that_is_not_finite_reaches_no_shard_and_is_counted(bad: float)
 
 
 def test_a_rule_that_fails_changes_nothing_and_leaves_the_shard_open() -> None:
-    server = OwnServer(np.zeros(2), 1, {}, now=time.perf_counter)
+    server = alone(np.zeros(2), 1, {})
 
     def fail(shard: Shard) -> None:
         shard.vector += 1
@@ -96,7 +100,7 @@ def test_a_rule_that_fails_changes_nothing_and_leaves_the_shard_open() -> None:
 
 
 def test_a_single_worker_has_a_server_that_is_never_occupied_and_sums_of_its_own() -> None:
-    transport = SingleTransport()
+    transport = Transport()
     server = run_now(transport.parameter_server(np.zeros(3), shards=2))
     assert run_now(server.try_push(adding(np.ones(3)))) is not None
     assert server.begin_push(adding(np.ones(3)))

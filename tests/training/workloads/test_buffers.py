@@ -21,7 +21,7 @@ from training.simulation.simulate import Simulated
 from training.simulation.stacked import StackedModels, StackedWork
 from training.studies.run_in_simulator import simulate_workload
 from training.transports.basics import run_now
-from training.transports.transport import SingleTransport
+from training.transports.transport import Transport
 from training.workloads.augmentation import Augmentation
 from training.workloads.draws import Draws
 
@@ -139,7 +139,7 @@ def test_buffers_that_are_not_finite_are_not_published() -> None:
             self.present = values
 
     work = Alone()
-    shared = SharedBuffers(work, SingleTransport())
+    shared = SharedBuffers(work, Transport())
     run_now(shared.share())
     work.present = np.array([3.0, np.inf])
     run_now(shared.publish())
