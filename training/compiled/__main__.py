@@ -12,7 +12,7 @@ from training.compiled.kernel import unscaled
 from training.compiled.optimizer import Constants, array_of, is_finite, update_by_array
 from training.compiled.perceptron import Perceptron, RowArrays, perceptron_epoch, perceptron_gradients, perceptron_sums
 from training.compiled.recurrent import ParticleEvents, Recurrent, recurrent_gradient, steps_of
-from training.transports import kernels as vector_kernels
+from training.transports import serving
 
 
 def compile_all(real: type[np.floating] = np.float32) -> None:
@@ -39,4 +39,4 @@ def compile_all(real: type[np.floating] = np.float32) -> None:
 if __name__ == "__main__":
     compile_all()
     for dtype in (np.float32, np.int64):
-        vector_kernels.compile_all(dtype)
+        serving.compile_all(dtype)

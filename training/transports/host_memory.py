@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.errors import LaunchError
-from training.transports.basics import Vector
 from training.transports.loading import load_mpi
 
 if TYPE_CHECKING:
@@ -84,13 +83,6 @@ def aligned(num_bytes: int) -> int:
         (64, 64)
     """
     return -(-num_bytes // ALIGNMENT) * ALIGNMENT
-
-
-def refuse_different(comm: MPI.Intracomm, vector: Vector) -> None:
-    """Refuse different vectors: a partner with a longer vector would write beyond the end of this one."""
-    kinds = sorted(set(comm.allgather((vector.dtype.str, vector.shape))))
-    if len(kinds) > 1 or vector.ndim != 1 or vector.dtype.kind not in "fi":
-        raise AssertionError(f"workers share vectors of one length and one float or signed type, not {kinds}")
 
 
 def _bytes(memory: Any) -> NDArray[np.uint8]:

@@ -39,11 +39,6 @@ class MpiProcess:
         """Whether all ranks share memory."""
         return self.host.size == self.comm.size
 
-    def refuse_non_partner(self, partner: int) -> None:
-        """Refuse an average with this rank itself, or with a rank that does not exist."""
-        if partner == self.comm.rank or not 0 <= partner < self.comm.size:
-            raise AssertionError(f"rank {self.comm.rank} of {self.comm.size} cannot average with rank {partner}")
-
     def wait_for_all(self) -> None:
         """A barrier that leaves the core and the turn to others meanwhile."""
         with self.turn:

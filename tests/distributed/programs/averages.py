@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from training.transports import kernels
+from training.transports import mutexes
 from training.transports.basics import Vector, run_now
 from training.transports.loading import load_mpi
 from training.transports.mpi import MpiTransport
@@ -31,7 +31,7 @@ def summed(transport: MpiTransport, vector: Vector) -> Vector:
     return total
 
 
-def conserve(in_memory: bool, averages: int, size: int = 33, dtype: str = "int64") -> dict[str, Any]:
+def conserve(in_memory: bool, averages: int, size: int = 33, dtype: str = "float64") -> dict[str, Any]:
     """All ranks average and add at once; is anything of the sum lost?"""
     transport = MpiTransport(shares_memory=in_memory)
     rng = np.random.default_rng([transport.rank, 1])
@@ -180,7 +180,7 @@ def take_over(folder: str) -> dict[str, Any]:
     if transport.rank == 0:
         child = os.fork()
         if not child:
-            kernels.lock(vector._head)
+            mutexes.lock(vector._head)
             Path(folder, "has it").touch()
             signal.pause()
         while not Path(folder, "has it").exists():
@@ -212,14 +212,14 @@ def skip() -> dict[str, Any]:
     transport = MpiTransport(shares_memory=False)
     vector = run_now(transport.shared_vector(np.zeros(3)))
     if transport.rank:
-        kernels.lock(vector._head)
+        mutexes.lock(vector._head)
     run_now(transport.barrier())
     if not transport.rank:
         for partner in (1, 2, 1):
             run_now(vector.begin_average_with(partner))
     run_now(transport.barrier())
     if transport.rank:
-        kernels.unlock(vector._head)
+        mutexes.unlock(vector._head)
     else:
         run_now(vector.drain())
         run_now(vector.begin_average_with(2))
@@ -298,18 +298,3 @@ def between_hosts(step: float, averages: int) -> dict[str, Any]:
         run_now(vector.close())
         transport.close()
     return found
-
-
-def refuse(what: str) -> str:
-    """What cannot be meant."""
-    transport = MpiTransport()
-    odd = {"size": np.zeros(2 + transport.rank), "type": np.zeros(2, np.float32 if transport.rank else np.float64)}
-    words = ""
-    try:
-        vector = run_now(
-            transport.shared_vector(odd.get(what, np.zeros(2, np.complex64 if what == "complex" else np.float32)))
-        )
-        run_now(vector.begin_average_with(transport.rank if what == "self" else transport.world_size))
-    except AssertionError as error:
-        words = str(error)
-    return words

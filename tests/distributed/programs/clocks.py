@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from training.loop.metering import Meter, MeteredTransport
-from training.transports import kernels
+from training.transports import mutexes
 from training.transports.basics import run_now
 from training.transports.mpi import MpiTransport
 from training.transports.parameter_server import ParameterServer
@@ -80,12 +80,12 @@ def _wait_for_lock(transport: MpiTransport, vector: Any, nap: float) -> Span:
     """Rank 1 holds both mutexes for a nap; rank 0 wants its own a tenth later, and to read the one of rank 1."""
     run_now(transport.barrier())
     if transport.rank:
-        heads, begun = vector._shared._heads.values(), time.monotonic()
+        heads, begun = vector._shared.heads.values(), time.monotonic()
         for each in heads:
-            kernels.lock(each)
+            mutexes.lock(each)
         time.sleep(nap)
         for each in heads:
-            kernels.unlock(each)
+            mutexes.unlock(each)
         return begun, time.monotonic()
     time.sleep(nap / 10)
     begun = time.monotonic()

@@ -1,0 +1,401 @@
+"""The compiled server of the ranks of other hosts, and their requests; without Python's lock.
+
+A message is a header of `HEADER_BYTES`, then as many bytes as the header says. A connection carries one request at a
+time, and then its answer; `UNLOCK` and `PUT` have none. Every socket has one reader and one writer:
+
+ * `serve`, the loop of the communication thread, answers the requests of partners, and takes their answers to averages
+   that `begin` has requested;
+ * the computing thread sends requests. It also takes the answers to those that it waits for (`ask`), which have
+   connections of their own.
+
+A partner locks a record, gets it, puts it and unlocks it. The thread has the mutex for the partner meanwhile, also that
+of a partner that is lost, and never waits for one that somebody else has: the answer is then `BUSY`.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from typing import Any, Final, NamedTuple
+
+import numba
+import numpy as np
+from numba import types
+
+from training.transports.kernels import BUSY, DONE, REFUSED, add, add_half_difference, average, fetch_and_add, read
+from training.transports.mutexes import (
+    BEGUN,
+    CLOCK,
+    HEAD_BYTES,
+    IS_DRAINING,
+    IS_ENDING,
+    NUM_LOST,
+    NUM_REFUSED,
+    NUM_UNDER_WAY,
+    RECEIVED,
+    Array,
+    counters_of,
+    external,
+    init_head,
+    lock,
+    now,
+    try_lock,
+    unlock,
+    without_gil,
+)
+
+HEADER_BYTES: Final = 64
+#: Words of a header, int64 each: the kind of message, the record, an element or a bit for each row, a number, and the
+#: bytes that follow.
+KIND: Final = 0
+RECORD: Final = 1
+PLACE: Final = 2
+NUMBER: Final = 3
+LENGTH: Final = 4
+#: Kinds of requests; answers have the states of `kernels`, or `VECTOR` with a vector.
+AVERAGE: Final = 11
+READ: Final = 12
+FETCH_AND_ADD: Final = 13
+LOCK: Final = 14
+UNLOCK: Final = 15
+GET: Final = 16
+PUT: Final = 17
+VECTOR: Final = 21
+#: Further states of a request.
+WAITING: Final = 22
+LOST: Final = 23
+
+#: Progress of a connection: bytes sent, to send and received; whether an average is under way, and the other side lost;
+#: 1 + the record that is locked for the other side; and how many elements it has got of it, -1 for all.
+SENT: Final = 0
+TO_SEND: Final = 1
+GOT: Final = 2
+UNDER_WAY: Final = 3
+IS_LOST: Final = 4
+LOCKED: Final = 5
+NUM_WITHIN: Final = 6
+NUM_PROGRESS: Final = 7
+
+#: Words of a poll entry, 16 bits each, as in `struct pollfd`: the descriptor in two, the wanted and the found events.
+POLL_WORDS: Final = 4
+_EVENTS: Final = 2
+_FOUND: Final = 3
+_BROKEN: Final = select.POLLERR | select.POLLHUP | select.POLLNVAL
+_AT_ONCE: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+_IN: Final = select.POLLIN
+_OUT: Final = select.POLLOUT
+_poll = external("poll", types.int32, types.uintp, types.uintp, types.int32)
+_recv = external("recv", types.intp, types.int32, types.uintp, types.uintp, types.int32)
+_send = external("send", types.intp, types.int32, types.uintp, types.uintp, types.int32)
+
+
+class Served(NamedTuple):
+    """The memory of a rank, for compiled code."""
+
+    memory: Array
+    """Its bytes."""
+    values: Array
+    """The same, as elements."""
+    table: Array
+    """(num_records, 3): where the head of each record is [bytes], the length of its rows, and their distance."""
+    half: Array
+    """0.5 of the type of the elements; 0 for integers."""
+
+
+class Connections(NamedTuple):
+    """Connections, one a row; the last row has no poll entry, and is for requests that the owner waits for."""
+
+    polled: Array
+    messages: Array
+    """Message of each, in bytes."""
+    progress: Array
+    within: Array
+    """Elements of the locked record that each has got."""
+    started: Array
+    """Time of the last request of each [s]."""
+
+
+def poll_entry(descriptor: int) -> Array:
+    """A poll entry that waits for something to read."""
+    entry = np.zeros(POLL_WORDS, np.int16)
+    entry.view(np.int32)[0] = descriptor
+    entry[_EVENTS] = _IN
+    return entry
+
+
+@without_gil
+def _head_of(served: Served, record: int) -> Array:
+    start = served.table[record, 0]
+    return served.memory[start : start + HEAD_BYTES]
+
+
+@without_gil
+def _row_of(served: Served, record: int, row: int) -> Array:
+    start, size, distance = served.table[record]
+    first = (start + HEAD_BYTES) // served.values.itemsize + row * distance
+    return served.values[first : first + size]
+
+
+@without_gil
+def _answer(served: Served, message: Array, progress: Array, within: Array) -> int:
+    """Do what a complete request asks, and write the answer into it; returns the number of its bytes."""
+    header = message[:HEADER_BYTES].view(np.int64)
+    kind, record = header[KIND], header[RECORD]
+    head, own = _head_of(served, record), _row_of(served, record, 0)
+    body = message[HEADER_BYTES:].view(served.values.dtype)
+    state, length = DONE, 0
+    if kind == AVERAGE:
+        lock(head)
+        if add_half_difference(own, body[: own.size], served.half):
+            counters_of(head)[RECEIVED] += 1
+            state, length = VECTOR, own.nbytes
+        else:
+            state = REFUSED
+        unlock(head)
+    elif kind == READ:
+        read(body, own, head, np.zeros(1))
+        state, length = VECTOR, own.nbytes
+    elif kind == FETCH_AND_ADD:
+        header[NUMBER] = fetch_and_add(header[PLACE], header[NUMBER], own, head)
+    elif kind == LOCK:
+        if try_lock(head):
+            progress[LOCKED] = 1 + record
+        else:
+            state = BUSY
+    elif kind == GET:
+        _copy_within(header, message, progress, within)
+        length = _copy_rows(served, header, body, progress, within, False) * served.values.itemsize
+        state, header[NUMBER] = VECTOR, counters_of(head)[CLOCK]
+    elif kind == PUT:
+        _copy_rows(served, header, body, progress, within, True)
+        counters_of(head)[CLOCK] = header[NUMBER]
+        return 0
+    else:
+        progress[LOCKED] = 0
+        unlock(head)
+        return 0
+    header[KIND], header[LENGTH] = state, length
+    return HEADER_BYTES + length
+
+
+@without_gil
+def _copy_within(header: Array, message: Array, progress: Array, within: Array) -> None:
+    """Keep the elements that a request names."""
+    progress[NUM_WITHIN] = header[NUMBER]
+    named = message[HEADER_BYTES:].view(np.int64)
+    for k in range(header[NUMBER]):
+        within[k] = named[k]
+
+
+@without_gil
+def _copy_rows(served: Served, header: Array, body: Array, progress: Array, within: Array, puts: bool) -> int:
+    """Copy elements of the rows of a record, one row after the other; returns their number."""
+    at = 0
+    for row in range(64):
+        if not header[PLACE] >> row & 1:
+            continue
+        own = _row_of(served, header[RECORD], row)
+        number = progress[NUM_WITHIN] if progress[NUM_WITHIN] >= 0 else own.size
+        for k in range(number):
+            element = within[k] if progress[NUM_WITHIN] >= 0 else k
+            if puts:
+                own[element] = body[at + k]
+            else:
+                body[at + k] = own[element]
+        at += number
+    return at
+
+
+@without_gil
+def take_answer(message: Array, own: Array, head: Array) -> None:
+    """Take the answer to an average: this side loses what the other gained."""
+    counters = counters_of(head)
+    lock(head)
+    if message[:HEADER_BYTES].view(np.int64)[KIND] == VECTOR:
+        difference = message[HEADER_BYTES:].view(own.dtype)
+        for k in range(own.size):
+            own[k] -= difference[k]
+        counters[BEGUN] += 1
+    else:
+        counters[NUM_REFUSED] += 1
+    unlock(head)
+
+
+@without_gil
+def _send_rest(descriptor: int, message: Array, progress: Array) -> bool:
+    """Send the rest of a message without waiting; returns whether all of it is sent."""
+    done = _send(descriptor, message.ctypes.data + progress[SENT], progress[TO_SEND] - progress[SENT], _AT_ONCE)
+    if done > 0:
+        progress[SENT] += done
+    return bool(progress[SENT] == progress[TO_SEND])
+
+
+@without_gil
+def _receive(descriptor: int, message: Array, progress: Array, found: int) -> int:
+    """Receive without waiting; returns DONE for a complete message, WAITING, or LOST."""
+    while True:
+        wanted = HEADER_BYTES
+        if progress[GOT] >= HEADER_BYTES:
+            wanted += message[:HEADER_BYTES].view(np.int64)[LENGTH]
+            if progress[GOT] == wanted:
+                return DONE
+        got = _recv(descriptor, message.ctypes.data + progress[GOT], wanted - progress[GOT], _AT_ONCE)
+        if got <= 0:
+            return LOST if got == 0 or found & _BROKEN else WAITING
+        progress[GOT] += got
+
+
+@without_gil
+def prepare(kind: int, record: int, place: int, number: int, length: int, message: Array, progress: Array) -> None:
+    """Write the header of a request."""
+    header = message[:HEADER_BYTES].view(np.int64)
+    header[KIND], header[RECORD], header[PLACE], header[NUMBER], header[LENGTH] = kind, record, place, number, length
+    progress[SENT], progress[TO_SEND], progress[GOT] = 0, HEADER_BYTES + length, 0
+
+
+@without_gil
+def prepare_average(message: Array, progress: Array, own: Array, head: Array) -> None:
+    """Write a request for an average with this vector."""
+    prepare(AVERAGE, 0, 0, 0, own.nbytes, message, progress)
+    read(message[HEADER_BYTES:].view(own.dtype), own, head, np.zeros(1))
+
+
+@without_gil
+def ask(descriptor: int, polled: Array, message: Array, progress: Array, milliseconds: int, is_answered: bool) -> int:
+    """Send the rest of a request and receive its answer: DONE, LOST, or WAITING after this time without any event."""
+    polled.view(np.int32)[0] = descriptor
+    while True:
+        is_sent = _send_rest(descriptor, message, progress) if progress[SENT] < progress[TO_SEND] else True
+        if is_sent and not is_answered:
+            return DONE
+        polled[_EVENTS] = _IN if is_sent else _IN | _OUT
+        if _poll(polled.ctypes.data, 1, milliseconds) <= 0:
+            return WAITING
+        if polled[_FOUND] & (_IN | _BROKEN):
+            state = _receive(descriptor, message, progress, polled[_FOUND])
+            if state != WAITING:
+                return state
+
+
+@without_gil
+def begin(slot: int, connections: Connections, own: Array, head: Array) -> int:
+    """Request an average without waiting for it: DONE, WAITING if the thread must send the rest, BUSY or LOST.
+
+    One is under way at a time: the answers to several requests with the same vector would move it several times as far,
+    and with three or more the models of the workers would diverge.
+    """
+    mine, counters = connections.progress[slot], counters_of(head)
+    lock(head)
+    state = LOST if mine[IS_LOST] else BUSY if counters[NUM_UNDER_WAY] else DONE
+    if state == LOST:
+        counters[NUM_LOST] += 1
+    elif state == DONE:
+        mine[UNDER_WAY] = 1
+        counters[NUM_UNDER_WAY] += 1
+    unlock(head)
+    if state != DONE:
+        return state
+    connections.started[slot] = now()
+    prepare_average(connections.messages[slot], mine, own, head)
+    polled = connections.polled[slot]
+    if _send_rest(polled.view(np.int32)[0], connections.messages[slot], mine):
+        return DONE
+    polled[_EVENTS] = _IN | _OUT
+    return WAITING
+
+
+@without_gil
+def serve(first_own: int, connections: Connections, served: Served, seconds: Array, drained: int) -> None:
+    """The loop of the communication thread.
+
+    Args:
+        first_own: Number of the first connection of this rank's own requests; 0 is the one that wakes this loop, and
+            those in between carry requests of partners.
+        connections: All connections.
+        served: The memory of this rank; its first record is the vector of `begin`.
+        seconds: Sum of the durations of the averages that `begin` requested, in its only element [s].
+        drained: Descriptor that gets a byte at the end of an average for which the owner waits.
+    """
+    polled, head = connections.polled, served.memory[:HEAD_BYTES]
+    counters = counters_of(head)
+    while counters[IS_ENDING] == 0:
+        _poll(polled.ctypes.data, polled.shape[0], -1)
+        if polled[0, _FOUND]:
+            woken = connections.messages[0]
+            _recv(polled[0].view(np.int32)[0], woken.ctypes.data, woken.size, _AT_ONCE)
+        for slot in range(1, polled.shape[0]):
+            found = polled[slot, _FOUND]
+            if not found:
+                continue
+            mine, message = connections.progress[slot], connections.messages[slot]
+            descriptor = polled[slot].view(np.int32)[0]
+            state = WAITING
+            if found & _OUT and _send_rest(descriptor, message, mine):
+                polled[slot, _EVENTS] = _IN
+            if found & (_IN | _BROKEN):
+                state = _receive(descriptor, message, mine, found)
+            if state == DONE and slot < first_own:
+                mine[GOT], mine[SENT], mine[TO_SEND] = 0, 0, _answer(served, message, mine, connections.within[slot])
+                is_sent = mine[TO_SEND] == 0 or _send_rest(descriptor, message, mine)
+                polled[slot, _EVENTS] = _IN if is_sent else _OUT
+            elif state == DONE:
+                mine[GOT] = 0
+                take_answer(message, _row_of(served, 0, 0), head)
+                _end(mine, connections.started[slot], head, seconds, drained)
+            elif state == LOST:
+                polled[slot].view(np.int32)[0] = -1
+                if mine[LOCKED]:
+                    unlock(_head_of(served, mine[LOCKED] - 1))
+                if slot >= first_own:
+                    _lose(mine, connections.started[slot], head, seconds, drained)
+
+
+@without_gil
+def _lose(mine: Array, started: float, head: Array, seconds: Array, drained: int) -> None:
+    """Give up a connection for averages of this rank."""
+    lock(head)
+    mine[IS_LOST] = 1
+    counters_of(head)[NUM_LOST] += mine[UNDER_WAY]
+    unlock(head)
+    if mine[UNDER_WAY]:
+        _end(mine, started, head, seconds, drained)
+
+
+@without_gil
+def _end(mine: Array, started: float, head: Array, seconds: Array, drained: int) -> None:
+    """Book the end of an average that `begin` requested."""
+    counters = counters_of(head)
+    lock(head)
+    seconds[0] += now() - started
+    mine[UNDER_WAY] = 0
+    counters[NUM_UNDER_WAY] -= 1
+    is_draining = counters[IS_DRAINING]
+    unlock(head)
+    if is_draining:
+        _send(drained, counters.ctypes.data, 1, _AT_ONCE)
+
+
+def compile_all(dtype: type[np.generic]) -> None:
+    """Compile the kernels of vectors of a type, without calling them."""
+    own, head, times = np.zeros(1, dtype), np.zeros(HEAD_BYTES, np.uint8), np.zeros(1)
+    rows, numbers = np.zeros((1, 1), np.uint8), np.zeros((1, 1), np.int64)
+    connections = Connections(np.zeros((1, 1), np.int16), rows, numbers, numbers, times)
+    served = Served(head, own, numbers, own)
+    calls: list[tuple[Any, tuple[Any, ...]]] = [
+        (init_head, (head,)),
+        (lock, (head,)),
+        (try_lock, (head,)),
+        (unlock, (head,)),
+        (read, (own, own, head, times)),
+        (add, (own, own, head, times)),
+        (fetch_and_add, (0, 0, own, head)),
+        (average, (own, head, own, head, own, times, True)),
+        (take_answer, (rows[0], own, head)),
+        (prepare, (0, 0, 0, 0, 0, rows[0], numbers[0])),
+        (prepare_average, (rows[0], numbers[0], own, head)),
+        (ask, (0, connections.polled[0], rows[0], numbers[0], 0, True)),
+        (begin, (0, connections, own, head)),
+        (serve, (0, connections, served, times, 0)),
+    ]
+    for function, arguments in calls:
+        function.compile(tuple(numba.typeof(each) for each in arguments))  # type: ignore[no-untyped-call]
