@@ -22,17 +22,12 @@ Array = Any
 
 _MUTEX_BYTES: Final = 64
 HEAD_BYTES: Final = 128
-#: Counters of a head: averages by partners and by the owner, those not made since a vector was not finite or a partner
-#: was lost, whether the owner waits for its averages, whether the thread shall end, and averages under way; the first
-#: one of a shard is its clock.
+#: Counters of a head: averages by partners and by the owner, and those that a vector that is not finite has
+#: prevented. The first one of a shard is its clock.
 RECEIVED: Final = 0
 CLOCK: Final = 0
 BEGUN: Final = 1
 NUM_REFUSED: Final = 2
-NUM_LOST: Final = 3
-IS_DRAINING: Final = 4
-IS_ENDING: Final = 5
-NUM_UNDER_WAY: Final = 6
 
 _MONOTONIC: Final = time.CLOCK_MONOTONIC
 _REAL_TIME: Final = time.CLOCK_REALTIME

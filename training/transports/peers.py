@@ -35,14 +35,14 @@ _LOOPBACK: Final = "127.0.0.1"
 class Peers(NamedTuple):
     """Connections of one rank."""
 
-    asking: list[dict[int, socket.socket]]
-    """Those for requests of this rank, by lane and partner."""
+    asking: dict[int, socket.socket]
+    """Those for requests of this rank, by partner."""
     serving: list[socket.socket]
     """Those for requests of partners."""
 
     def all(self) -> list[socket.socket]:
         """All connections."""
-        return [*self.serving, *(peer for lane in self.asking for peer in lane.values())]
+        return [*self.serving, *self.asking.values()]
 
     def close(self) -> None:
         """Close all connections."""
@@ -50,13 +50,12 @@ class Peers(NamedTuple):
             each.close()
 
 
-def connect(process: MpiProcess, *, servers: Sequence[int], lanes: int, network: str | None) -> Peers:
+def connect(process: MpiProcess, *, servers: Sequence[int], network: str | None) -> Peers:
     """Connect all ranks to the servers with which they share no memory, all ranks together.
 
     Args:
         process: This rank.
         servers: Ranks that take requests.
-        lanes: Number of connections from a rank to a server.
         network: Interface of rank 0, or network as address/length, to use; None: the first that reaches all.
 
     Raises:
@@ -66,7 +65,7 @@ def connect(process: MpiProcess, *, servers: Sequence[int], lanes: int, network:
     token = comm.bcast(secrets.token_bytes(_TOKEN_BYTES))
     tried: list[str] = []
     for own in _own_addresses(comm, network):
-        found, problem = _try(process, own, token, servers=servers, lanes=lanes)
+        found, problem = _try(process, own, token, servers=servers)
         problems = sorted(set(filter(None, comm.allgather(problem))))
         if not problems:
             return found
@@ -149,12 +148,12 @@ def _address_towards(address: str) -> str:
         return own
 
 
-def _try(process: MpiProcess, own: str, token: bytes, *, servers: Sequence[int], lanes: int) -> tuple[Peers, str]:
+def _try(process: MpiProcess, own: str, token: bytes, *, servers: Sequence[int]) -> tuple[Peers, str]:
     """Connect over these addresses; returns the connections, or what went wrong."""
     comm, deadline = process.comm, time.monotonic() + _PATIENCE
     others = [rank for rank in servers if rank not in process.on_host]
-    found = Peers([{} for _ in range(lanes)], [])
-    expected = lanes * (comm.size - process.host.size) if comm.rank in servers else 0
+    found = Peers({}, [])
+    expected = comm.size - process.host.size if comm.rank in servers else 0
     try:
         door = Door(socket.create_server((own, 0), backlog=max(expected, 1)), token, most=expected)
     except OSError as error:
@@ -165,10 +164,9 @@ def _try(process: MpiProcess, own: str, token: bytes, *, servers: Sequence[int],
         if None in all_addresses:
             return found, ""
         try:
-            for connections in found.asking:
-                for rank in others:
-                    connections[rank] = socket.create_connection(all_addresses[rank], _left(deadline))
-                    connections[rank].sendall(token)
+            for rank in others:
+                found.asking[rank] = socket.create_connection(all_addresses[rank], _left(deadline))
+                found.asking[rank].sendall(token)
             while len(found.serving) < expected:
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"{expected - len(found.serving)} connections did not come")

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import select
 import socket
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
 
 from training.transports import serving
 from training.transports.basics import Vector
-from training.transports.host_memory import ALIGNMENT, HostMemory, aligned
+from training.transports.host_memory import HostMemory, aligned
 from training.transports.loading import load_mpi
 from training.transports.mpi_process import MpiProcess
-from training.transports.mutexes import HEAD_BYTES, IS_DRAINING, IS_ENDING, NUM_UNDER_WAY, counters_of, init_head
+from training.transports.mutexes import HEAD_BYTES, init_head
 from training.transports.peers import Peers, connect
 
 #: A waiting owner checks for signals after this time [ms].
@@ -69,56 +69,39 @@ class ServedMemory:
         table = [(starts[key], sizes[key], distances[key] // itemsize) for key in self.own]
         half = np.array([0.5 if np.dtype(dtype).kind == "f" else 0], dtype)
         self._served = serving.Served(region, region.view(dtype), np.array(table, np.int64).reshape(-1, 3), half)
-        self._control = counters_of(region[:HEAD_BYTES])
         self._message_bytes = serving.HEADER_BYTES + max(max(num_rows * each, 8 * each) for each in distances)
-        self._seconds = np.zeros(1)
         self._error: BaseException | None = None
-        self._peers: Peers | None = None
-        self._waited: dict[int, int] = {}
-        self._slots: dict[int, int] = {}
+        self._peers = Peers({}, [])
+        self._thread = threading.Thread(target=self._serve, name="serving", daemon=True)
 
-    def open(self, *, network: str | None, lanes: int = 1) -> None:
-        """Let others reach the records, which are filled in.
-
-        Args:
-            network: See `peers.connect`.
-            lanes: Number of connections to each owner; the last one is for requests that this rank waits for.
-        """
+    def open(self, *, network: str | None) -> None:
+        """Let others reach the records, which are filled in; `network`: see `peers.connect`."""
         self.process.host.Barrier()
         if self.process.is_one_host:
             return
-        self._peers = connect(self.process, servers=sorted(set(self._owners)), lanes=lanes, network=network)
-        self._waited = {rank: each.fileno() for rank, each in self._peers.asking[-1].items()}
-        self._pairs = (*socket.socketpair(), *socket.socketpair())
-        self._wakes, woken, self._is_drained, self._drains = self._pairs
-        background = {rank: each for lane in self._peers.asking[:-1] for rank, each in lane.items()}
-        connections = [woken, *self._peers.serving, *background.values()]
-        first_own = 1 + len(self._peers.serving)
-        self._slots = {rank: first_own + number for number, rank in enumerate(background)}
-        rows = len(connections) + 1
+        self._peers = connect(self.process, servers=sorted(set(self._owners)), network=network)
+        serving_to = self._peers.serving
+        rows = len(serving_to) + 1
+        polled = [serving.poll_entry(each.fileno()) for each in serving_to]
         self._connections = serving.Connections(
-            np.array([serving.poll_entry(each.fileno()) for each in connections], np.int16),
+            np.array(polled, np.int16).reshape(-1, serving.POLL_WORDS),
             np.zeros((rows, self._message_bytes), np.uint8),
             np.zeros((rows, serving.NUM_PROGRESS), np.int64),
             np.zeros((rows, max(self._sizes)), np.int64),
-            np.zeros(rows),
         )
         self._ask_polled = np.zeros(serving.POLL_WORDS, np.int16)
         # A daemon, since nothing stops the thread after a failed training.
-        self._thread = threading.Thread(target=self._serve, args=(first_own,), name="serving", daemon=True)
         self._thread.start()
 
     def free(self) -> None:
-        """End the thread, close the connections and free the memory, all ranks together."""
-        if self._peers is not None:
-            self._control[IS_ENDING] = 1
-            self._wakes.send(b"-")
+        """Close the connections, which ends the thread, and free the memory, all ranks together."""
+        for each in self._peers.serving:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        if self._thread.ident is not None:
             self._thread.join()
-            self._peers.close()
-            for each in self._pairs:
-                each.close()
+        self._peers.close()
         # Access to freed memory would crash the process.
-        self._control = self._control.copy()
         self.heads.clear()
         self.rows.clear()
         self._memory.free()
@@ -144,7 +127,7 @@ class ServedMemory:
             message[end : end + each.nbytes] = each.view(np.uint8)
             end += each.nbytes
         serving.prepare(kind, self._numbers[key], place, number, end - serving.HEADER_BYTES, message, progress)
-        if self.ask(self._owners[key], is_answered=is_answered) == serving.LOST:
+        if self._ask(self._owners[key], is_answered=is_answered) == serving.LOST:
             mpi = load_mpi()
             raise mpi.Exception(mpi.ERR_PROC_FAILED)
         header: Vector = message[: serving.HEADER_BYTES].view(np.int64)
@@ -155,37 +138,33 @@ class ServedMemory:
         values: Vector = self._connections.messages[-1, serving.HEADER_BYTES :].view(dtype)
         return values
 
-    def ask(self, rank: int, *, is_answered: bool = True) -> int:
+    def average(self, partner: int, own: Vector, head: Vector) -> bool:
+        """Average a vector with that of a rank of another host; returns whether that is there."""
+        message, progress = self._connections.messages[-1], self._connections.progress[-1]
+        serving.prepare_average(message, progress, own, head)
+        is_there = self._ask(partner) != serving.LOST
+        if is_there:
+            serving.take_answer(message, own, head)
+        return is_there
+
+    def _ask(self, rank: int, *, is_answered: bool = True) -> int:
         """Send the prepared request and wait for its answer: DONE or LOST."""
-        descriptor = self._waited.get(rank)
-        if descriptor is None:
+        connection = self._peers.asking.get(rank)
+        if connection is None:
             return serving.LOST
         message, progress = self._connections.messages[-1], self._connections.progress[-1]
-        state = serving.WAITING
+        state, descriptor = serving.WAITING, connection.fileno()
         while state == serving.WAITING:
             # Between two calls, Python handles signals.
-            self.raise_error()
+            if self._error is not None:
+                raise self._error
             state = serving.ask(descriptor, self._ask_polled, message, progress, _PATIENCE, is_answered)
         if state == serving.LOST:
-            del self._waited[rank]
+            self._peers.asking.pop(rank).close()
         return state
 
-    def finish_averages(self) -> None:
-        """Wait for the end of the averages that are under way."""
-        self._control[IS_DRAINING] = 1
-        while self._control[NUM_UNDER_WAY]:
-            self.raise_error()
-            if select.select([self._is_drained], [], [], 1e-3 * _PATIENCE)[0]:
-                self._is_drained.recv(ALIGNMENT)
-        self._control[IS_DRAINING] = 0
-
-    def raise_error(self) -> None:
-        """Raise the error of the thread, if there was one."""
-        if self._error is not None:
-            raise self._error
-
-    def _serve(self, first_own: int) -> None:
+    def _serve(self) -> None:
         try:
-            serving.serve(first_own, self._connections, self._served, self._seconds, self._drains.fileno())
+            serving.serve(self._connections, self._served)
         except BaseException as error:  # noqa: BLE001 - the owner raises it
             self._error = error

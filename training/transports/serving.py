@@ -3,10 +3,8 @@
 A message is a header of `HEADER_BYTES`, then as many bytes as the header says. A connection carries one request at a
 time, and then its answer; `UNLOCK` and `PUT` have none. Every socket has one reader and one writer:
 
- * `serve`, the loop of the communication thread, answers the requests of partners, and takes their answers to averages
-   that `begin` has requested;
- * the computing thread sends requests. It also takes the answers to those that it waits for (`ask`), which have
-   connections of their own.
+ * `serve`, the loop of a thread, answers the requests of partners;
+ * `ask` sends a request of this rank, and takes its answer.
 
 A partner locks a record, gets it, puts it and unlocks it. The thread has the mutex for the partner meanwhile, also that
 of a partner that is lost, and never waits for one that somebody else has: the answer is then `BUSY`.
@@ -27,18 +25,13 @@ from training.transports.mutexes import (
     BEGUN,
     CLOCK,
     HEAD_BYTES,
-    IS_DRAINING,
-    IS_ENDING,
-    NUM_LOST,
     NUM_REFUSED,
-    NUM_UNDER_WAY,
     RECEIVED,
     Array,
     counters_of,
     external,
     init_head,
     lock,
-    now,
     try_lock,
     unlock,
     without_gil,
@@ -65,16 +58,14 @@ VECTOR: Final = 21
 WAITING: Final = 22
 LOST: Final = 23
 
-#: Progress of a connection: bytes sent, to send and received; whether an average is under way, and the other side lost;
-#: 1 + the record that is locked for the other side; and how many elements it has got of it, -1 for all.
+#: Progress of a connection: bytes sent, to send and received; 1 + the record that is locked for the other side; and how
+#: many elements it has got of it, -1 for all.
 SENT: Final = 0
 TO_SEND: Final = 1
 GOT: Final = 2
-UNDER_WAY: Final = 3
-IS_LOST: Final = 4
-LOCKED: Final = 5
-NUM_WITHIN: Final = 6
-NUM_PROGRESS: Final = 7
+LOCKED: Final = 3
+NUM_WITHIN: Final = 4
+NUM_PROGRESS: Final = 5
 
 #: Words of a poll entry, 16 bits each, as in `struct pollfd`: the descriptor in two, the wanted and the found events.
 POLL_WORDS: Final = 4
@@ -103,7 +94,7 @@ class Served(NamedTuple):
 
 
 class Connections(NamedTuple):
-    """Connections, one a row; the last row has no poll entry, and is for requests that the owner waits for."""
+    """Connections with partners, one a row; the last row has no poll entry, and is for the requests of this rank."""
 
     polled: Array
     messages: Array
@@ -111,8 +102,6 @@ class Connections(NamedTuple):
     progress: Array
     within: Array
     """Elements of the locked record that each has got."""
-    started: Array
-    """Time of the last request of each [s]."""
 
 
 def poll_entry(descriptor: int) -> Array:
@@ -278,52 +267,13 @@ def ask(descriptor: int, polled: Array, message: Array, progress: Array, millise
 
 
 @without_gil
-def begin(slot: int, connections: Connections, own: Array, head: Array) -> int:
-    """Request an average without waiting for it: DONE, WAITING if the thread must send the rest, BUSY or LOST.
-
-    One is under way at a time: the answers to several requests with the same vector would move it several times as far,
-    and with three or more the models of the workers would diverge.
-    """
-    mine, counters = connections.progress[slot], counters_of(head)
-    lock(head)
-    state = LOST if mine[IS_LOST] else BUSY if counters[NUM_UNDER_WAY] else DONE
-    if state == LOST:
-        counters[NUM_LOST] += 1
-    elif state == DONE:
-        mine[UNDER_WAY] = 1
-        counters[NUM_UNDER_WAY] += 1
-    unlock(head)
-    if state != DONE:
-        return state
-    connections.started[slot] = now()
-    prepare_average(connections.messages[slot], mine, own, head)
-    polled = connections.polled[slot]
-    if _send_rest(polled.view(np.int32)[0], connections.messages[slot], mine):
-        return DONE
-    polled[_EVENTS] = _IN | _OUT
-    return WAITING
-
-
-@without_gil
-def serve(first_own: int, connections: Connections, served: Served, seconds: Array, drained: int) -> None:
-    """The loop of the communication thread.
-
-    Args:
-        first_own: Number of the first connection of this rank's own requests; 0 is the one that wakes this loop, and
-            those in between carry requests of partners.
-        connections: All connections.
-        served: The memory of this rank; its first record is the vector of `begin`.
-        seconds: Sum of the durations of the averages that `begin` requested, in its only element [s].
-        drained: Descriptor that gets a byte at the end of an average for which the owner waits.
-    """
-    polled, head = connections.polled, served.memory[:HEAD_BYTES]
-    counters = counters_of(head)
-    while counters[IS_ENDING] == 0:
+def serve(connections: Connections, served: Served) -> None:
+    """Answer the requests of partners until all connections are closed."""
+    polled = connections.polled
+    num_open = polled.shape[0]
+    while num_open:
         _poll(polled.ctypes.data, polled.shape[0], -1)
-        if polled[0, _FOUND]:
-            woken = connections.messages[0]
-            _recv(polled[0].view(np.int32)[0], woken.ctypes.data, woken.size, _AT_ONCE)
-        for slot in range(1, polled.shape[0]):
+        for slot in range(polled.shape[0]):
             found = polled[slot, _FOUND]
             if not found:
                 continue
@@ -334,52 +284,23 @@ def serve(first_own: int, connections: Connections, served: Served, seconds: Arr
                 polled[slot, _EVENTS] = _IN
             if found & (_IN | _BROKEN):
                 state = _receive(descriptor, message, mine, found)
-            if state == DONE and slot < first_own:
+            if state == DONE:
                 mine[GOT], mine[SENT], mine[TO_SEND] = 0, 0, _answer(served, message, mine, connections.within[slot])
                 is_sent = mine[TO_SEND] == 0 or _send_rest(descriptor, message, mine)
                 polled[slot, _EVENTS] = _IN if is_sent else _OUT
-            elif state == DONE:
-                mine[GOT] = 0
-                take_answer(message, _row_of(served, 0, 0), head)
-                _end(mine, connections.started[slot], head, seconds, drained)
             elif state == LOST:
-                polled[slot].view(np.int32)[0] = -1
                 if mine[LOCKED]:
                     unlock(_head_of(served, mine[LOCKED] - 1))
-                if slot >= first_own:
-                    _lose(mine, connections.started[slot], head, seconds, drained)
-
-
-@without_gil
-def _lose(mine: Array, started: float, head: Array, seconds: Array, drained: int) -> None:
-    """Give up a connection for averages of this rank."""
-    lock(head)
-    mine[IS_LOST] = 1
-    counters_of(head)[NUM_LOST] += mine[UNDER_WAY]
-    unlock(head)
-    if mine[UNDER_WAY]:
-        _end(mine, started, head, seconds, drained)
-
-
-@without_gil
-def _end(mine: Array, started: float, head: Array, seconds: Array, drained: int) -> None:
-    """Book the end of an average that `begin` requested."""
-    counters = counters_of(head)
-    lock(head)
-    seconds[0] += now() - started
-    mine[UNDER_WAY] = 0
-    counters[NUM_UNDER_WAY] -= 1
-    is_draining = counters[IS_DRAINING]
-    unlock(head)
-    if is_draining:
-        _send(drained, counters.ctypes.data, 1, _AT_ONCE)
+                polled[slot].view(np.int32)[0] = -1
+                polled[slot, _FOUND] = 0
+                num_open -= 1
 
 
 def compile_all(dtype: type[np.generic]) -> None:
     """Compile the kernels of vectors of a type, without calling them."""
     own, head, times = np.zeros(1, dtype), np.zeros(HEAD_BYTES, np.uint8), np.zeros(1)
     rows, numbers = np.zeros((1, 1), np.uint8), np.zeros((1, 1), np.int64)
-    connections = Connections(np.zeros((1, 1), np.int16), rows, numbers, numbers, times)
+    connections = Connections(np.zeros((1, 1), np.int16), rows, numbers, numbers)
     served = Served(head, own, numbers, own)
     calls: list[tuple[Any, tuple[Any, ...]]] = [
         (init_head, (head,)),
@@ -394,8 +315,7 @@ def compile_all(dtype: type[np.generic]) -> None:
         (prepare, (0, 0, 0, 0, 0, rows[0], numbers[0])),
         (prepare_average, (rows[0], numbers[0], own, head)),
         (ask, (0, connections.polled[0], rows[0], numbers[0], 0, True)),
-        (begin, (0, connections, own, head)),
-        (serve, (0, connections, served, times, 0)),
+        (serve, (connections, served)),
     ]
     for function, arguments in calls:
         function.compile(tuple(numba.typeof(each) for each in arguments))  # type: ignore[no-untyped-call]

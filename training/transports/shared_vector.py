@@ -19,19 +19,21 @@ A vector that is not finite reaches nobody: the average is refused, and its requ
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from time import perf_counter
 
 import numpy as np
 from typing_extensions import override
 
 from training.transports import kernels, mutexes, serving
+from training.transports.background import BackgroundThread
 from training.transports.basics import Vector
 from training.transports.mpi_process import MpiProcess
 from training.transports.served_memory import ServedMemory
 from training.transports.transport import AverageCounts, SharedVector
 
 
-class MpiSharedVector(ServedMemory, SharedVector):
+class MpiSharedVector(SharedVector):
     """A shared vector whose partners are ranks of MPI.
 
     Args:
@@ -41,31 +43,33 @@ class MpiSharedVector(ServedMemory, SharedVector):
     """
 
     def __init__(self, process: MpiProcess, vector: Vector, *, network: str | None) -> None:
-        size = process.comm.size
-        super().__init__(process, range(size), [vector.size] * size, vector.dtype)
-        self._vectors = {rank: rows[0] for rank, rows in self.rows.items()}
-        self.values, self._head = self._vectors[self.rank], self.heads[self.rank]
+        self.rank, size = process.comm.rank, process.comm.size
+        self.memory = ServedMemory(process, range(size), [vector.size] * size, vector.dtype)
+        self._vectors = {rank: rows[0] for rank, rows in self.memory.rows.items()}
+        self.values, self._head = self._vectors[self.rank], self.memory.heads[self.rank]
+        self._counters = mutexes.counters_of(self._head)
         self.values[:] = vector
-        self.open(network=network, lanes=2)
+        self.memory.open(network=network)
+        self._half = vector.dtype.type(0.5).reshape(1)
+        self._thread = None if process.is_one_host else BackgroundThread("averages")
+        self._own_average: Future[None] | None = None
         self._waits = np.zeros(1)
-        self._exchange_seconds = self._blocked_seconds = self._other_waits = 0.0
-        self._skipped = self._received = 0
+        self._exchange_seconds = self._background_seconds = self._blocked_seconds = self._other_waits = 0.0
+        self._skipped = self._lost = self._received = 0
 
     @property
     @override
     def counts(self) -> AverageCounts:
         """Counters so far; averages by partners as of the last call."""
-        counters = self._control
-        in_background = self._seconds.item()
         return AverageCounts(
-            begun=counters.item(mutexes.BEGUN),
+            begun=self._counters.item(mutexes.BEGUN),
             received=self._received,
             skipped=self._skipped,
             wait_seconds=self._waits.item(),
-            refused=counters.item(mutexes.NUM_REFUSED),
-            lost=counters.item(mutexes.NUM_LOST),
-            exchange_seconds=in_background + self._exchange_seconds,
-            hidden_seconds=max(0.0, in_background - self._blocked_seconds),
+            refused=self._counters.item(mutexes.NUM_REFUSED),
+            lost=self._lost,
+            exchange_seconds=self._exchange_seconds + self._background_seconds,
+            hidden_seconds=max(0.0, self._background_seconds - self._blocked_seconds),
         )
 
     @override
@@ -77,7 +81,7 @@ class MpiSharedVector(ServedMemory, SharedVector):
         return self._counted(kernels.add(change, self.values, self._head, self._waits))
 
     def _counted(self, version: int) -> int:
-        self._received = version - self._control.item(mutexes.BEGUN)
+        self._received = version - self._counters.item(mutexes.BEGUN)
         self._book_waits(0.0)
         return version
 
@@ -94,68 +98,81 @@ class MpiSharedVector(ServedMemory, SharedVector):
             MPI.Exception: The rank is lost.
         """
         if rank in self._vectors:
-            kernels.read(out, self._vectors[rank], self.heads[rank], self._waits)
+            kernels.read(out, self._vectors[rank], self.memory.heads[rank], self._waits)
             self._book_waits(0.0)
             return
-        self.request(rank, serving.READ)
-        np.copyto(out, self.body(out.dtype)[: out.size])
+        await self.drain()
+        self.memory.request(rank, serving.READ)
+        np.copyto(out, self.memory.body(out.dtype)[: out.size])
 
     @override
     async def average_with(self, partner: int) -> None:
         if partner in self._vectors:
             self._average_here(partner)
             return
-        started = perf_counter()
-        message, progress = self._connections.messages[-1], self._connections.progress[-1]
-        serving.prepare_average(message, progress, self.values, self._head)
-        if self.ask(partner) == kernels.DONE:
-            serving.take_answer(message, self.values, self._head)
-        else:
-            self._control[mutexes.NUM_LOST] += 1
-        self._exchange_seconds += perf_counter() - started
+        await self.drain()
+        self._exchange_seconds += self._average_there(partner)
 
     @override
     async def begin_average_with(self, partner: int) -> bool:
+        """Begin an average.
+
+        Between hosts, one is under way at a time: the answers to several requests with the same vector would move it
+        several times as far, and with three or more the models of the workers would diverge.
+        """
         if partner in self._vectors:
             return self._average_here(partner)
-        started = perf_counter()
-        state = serving.begin(self._slots[partner], self._connections, self.values, self._head)
-        if state == serving.WAITING:
-            self._wakes.send(b"-")
-        self._skipped += state == kernels.BUSY
-        self._blocked_seconds += perf_counter() - started
-        return bool(state != kernels.BUSY)
+        if self._thread is None or (self._own_average is not None and not self._own_average.done()):
+            self._skipped += 1
+            return False
+        await self.drain()
+        self._own_average = self._thread.begin(lambda: self._average_in_background(partner))
+        return True
 
     def _average_here(self, partner: int) -> bool:
         """Average in memory; returns whether both vectors were free."""
         started = perf_counter()
-        theirs = (self._vectors[partner], self.heads[partner])
+        theirs = (self._vectors[partner], self.memory.heads[partner])
         is_first = self.rank < partner
-        state = kernels.average(self.values, self._head, *theirs, self._served.half, self._waits, is_first)
+        state = kernels.average(self.values, self._head, *theirs, self._half, self._waits, is_first)
         self._exchange_seconds += perf_counter() - started
         self._skipped += state == kernels.BUSY
         self._book_waits(0.0)
         return state != kernels.BUSY
 
+    def _average_there(self, partner: int) -> float:
+        """Average with a rank of another host; returns the time that it took [s]."""
+        started = perf_counter()
+        self._lost += not self.memory.average(partner, self.values, self._head)
+        return perf_counter() - started
+
+    def _average_in_background(self, partner: int) -> None:
+        self._background_seconds += self._average_there(partner)
+
     @override
     async def drain(self) -> None:
         started = perf_counter()
-        self.finish_averages()
-        self._received = self._control.item(mutexes.RECEIVED)
-        self._blocked_seconds += perf_counter() - started
-        self._book_waits(perf_counter() - started)
+        if self._own_average is not None:
+            own_average, self._own_average = self._own_average, None
+            own_average.result()
+            self._blocked_seconds += perf_counter() - started
+            self._book_waits(perf_counter() - started)
+        self._received = self._counters.item(mutexes.RECEIVED)
 
     @override
     async def close(self) -> None:
         """Close the vector; ranks that come early serve the others until all are here."""
         await self.drain()
-        started = perf_counter()
-        self.process.wait_for_all()
+        if self._thread is not None:
+            self._thread.close()
+        started, process = perf_counter(), self.memory.process
+        process.wait_for_all()
         self._book_waits(perf_counter() - started)
-        self.values, self._head, self._vectors = self.values.copy(), self._head.copy(), {}
-        with self.process.turn:
-            self.free()
-        self._received = self._control.item(mutexes.RECEIVED)
+        self._received = self._counters.item(mutexes.RECEIVED)
+        # Access to freed memory would crash the process.
+        self.values, self._counters, self._vectors = self.values.copy(), self._counters.copy(), {}
+        with process.turn:
+            self.memory.free()
 
 
 class MpiCounters(ServedMemory):

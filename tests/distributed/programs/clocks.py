@@ -80,7 +80,7 @@ def _wait_for_lock(transport: MpiTransport, vector: Any, nap: float) -> Span:
     """Rank 1 holds both mutexes for a nap; rank 0 wants its own a tenth later, and to read the one of rank 1."""
     run_now(transport.barrier())
     if transport.rank:
-        heads, begun = vector._shared.heads.values(), time.monotonic()
+        heads, begun = vector._shared.memory.heads.values(), time.monotonic()
         for each in heads:
             mutexes.lock(each)
         time.sleep(nap)

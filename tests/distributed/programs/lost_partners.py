@@ -29,7 +29,7 @@ def break_connections(averages: int, nap: float) -> dict[str, Any]:
     run_now(transport.barrier())
     if is_lost:
         time.sleep(nap)
-        for each in vector._peers.all():
+        for each in vector.memory._peers.all():
             each.shutdown(socket.SHUT_RDWR)
         mutexes.unlock(vector._head)
     else:

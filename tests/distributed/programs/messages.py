@@ -81,11 +81,6 @@ def alone(in_memory: bool) -> dict[str, Any]:
     run_now(shared.drain())
     out = np.empty(3)
     run_now(shared.read(out))
-    words = ""
-    try:
-        run_now(shared.begin_average_with(0))
-    except AssertionError as error:
-        words = str(error)
     samples = [run_now(transport.count("samples", 2)) for _ in range(2)]
     run_now(shared.close())
     transport.close()
@@ -93,7 +88,6 @@ def alone(in_memory: bool) -> dict[str, Any]:
         "world": transport.world_size,
         "out": out.tolist(),
         "averages": averages,
-        "words": words,
         "samples": samples,
     }
 
