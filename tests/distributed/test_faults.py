@@ -36,10 +36,10 @@ EPOCHS = 24
 RANK = (*PROGRAM, "training.launching.rank_process")
 SLOW = {"epochs": EPOCHS, "batch_size": 4, "checkpoint_steps": 20}
 MPCA = {"algorithm": "mpca", "cycle_steps": 4}
-#: Runs of which a rank is killed, one of every kind of method: all-reduce, neighbours, pairs, server, sums beside.
-KILLED: dict[str, dict[str, Any]] = {name: {"algorithm": name} for name in ("ar-sgd", "d-psgd", "ad-psgd", "agn")} | {
-    "mpca": MPCA
-}
+#: Runs of which a rank is killed, one of every kind of method.
+KILLED: dict[str, dict[str, Any]] = {
+    name: {"algorithm": name} for name in ("ar-sgd", "d-psgd", "ad-psgd", "agn", "mpca")
+} | {"mpca in cycles": MPCA, "easgd together": {"algorithm": "easgd", "local_steps": 3, "synchronous": True}}
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ FIXED: dict[str, dict[str, Any]] = {
     "ar-sgd": {"algorithm": "ar-sgd"},
     "d-psgd": {"algorithm": "d-psgd"},
     "local-sgd": {"algorithm": "local-sgd", "slowmo": {"tau": 5}},
-    "mpca": MPCA,
+    "mpca in cycles": MPCA,
 }
 
 
