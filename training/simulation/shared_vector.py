@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import types
 from collections import defaultdict
-from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Generator
+from typing import Any, Protocol
 
 import numpy as np
 from typing_extensions import override
 
 from training.simulation.collectives import half_difference
-from training.simulation.virtual_time import VirtualBackground, VirtualLock
+from training.simulation.virtual_time import VirtualBackground, VirtualClock, VirtualLock
 from training.transports.basics import Vector, is_finite
 from training.transports.transport import AverageCounts, SharedVector
 
-if TYPE_CHECKING:
-    from training.simulation.transport import SimNetwork
+
+class AveragingNetwork(Protocol):
+    """What a shared vector needs of the network."""
+
+    clock: VirtualClock
+    has_locks: bool
+    vectors: dict[int, list[SimVector]]
+
+    def travel(self, sender: int, receiver: int, nbytes: int) -> tuple[float, bool]:
+        """Send the half of an average that carries a vector from one worker to another.
+
+        Returns:
+            The time until it arrives, or until the sender knows that it is lost [s]; whether it arrives.
+        """
+
+    def answer(self, sender: int, receiver: int, nbytes: int) -> Awaitable[None]:
+        """Wait for the answer to a request: an empty message there, and some bytes back."""
 
 
 class SimVector(SharedVector):
@@ -32,7 +47,7 @@ class SimVector(SharedVector):
         which: Number of the vector among those of this rank.
     """
 
-    def __init__(self, network: SimNetwork, rank: int, vector: Vector, *, which: int) -> None:
+    def __init__(self, network: AveragingNetwork, rank: int, vector: Vector, *, which: int) -> None:
         super().__init__(vector)
         self._network = network
         self._rank = rank

@@ -123,11 +123,7 @@ class SimNetwork:
             self.clock.at(arrival, waiting.resume)
 
     def travel(self, sender: int, receiver: int, nbytes: int) -> tuple[float, bool]:
-        """Send the half of an average that carries a vector from one worker to another.
-
-        Returns:
-            The time until it arrives, or until the sender knows that it is lost [s]; whether it arrives.
-        """
+        """Send the half of an average; see `AveragingNetwork`."""
         now = self.clock.now
         arrival = self.nics.arrival(now, sender, receiver, nbytes, round_trips=self.round_trips, again=False)
         is_lost = self.nics.loses(sender, receiver)
