@@ -35,16 +35,8 @@ class AdPsgd(GossipAlgorithm):
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
-        before = await self.shared.read(self._snapshot)
-        self.model.write(self._snapshot)
+        version = await self.read()
         partner = self.partners.next()
         if partner is not None:
             await self.shared.begin_average_with(partner)
-        if not await self.has_gradient(compute_gradient, num_samples):
-            return
-        self.optimizer.step()
-        self.model.read(self._change)
-        self._change -= self._snapshot
-        after = await self.add_finite(self._change)
-        if after is not None:
-            self.staleness[after - before] += 1
+        await self.own_step(compute_gradient, num_samples, version=version)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from typing_extensions import override
 
-from training.algorithms.base import Algorithm, Counters, Worker
+from training.algorithms.base import Algorithm, ComputeGradient, Counters, Worker
 from training.algorithms.method import MethodSettings, TransportOptions
 from training.algorithms.partners import RandomPartners
 from training.effects import Mechanism, between_workers
@@ -74,6 +74,23 @@ class GossipAlgorithm(Algorithm):
             return await self.shared.add(change)
         self.skipped += 1
         return None
+
+    async def read(self) -> int:
+        """Read the shared vector into the model, for the next step; returns the number of its averages."""
+        version = await self.shared.read(self._snapshot)
+        self.model.write(self._snapshot)
+        return version
+
+    async def own_step(self, compute_gradient: ComputeGradient, num_samples: int, *, version: int) -> None:
+        """Add the change of a step to the shared vector, so that averages since `read` are kept."""
+        if not await self.has_gradient(compute_gradient, num_samples):
+            return
+        self.optimizer.step()
+        self.model.read(self._change)
+        self._change -= self._snapshot
+        after = await self.add_finite(self._change)
+        if after is not None:
+            self.staleness[after - version] += 1
 
     @override
     async def snapshot(self, out: Vector) -> float:

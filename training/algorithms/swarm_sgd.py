@@ -13,7 +13,6 @@ from training.algorithms.gossip import GossipAlgorithm, GossipSettings
 from training.algorithms.method import Traits, algorithm
 from training.effects import Mechanism, Needs
 from training.random_streams import random_stream
-from training.transports.basics import Vector, is_finite
 
 
 class SwarmSgdSettings(GossipSettings):
@@ -61,8 +60,7 @@ def draw_local_steps(mean: int, rng: np.random.Generator | None) -> int:
 class SwarmSgd(GossipAlgorithm):
     """x_i <- x_i - gamma * g_i, H times, then x_i, x_j <- (x_i + x_j) / 2 with a random neighbour j.
 
-    The local steps are those of a private model. Its progress is published as a difference, so that concurrent averages
-    by partners are kept.
+    Each local step starts from the shared vector, so a worker that was met goes on from the average at its next step.
     """
 
     STATE_KEYS = ("_left",)
@@ -73,75 +71,27 @@ class SwarmSgd(GossipAlgorithm):
         self._rng = random_stream(worker.seed, "local steps", self.transport.rank) if is_random else None
         self._local_steps = settings.local_steps
         self._left = draw_local_steps(self._local_steps, self._rng)
-        # `_snapshot` is the shared vector at the last read, from which the private model started.
-        self._averages_seen = 0
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
-        if await self.has_gradient(compute_gradient, num_samples):
-            self.optimizer.step()
+        await self.own_step(compute_gradient, num_samples, version=await self.read())
         self._left -= 1
         if self._left:
             return
         self._left = draw_local_steps(self._local_steps, self._rng)
-        await self._publish()
         partner = self.partners.next()
         if partner is not None:
             await self.shared.average_with(partner)
-        await self._take_over()
-
-    async def current(self, out: Vector) -> None:
-        """The shared vector plus the progress of the private model since its last publication, if it is finite.
-
-        Other progress will never be published, and a change by `add` that contains it would spoil the shared vector.
-        """
-        await self.shared.read(out)
-        progress = self._progress()
-        if is_finite(progress):
-            out += progress
-
-    @override
-    async def add(self, change: Vector) -> None:
-        """Publish the private model plus the change."""
-        await self._publish()
-        await self.shared.add(change)
-        await self._take_over()
-
-    def _progress(self) -> Vector:
-        """The change of the private model since its last publication."""
-        self.model.read(self._change)
-        self._change -= self._snapshot
-        return self._change
-
-    async def _publish(self) -> None:
-        after = await self.add_finite(self._progress())
-        if after is not None:
-            self.staleness[after - self._averages_seen] += 1
-
-    async def _take_over(self) -> None:
-        self._averages_seen = await self.shared.read(self._snapshot)
-        self.model.write(self._snapshot)
 
     @override
     async def state(self) -> dict[str, Any]:
-        """The private model and the snapshot from which it started, besides the shared vector."""
-        private = self.model.empty()
-        self.model.read(private)
-        counts = self.shared.counts
         return {
             **await super().state(),
-            "started_from": self._snapshot.copy(),
-            "private": private,
-            "averages_unseen": counts.begun + counts.received - self._averages_seen,
             "local_steps": None if self._rng is None else dict(self._rng.bit_generator.state),
         }
 
     @override
     async def restore(self, state: dict[str, Any]) -> None:
         await super().restore(state)
-        self._snapshot[:] = state["started_from"]
-        self.model.write(state["private"])
-        # A new shared vector has been through no average.
-        self._averages_seen = -state["averages_unseen"]
         if self._rng is not None:
             self._rng.bit_generator.state = state["local_steps"]
