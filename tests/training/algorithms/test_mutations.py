@@ -52,7 +52,10 @@ AD_BY_HAND = (
     "training/algorithms/test_ad_psgd.py"
     "::test_the_gradient_at_the_snapshot_is_subtracted_from_the_average_that_came_meanwhile"
 )
-SWARM_BY_HAND = "training/algorithms/test_swarm_sgd.py::test_a_worker_that_was_met_learned_of_the_average_only_after_its_next_local_steps"
+SWARM_BY_HAND = (
+    "training/algorithms/test_swarm_sgd.py"
+    "::test_a_worker_that_was_met_learned_of_the_average_only_after_its_next_local_steps"
+)
 LOCAL_BY_HAND = "training/algorithms/test_local_sgd.py::test_models_are_averaged_after_each_third_step"
 TOPOLOGY = "training/test_topology.py::test_weights_are_symmetric_doubly_stochastic_and_not_negative"
 AR_IS_SEQUENTIAL = "training/algorithms/test_equalities.py::test_ar_sgd_is_one_worker_fed_all_batches"
