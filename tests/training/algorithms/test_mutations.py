@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from training.algorithms import method as methods
-from training.algorithms.ad_psgd import AdPsgd
 from training.algorithms.adag import Adag
 from training.algorithms.agn import Agn
 from training.algorithms.ar_sgd import ArSgd
@@ -21,6 +20,7 @@ from training.algorithms.base import Algorithm, mean_over_workers
 from training.algorithms.dropping import Dropper
 from training.algorithms.dynsgd import DynSgd
 from training.algorithms.elastic import ElasticAlgorithm
+from training.algorithms.gossip import GossipAlgorithm
 from training.algorithms.mpca import Mpca
 from training.algorithms.mpca_joint import JointModel
 from training.algorithms.partners import RandomPartners
@@ -101,11 +101,11 @@ MUTATIONS = {
         make_topology, "(1 / (1 +", "((0.8 + 0.2 * (rank % 2)) / (1 +", SAME_MEAN, RING
     ),
     "progress added and not written over": Mutation(
-        AdPsgd.step, "self.model.read(self._change)\n", "self.model.read(self._change)\n"
+        GossipAlgorithm.own_step, "self.model.read(self._change)\n", "self.model.read(self._change)\n"
         "        await self.shared.read(self._snapshot)\n", AD_BY_HAND, BY_HAND,
     ),
-    "local steps before the average": Mutation(
-        SwarmSgd.step, "await self._publish()", "pass", SWARM_BY_HAND, {"exchange": "memory"}
+    "local steps from the shared vector": Mutation(
+        SwarmSgd.step, "version=await self.read()", "version=0", SWARM_BY_HAND, {"exchange": "memory"}
     ),
     "the mean of local models": Mutation(mean_over_workers, "message[-1] = 1", "message[-1] = 2", LOCAL_BY_HAND),
     "gradients weighted by samples": Mutation(
@@ -164,9 +164,6 @@ MUTATIONS = {
     "steps since the last push in a checkpoint": forgotten("_since", "agn"),
     "steps of the window in a checkpoint": forgotten("_done", "ar-sgd", "slowmo"),
     "local steps in a checkpoint": forgotten("_done", "local-sgd"),
-    "the private model in a checkpoint": Mutation(
-        SwarmSgd.restore, 'self.model.write(state["private"])', "pass", RESUME, resumed("swarm-sgd")
-    ),
     "partners in a checkpoint": Mutation(
         RandomPartners.load_state, "self._rng.bit_generator.state = state", "pass", RESUME, resumed("ad-psgd")
     ),

@@ -188,7 +188,6 @@ def test_large_validation_row_groups_are_cut_evenly(
 def test_a_rank_that_runs_out_of_rows_still_takes_all_steps(
     tmp_path: Path,
     kind: Any,
-    cache: str,
     inputs: tuple[str, ...],
     before: Sequence[tuple[int, int]],
     expected: list[list[int]],
