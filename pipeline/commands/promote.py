@@ -37,7 +37,7 @@ from pipeline.terminal.progress import Bar
 from training.threads import use_threads
 
 
-class Verdict(NamedTuple):
+class PromotionOutcome(NamedTuple):
     """Decision about a candidate."""
 
     network: str
@@ -45,7 +45,7 @@ class Verdict(NamedTuple):
     reason: str
 
 
-def promote(run_folder: RunFolder, *, force: bool = False) -> Iterator[Verdict]:
+def promote(run_folder: RunFolder, *, force: bool = False) -> Iterator[PromotionOutcome]:
     """Compare each network of the current training with the model in use, and promote the better ones.
 
     Both models predict the raw features of the same test events. A candidate is promoted if there is no model in use,
@@ -71,7 +71,7 @@ def promote(run_folder: RunFolder, *, force: bool = False) -> Iterator[Verdict]:
         run_folder.write_metrics(failed=None)
 
 
-def _promote_each(run_folder: RunFolder, upstream: Mapping[str, Version], *, force: bool) -> Iterator[Verdict]:
+def _promote_each(run_folder: RunFolder, upstream: Mapping[str, Version], *, force: bool) -> Iterator[PromotionOutcome]:
     trained = upstream["train"]
     dataset = FeatureDataset.load(upstream["features"].folder)
     failed: list[str] = []
@@ -98,7 +98,7 @@ def _promote(
     bar: Bar,
     *,
     force: bool,
-) -> Verdict:
+) -> PromotionOutcome:
     trained, rates = upstream["train"], rates_before(run_folder.config, upstream)
     _refuse_changed_files("train", trained, f"{network}/model/*")
     candidate = _read(network, trained.folder / network, dataset)
@@ -108,11 +108,13 @@ def _promote(
     digest = model_digest(trained.files, f"{network}/model")
     if current is not None and model_digest(current.files) == digest:
         if not changed_files(current.folder, current.files):
-            return Verdict(network, promoted=False, reason=f"it is in use already, as {current.name}")
+            return PromotionOutcome(network, promoted=False, reason=f"it is in use already, as {current.name}")
         _publish(run_folder, registry, trained, digest, None)
-        return Verdict(network, promoted=True, reason=f"files of {current.name}, the same model, were gone or changed")
+        return PromotionOutcome(
+            network, promoted=True, reason=f"files of {current.name}, the same model, were gone or changed"
+        )
     if not force and digest in registry.withdrawn_digests():
-        return Verdict(network, promoted=False, reason="it was rolled back; --force promotes it anyway")
+        return PromotionOutcome(network, promoted=False, reason="it was rolled back; --force promotes it anyway")
     found: Estimate | None = None
     if current is None:
         is_better, reason = True, "there was none in use"
@@ -125,9 +127,9 @@ def _promote(
             is_better, reason = _decide(found, current, dataset.num_rows("test"), run_folder.config.promote.min_sigma)
     if not (is_better or force):
         advice = "" if found else " `promote --force` puts it in use anyway."
-        return Verdict(network, promoted=False, reason=reason + advice)
+        return PromotionOutcome(network, promoted=False, reason=reason + advice)
     _publish(run_folder, registry, trained, digest, found)
-    return Verdict(network, promoted=True, reason=reason if is_better else f"--force, although {reason}")
+    return PromotionOutcome(network, promoted=True, reason=reason if is_better else f"--force, although {reason}")
 
 
 def _refuse_changed_files(stage: str, version: Version, pattern: str) -> None:

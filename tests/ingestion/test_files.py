@@ -132,7 +132,7 @@ def histogram(path: Path) -> None:
         ),
     ],
 )
-def test_what_is_no_input_file_is_named(
+def test_a_path_that_is_not_an_input_file_is_named(
     tmp_path: Path, make: Callable[[Path], object], error: type[Exception], words: str
 ) -> None:
     make(tmp_path / "a.root")

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from pipeline.cli import app
 from pipeline.command_line import Asked
-from pipeline.commands.promote import Verdict
+from pipeline.commands.promote import PromotionOutcome
 from pipeline.configuration.yaml_text import read_yaml
 from pipeline.errors import FolderInUseError
 from pipeline.machine.doctor import Finding, Severity
@@ -315,7 +315,7 @@ def test_the_exit_code_tells_what_has_not_come_yet_from_what_is_wrong(
 def test_where_it_is_asked_for_the_exit_code_tells_that_there_was_nothing_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], ran: list[str], code: Exit
 ) -> None:
-    verdicts = [Verdict("hlf", promoted="hlf" in ran, reason="")]
+    verdicts = [PromotionOutcome("hlf", promoted="hlf" in ran, reason="")]
     monkeypatch.setattr("pipeline.commands.run.run", lambda *_, **__: bool(ran))
     monkeypatch.setattr("pipeline.commands.promote.promote", lambda *_, **__: verdicts)
     done = invoke(*words, "--config", small_config(tmp_path, SAMPLES))

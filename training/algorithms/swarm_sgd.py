@@ -60,7 +60,7 @@ def draw_local_steps(mean: int, rng: np.random.Generator | None) -> int:
 class SwarmSgd(GossipAlgorithm):
     """x_i <- x_i - gamma * g_i, H times, then x_i, x_j <- (x_i + x_j) / 2 with a random neighbour j.
 
-    Each local step starts from the shared vector, so a worker that was met goes on from the average at its next step.
+    Each local step starts from the shared vector, so a worker that was met continues from the average at its next step.
     """
 
     STATE_KEYS = ("_left",)
