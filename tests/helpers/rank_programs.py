@@ -88,7 +88,7 @@ def run_ranks(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=rank_environment(TrainSettings()) | (environment or {}),
+            env=rank_environment(TrainSettings(), options) | (environment or {}),
         )
         try:
             status = process.wait(seconds)
