@@ -109,7 +109,8 @@ class CheckpointFolder:
         for path in self.folder.glob("epoch-*/complete.json"):
             try:
                 content = json.loads(path.read_text(encoding="utf-8"))
-                found.append((int(content["number"]), content, path.parent))
+                if all((path.parent / name).exists() for name in _parts(int(content["world_size"]))):
+                    found.append((int(content["number"]), content, path.parent))
             except FileNotFoundError:
                 # Another rank removes it.
                 continue
@@ -143,13 +144,14 @@ class CheckpointFolder:
 
         Several ranks may see that they are the last; both then write the same.
         """
-        names = [f"rank-{rank}.pt" for rank in range(world_size)]
         for position in reversed(positions):
             folder = self._place(position, world_size)
             if (folder / "complete.json").exists():
                 return
-            if all((folder / name).exists() for name in names):
-                self._complete_one(position, world_size)
+            if all((folder / name).exists() for name in _parts(world_size)):
+                # Another rank may complete a later one meanwhile, and remove this one.
+                with suppress(FileNotFoundError):
+                    self._complete_one(position, world_size)
                 return
 
     def _complete_one(self, position: tuple[int, int], world_size: int) -> None:
@@ -189,6 +191,11 @@ class CheckpointFolder:
     def _place(self, position: tuple[int, int], world_size: int) -> Path:
         epoch, step = position
         return self.folder / f"epoch-{epoch:05d}-step-{step:08d}-of-{world_size}-{self._digest}"
+
+
+def _parts(world_size: int) -> list[str]:
+    """Names of the files of the ranks."""
+    return [f"rank-{rank}.pt" for rank in range(world_size)]
 
 
 def _position_of(folder: Path) -> tuple[int, int]:

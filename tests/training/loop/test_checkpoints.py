@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import pickle
 import threading
 from pathlib import Path
@@ -203,6 +204,33 @@ def test_whoever_writes_last_completes_a_checkpoint_and_those_who_are_ahead_keep
         assert latest is not None
         assert latest.epoch == epoch
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_rank_that_completed_a_checkpoint_failed_when_another_completed_a_later_one_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, first, later = CheckpointFolder(tmp_path, "d"), (1, 0), (2, 0)
+    for rank, positions in ((0, [first]), (1, [first, later])):
+        folder.write_rank(positions, 2, rank, {"rank": rank})
+    fsync, others = os.fsync, iter([1])
+
+    def overtaken(file: int) -> None:
+        """Rank 0 passes the later one while rank 1 writes that the first is complete."""
+        for _ in others:
+            folder.write_rank([later], 2, 0, {"rank": 0})
+            folder.complete([later], 2)
+            folder.write_rank([(3, 0)], 2, 0, {"rank": 0})
+            folder.write_rank([(3, 0)], 2, 1, {"rank": 1})
+            folder.complete([(3, 0)], 2)
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", overtaken)
+    folder.complete([first, later], 2)
+    assert next(others, None) is None
+    found = folder.latest()
+    assert found is not None
+    assert found.epoch == 3
+    assert [found.load(rank)["rank"] for rank in range(2)] == [0, 1]
 
 
 def test_the_newest_counts_and_not_the_furthest(tmp_path: Path) -> None:
