@@ -18,6 +18,7 @@ import secrets
 import shutil
 import time
 import zipfile
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +30,8 @@ from training.errors import CheckpointError
 from training.settings import TrainSettings
 
 _KEPT: Final = 2
+#: Places of which a worker keeps its part while they are not complete; one that was stopped for long passes hundreds.
+_OPEN: Final = 32
 _VERSION: Final = 8
 _SECONDS_TO_APPEAR: Final = 60.0
 _SECONDS_BETWEEN_LOOKS: Final = 0.5
@@ -70,6 +73,7 @@ class CheckpointFolder:
     def __init__(self, folder: Path, digest: str) -> None:
         self.folder = folder
         self._digest = digest
+        self._written: deque[Path] = deque()
 
     def latest(self) -> Checkpoint | None:
         """The newest complete checkpoint of these settings.
@@ -129,15 +133,26 @@ class CheckpointFolder:
             rank: The rank.
             content: Tensors and plain values.
         """
-        *others, last = (self._place(each, world_size) for each in positions)
+        *others, last = (self._place(each, world_size) for each in positions[-_OPEN:])
         last.mkdir(parents=True, exist_ok=True)
         path = last / f"rank-{rank}.pt"
         _write(path, lambda file: torch.save(content, file))
+        self._written.extend((*(each / path.name for each in others), path))
         # Another rank may remove a place meanwhile, once it completes a later one; and not all storage can link.
         with suppress(OSError):
             for each in others:
                 each.mkdir(exist_ok=True)
                 (each / path.name).hardlink_to(path)
+        while len(self._written) > _OPEN:
+            self._forget(self._written.popleft())
+
+    def _forget(self, part: Path) -> None:
+        """Remove an old part of a checkpoint that is not complete, and its folder with the last."""
+        if not (part.parent / "complete.json").exists():
+            # Another rank may have removed it.
+            with suppress(OSError):
+                part.unlink()
+                part.parent.rmdir()
 
     def complete(self, positions: Sequence[tuple[int, int]], world_size: int) -> None:
         """Mark the last of some checkpoints that all ranks have written as complete; remove those before the newest.

@@ -233,6 +233,29 @@ def test_a_rank_that_completed_a_checkpoint_failed_when_another_completed_a_late
     assert [found.load(rank)["rank"] for rank in range(2)] == [0, 1]
 
 
+def test_a_rank_that_was_stopped_for_long_left_hundreds_of_parts_to_remove(tmp_path: Path) -> None:
+    ahead, stopped = CheckpointFolder(tmp_path, "d"), CheckpointFolder(tmp_path, "d")
+    places = [(epoch, 0) for epoch in range(1, 501)]
+    both = places[:1]
+    for folder, rank in ((ahead, 0), (stopped, 1)):
+        folder.write_rank(both, 2, rank, {"at": 1})
+    ahead.complete(both, 2)
+    for place in places[1:]:
+        ahead.write_rank([place], 2, 0, {"at": place[0]})
+        ahead.complete([place], 2)
+    assert 10 < len(list(tmp_path.iterdir())) < 200
+    found = stopped.latest()
+    assert found is not None
+    assert found.epoch == 1
+    stopped.write_rank(places[1:], 2, 1, {"at": 500})
+    stopped.complete(places[1:], 2)
+    found = ahead.latest()
+    assert found is not None
+    assert found.epoch == 500
+    assert [found.load(rank)["at"] for rank in range(2)] == [500, 500]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 def test_the_newest_counts_and_not_the_furthest(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path, "d")
     for step in (10, 20):
