@@ -136,7 +136,7 @@ torture: setup ## Kill every stage forty times, spoil 1,200 ROOT files (an hour;
 	$(BIN)/python -m pytest --rounds=20 --first-seed="$$(date +%s)" tests/integration/test_killed_runs.py tests/property/test_fuzz_inputs.py $$HEP_PIPELINE_TORTURE
 
 mutants: setup ## Put 70 errors into a copy of the code, one at a time, and count those that tests find (an hour; MUTANTS='--count 10')
-	PYTHONPATH=tests/helpers $(BIN)/python tests/mutants.py $$HEP_PIPELINE_MUTANTS
+	$(BIN)/python tests/mutants.py $$HEP_PIPELINE_MUTANTS
 
 bench: setup ## Measure everything (an hour; bench-data, -reading, -exchange, -network, -workers, -stragglers, -gridsearch, -inference are its parts)
 	HEP_PIPELINE_BENCH= $(MAKE) BENCH= bench-workers bench-stragglers bench-exchange bench-network bench-gridsearch bench-inference bench-reading bench-data

@@ -5,13 +5,11 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from mutating import Mutant, all_mutants, mutants_of, nearest_tests, pick
 
-from tests.mutants import Copy, Ended, _kill_group, _waited_for
+from tests.mutants import Copy, Mutant, all_mutants, lost, mutants_of, nearest_tests, pick, waited_for
 
 TOY = b'''"""A toy: 1 < 2."""
 
@@ -97,68 +95,45 @@ def test_tests_nearest_to_a_file_come_first(tmp_path: Path) -> None:
         "tests/training/test_toy.py": "",
         "tests/property/test_use.py": "import room.toy\n",
         "tests/room/sub/test_user.py": "from room import a, toy\n",
-        "tests/room/test_mutations.py": "import room.toy\n",
-        "tests/integration/test_use.py": "    from room.toy import least\n",
         "tests/integration/test_no_use.py": "from room.toys import most\n",
     }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     assert nearest_tests("room/toy.py", tmp_path) == (
         ["room/toy.py", "tests/room/test_toy_twice.py"],
-        [
-            "tests/room/sub/test_user.py",
-            "tests/room/test_another.py",
-            "tests/property/test_use.py",
-            "tests/integration/test_use.py",
-        ],
+        ["tests/room/sub/test_user.py", "tests/room/test_another.py", "tests/property/test_use.py"],
     )
 
 
-@pytest.fixture
-def toy_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Copy:
-    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)  # options of this project, which the toy does not know
-    (tmp_path / "code/tests").mkdir(parents=True)
-    (tmp_path / "code/toy.py").write_text("def double(x):\n    return 2 * x\n\n\ndef triple(x):\n    return 3 * x\n")
-    (tmp_path / "code/tests/test_toy.py").write_text("import toy\n\ndef test_it():\n    assert toy.double(2) == 4\n")
-    (tmp_path / "code/tests/test_broken.py").write_text("import toy\n\ndef test_no():\n    assert False\n")
-    subprocess.run(["git", "init", "--quiet", tmp_path / "code"], check=True)  # noqa: S607
-    return Copy(tmp_path / "code", tmp_path / "copy", seconds=60)
-
-
 @pytest.mark.slow
-def test_failed_tests_of_a_copy_are_named(toy_copy: Copy) -> None:
-    assert toy_copy.test(["tests"], None) == Ended(1, ["tests/test_broken.py::test_no"])
-
-
-def test_tests_that_cannot_be_run_have_noticed_nothing(toy_copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Copy, "test", lambda *_: Ended(1, []))
-    [mutant, *_] = mutants_of("toy", {"toy.py": (toy_copy.tree / "toy.py").read_bytes()})
-    with pytest.raises(SystemExit, match="cannot be run without any error"):
-        toy_copy.attempt(mutant)
+def test_errors_are_put_into_a_copy_and_tests_that_fail_anyway_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)  # options of this project, which the toy does not know
+    code = tmp_path / "code"
+    (code / "tests").mkdir(parents=True)
+    (code / "toy.py").write_text("def double(x):\n    return 2 * x\n\n\ndef triple(x):\n    return 3 * x\n")
+    (code / "tests/test_toy.py").write_text("import toy\n\ndef test_it():\n    assert toy.double(2) == 4\n")
+    (code / "tests/test_broken.py").write_text("import toy\n\ndef test_no():\n    assert False\n")
+    subprocess.run(["git", "init", "--quiet", code], check=True)  # noqa: S607
+    copy = Copy(code, tmp_path / "copy", seconds=60)
+    source = (code / "toy.py").read_bytes()
+    of_two, of_three = (next(each for each in mutants_of("toy", {"toy.py": source}) if each.old == old) for old in "23")
+    assert copy.attempt(of_two) == ("caught", "tests/test_toy.py::test_it")
+    assert copy.attempt(of_three) == ("survived", None)
+    assert (code / "toy.py").read_bytes() == (copy.tree / "toy.py").read_bytes() == source
 
 
 @pytest.mark.slow
 def test_a_process_that_does_not_end_is_given_up() -> None:
     endless = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    try:
-        assert not _waited_for(endless, 0.5)
-    finally:
-        _kill_group(endless)
+    assert not waited_for(endless, 0.5)
+    assert endless.returncode
 
 
-def test_errors_are_put_into_a_copy_and_tests_that_fail_anyway_do_not_count(
-    toy_copy: Copy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def run(self: Copy, tests: Sequence[str], limit: float | None, *options: str) -> Ended:
-        assert (tmp_path / "code/toy.py").read_bytes() == code
-        double_is_right = b"return 2 * x" in (toy_copy.tree / "toy.py").read_bytes()
-        fails = {"tests/test_toy.py": not double_is_right, "tests/test_broken.py": "test_no" not in str(self._broken)}
-        failed = [f"{test.split('::')[0]}::test_no" for test in tests if fails.get(test.split("::")[0])]
-        return Ended(1 if failed else 0, failed)
-
-    monkeypatch.setattr(Copy, "test", run)
-    code = (tmp_path / "code/toy.py").read_bytes()
-    of_two, of_three = (next(each for each in mutants_of("toy", {"toy.py": code}) if each.old == old) for old in "23")
-    assert toy_copy.attempt(of_two) == ("caught", "tests/test_toy.py::test_no")
-    assert toy_copy.attempt(of_three) == ("survived", None)
-    assert (toy_copy.tree / "toy.py").read_bytes() == code
+def test_only_errors_that_were_noticed_and_tried_again_can_be_lost() -> None:
+    before = [
+        {"key": str(place), "outcome": name} for place, name in enumerate(("caught", "hung", "caught", "survived"))
+    ]
+    now = [{"key": "0", "outcome": "survived"}, {"key": "1", "outcome": "caught"}, {"key": "3", "outcome": "survived"}]
+    assert [each["key"] for each in lost(before, now)] == ["0"]
