@@ -51,4 +51,4 @@ def test_every_kind_of_waiting_is_found_and_nothing_is_booked_twice(tmp_path: Pa
         # A rank that gets what it waits for may then wait for a core, which is no waiting for others.
         waited, rest = wanting["kinds"]["wait"], wanting["kinds"]["communicate"]
         assert 0.9 * both - rest <= waited <= longest, meeting
-        assert waited > rest, meeting
+        assert waited > 0.3 * both, meeting

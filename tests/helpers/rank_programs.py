@@ -19,9 +19,9 @@ PROGRAMS = Path(__file__).resolve().parents[1] / "distributed" / "programs"
 #: The Python of an environment with `pip install mpich mpi4py numpy`; Open MPI and MPICH cannot live in one.
 MPICH_VARIABLE = "HEP_MPICH_PYTHON"
 
-#: What mpirun says when a host did not start its daemon in time, which a busy machine does now and then: no rank has
-#: begun, and the program is started once more.
-_NOT_BEGUN = "A daemon failed to report back after being spawned"
+#: What mpirun says when no rank has begun, and the program is started once more: a busy host did not start its daemon
+#: in time, or a killed mpirun of the same process id left files, which are removed then.
+_NOT_BEGUN = ("A daemon failed to report back after being spawned", "PMIx server's listener thread failed to start")
 
 
 class Mpi(NamedTuple):
@@ -109,7 +109,7 @@ def run_ranks(
 def results_of(mpi: Mpi, ranks: int, program: str, folder: Path, **arguments: Any) -> list[Any]:
     """Run it to a good end; what the ranks returned, in their order."""
     outcome = run_ranks(mpi, ranks, program, folder, **arguments)
-    if _NOT_BEGUN in outcome.output:
+    if any(each in outcome.output for each in _NOT_BEGUN):
         outcome = run_ranks(mpi, ranks, program, folder, **arguments)
     assert outcome.status == 0, outcome.output
     assert sorted(outcome.results) == list(range(max(ranks, 1))), outcome.output
