@@ -41,6 +41,8 @@ class FeatureDataset(NamedTuple):
     """By sample: what gives its physics weights, a `features.normalisation.GeneratedSample`, and their `factor`."""
     lies_in: str = ""
     """URL of the folder of the Parquet on object storage; empty for the dataset's own folder."""
+    reading: dict[str, Any] = {}  # noqa: RUF012 - nobody changes it
+    """Settings by which its events were read, as for `ingestion.settings.IngestSettings`; empty if unknown."""
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -62,7 +64,7 @@ class FeatureDataset(NamedTuple):
             )
         try:
             splits = {name: [RowGroup(**group) for group in groups] for name, groups in content["splits"].items()}
-            found = {**content, "folder": folder, "splits": splits}
+            found = {"reading": {}, **content, "folder": folder, "splits": splits}
             return cls(*(found[name] for name in cls._fields))
         except (AttributeError, KeyError, TypeError) as cause:
             raise DatasetError(f"{path} is damaged ({cause!r}). Make the features again.") from cause

@@ -82,6 +82,7 @@ def make_features(
     data: Path | None = None,
     done: Accumulator[int],
     num_tasks: Callable[[int], int],
+    reading: Mapping[str, object] | None = None,
     earlier: Iterable[KernelOutput] = (),
     mixed: Callable[[int], AbstractContextManager[Accumulator[int]]] | None = None,
 ) -> FeaturesResult:
@@ -98,6 +99,7 @@ def make_features(
         kernels: Where the kernel outputs go, another such folder, beside those of the versions in `earlier`.
         done: Counts events as kernel tasks finish, for progress.
         num_tasks: Gives the number of Spark tasks for a number of pieces of work.
+        reading: Settings by which the events were read, for `predict`.
         earlier: Kernel outputs of the same code and settings, to reuse for unchanged events parts.
         mixed: Given the number of events to mix, counts them as their row groups are written, for progress.
 
@@ -143,6 +145,7 @@ def make_features(
         kernel_items(settings),
         {name: {**each._asdict(), "factor": factors[name]} for name, each in samples.items()},
         str(data) if is_remote(data) else "",
+        dict(reading or {}),
     )
     # No split but that of training has statistics.
     found = {"hlf": [each.hlf for each in written], "particles": [each.particles for each in written]}

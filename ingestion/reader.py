@@ -80,6 +80,8 @@ class Selection(NamedTuple):
     counts: dict[str, int]
     weights: dict[str, list[float]]
     """Non-finite weights count as 0."""
+    rejected: dict[str, Mask]
+    """Which of all entries do not pass, by the name of the counter."""
 
 
 def read_events(info: FileInfo, settings: IngestSettings, *, start: int, stop: int) -> Iterator[RawEvents]:
@@ -241,7 +243,8 @@ def select_events(
     }
     weight = raw.scalars["weight"].astype(np.float64)
     weight[~np.isfinite(weight)] = 0.0
-    return Selection(_events_table(raw, above, info, keep), *StepCounts.of(steps, weight))
+    rejected = {name: mask for name, mask in steps.items() if name.startswith("rejected_")}
+    return Selection(_events_table(raw, above, info, keep), *StepCounts.of(steps, weight), rejected)
 
 
 def _above_thresholds(raw: RawEvents, settings: IngestSettings) -> dict[str, Mask | bool]:

@@ -28,6 +28,8 @@ class ModelSpec(NamedTuple):
     """Scalers by input column."""
     definitions: dict[str, Any] = {}  # noqa: RUF012 - never changed
     """Definitions of the features of its training."""
+    reading: dict[str, Any] = {}  # noqa: RUF012 - never changed
+    """Settings by which the events of its training were read; empty if unknown."""
 
 
 class Dataset(Protocol):
@@ -40,6 +42,10 @@ class Dataset(Protocol):
     @property
     def definitions(self) -> dict[str, Any]:
         """Definitions of the dataset's features."""
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """Settings by which its events were read."""
 
     def scaler(self) -> dict[str, Any]:
         """A `Scaler` of each column as JSON, from the training split."""
@@ -61,7 +67,7 @@ def model_spec(settings: NetworkSettings, dataset: Dataset) -> ModelSpec:
     if missing:
         raise InputError(f"the dataset has no scaler for {missing}. Make the features again.")
     scalers = {name: Scaler.of(content[name]) for name in scaled}
-    return ModelSpec(settings, list(dataset.classes), scalers, dataset.definitions)
+    return ModelSpec(settings, list(dataset.classes), scalers, dataset.definitions, dataset.reading)
 
 
 def build(spec: ModelSpec) -> Classifier:
@@ -88,6 +94,7 @@ def save_model(model: nn.Module, spec: ModelSpec, folder: Path) -> None:
         "inputs": inputs_json(spec.settings),
         "scalers": {name: scaler._asdict() for name, scaler in spec.scalers.items()},
         "definitions": spec.definitions,
+        "reading": spec.reading,
     }
     description = folder / ".model.json"
     description.write_text(json.dumps(content, indent=1), encoding="utf-8")
@@ -126,6 +133,7 @@ def _spec_from_json(content: dict[str, Any]) -> ModelSpec:
         content["classes"],
         {name: Scaler(**scaler) for name, scaler in content["scalers"].items()},
         content["definitions"],
+        content.get("reading", {}),
     )
 
 

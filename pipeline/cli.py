@@ -134,6 +134,35 @@ def evaluate_files(
     err.print(f"evaluation: {folder}", markup=False)
 
 
+@partial(command, without=["wait"])
+def predict(
+    asked: Asked,
+    inputs: Annotated[
+        list[str], typer.Argument(metavar="FILE...", help="ROOT files, with or without labels: paths, globs, URLs.")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="A new folder for one file of scores per input file.")],
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="PATH", help="Training folder or ONNX file; else the model in use of run_dir."),
+    ] = None,
+    network: Annotated[str | None, typer.Option("--network", help="Which of several models in use.")] = None,
+    parquet: Annotated[bool, typer.Option("--parquet", help="Write Parquet, not friend trees of ROOT.")] = False,
+    keep: Annotated[
+        list[str] | None, typer.Option("--keep", metavar="BRANCH", help="A branch to copy; may be repeated.")
+    ] = None,
+    throughput: Annotated[bool, typer.Option("--throughput", help="Print events per second.")] = False,
+) -> None:
+    """Score ROOT files: one row for each entry, in its order."""
+    from pipeline.commands.predict import predict
+
+    refuse_together(model=model, network=network)
+    done = predict(asked.run_folder(), inputs, out, model=model, network=network, parquet=parquet, keep=keep or [])
+    for each in done.files:
+        say(f"{each.path}: {each.scored} of {each.entries} events have scores{each.reasons}")
+    if throughput:
+        say(f"{done.events_per_second:,.0f} events/s, from the first file opened to the last one written")
+
+
 @command
 def compare(
     asked: Asked,

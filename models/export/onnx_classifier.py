@@ -37,6 +37,8 @@ class OnnxClassifier:
     """Names of the classes, in the order of the probabilities."""
     definitions: dict[str, Any]
     """Definitions of the features of its training."""
+    reading: dict[str, Any]
+    """Settings by which the events of its training were read; empty if unknown."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -66,6 +68,7 @@ class OnnxClassifier:
             )
         try:
             classes, inputs, definitions = (json.loads(found[key]) for key in ("classes", "inputs", "definitions"))
+            reading = json.loads(found.get("reading", "{}"))
             settings = settings_from_json(json.loads(found["settings"]))
         except (KeyError, TypeError, ValueError) as cause:
             raise SavedModelError(f"{path} has damaged metadata ({cause}). Export the model again.") from cause
@@ -74,7 +77,7 @@ class OnnxClassifier:
                 f"{path} takes other features than this code computes. Train on features of this code, and "
                 f"export that model."
             )
-        return cls(session, settings, classes, definitions)
+        return cls(session, settings, classes, definitions, reading)
 
     def prepare(self, columns: Mapping[str, NDArray[Any]]) -> Feeds:
         """Input arrays for `run`, from columns as for `models.inputs.input_tensors`.

@@ -168,6 +168,7 @@ def metadata(spec: ModelSpec, inputs: Sequence[str], provenance: Provenance) -> 
         "working_points": provenance.working_points,
         "settings": spec.settings.to_json(),
         "definitions": spec.definitions,
+        "reading": spec.reading,
         "code": dict(provenance.code),
         "digests": dict(provenance.digests),
     }

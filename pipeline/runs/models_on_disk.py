@@ -29,12 +29,12 @@ _TAKEN: Final = frozenset(
 )
 
 
-def find_models(words: Sequence[str], classes: Sequence[str]) -> list[FoundModel]:
+def find_models(words: Sequence[str], classes: Sequence[str] | None = None) -> list[FoundModel]:
     """Read models.
 
     Args:
         words: `PATH` or `NAME=PATH`; a path is an ONNX file, the folder of a training run, or a folder of several.
-        classes: Classes of the events.
+        classes: Classes of the events; None if these have none.
 
     Raises:
         MissingInputError: There is no model at a path.
@@ -58,7 +58,8 @@ def find_models(words: Sequence[str], classes: Sequence[str]) -> list[FoundModel
                 )
             found[chosen] = _read(chosen, place)
     for each in found.values():
-        refuse_other_classes(each, classes)
+        if classes is not None:
+            refuse_other_classes(each, classes)
     return list(found.values())
 
 
@@ -92,5 +93,5 @@ def _name_of(place: Path) -> str:
 def _read(name: str, place: Path) -> FoundModel:
     if place.is_file():
         exported = OnnxClassifier.load(place)
-        return FoundModel(Candidate(name, exported), exported.classes, exported.definitions, None)
+        return FoundModel(Candidate(name, exported), exported.classes, exported.definitions, None, exported.reading)
     return read_trained(name, place)

@@ -27,6 +27,8 @@ class FoundModel(NamedTuple):
     """Definitions of the features that it was trained on."""
     dataset: Path | None
     """The features that it was trained on; None if they are unknown or gone."""
+    reading: Mapping[str, Any]
+    """Settings by which the events of its training were read; empty if unknown."""
 
 
 def trained_models(trained: Version, classes: Sequence[str]) -> list[FoundModel]:
@@ -64,7 +66,7 @@ def read_trained(name: str, folder: Path) -> FoundModel:
     records = folder / "metrics" / "rank-0.jsonl"
     history = records.read_text(encoding="utf-8").splitlines() if records.exists() else []
     candidate = Candidate(name, model, [json.loads(line) for line in history])
-    return FoundModel(candidate, spec.classes, spec.definitions, dataset_of(folder))
+    return FoundModel(candidate, spec.classes, spec.definitions, dataset_of(folder), spec.reading)
 
 
 def refuse_other_features(models: Sequence[FoundModel], definitions: Mapping[str, Any]) -> None:

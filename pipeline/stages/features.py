@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ingestion.settings import IngestSettings, SampleSettings
 from ingestion.storage import footers, is_remote
 from ingestion.tally import WRAPPED_AZIMUTHS, by_sample
 from pipeline.config import Config
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from features.kernel_pass import EventsFile, KernelOutput
     from features.normalisation import GeneratedSample
     from features.spark_job import FeaturesResult
-    from ingestion.settings import SampleSettings
 
 
 class Features(Stage):
@@ -80,6 +80,7 @@ class Features(Stage):
                 data=context.data_dir,
                 done=progress.enter_context(shown("features", total)),
                 num_tasks=context.spark.num_tasks,
+                reading=_reading(context),
                 mixed=partial(shown, "mixing"),
                 earlier=_earlier(context),
             )
@@ -129,6 +130,17 @@ def _refuse_other_labels(context: Context) -> None:
                 f"the events of sample '{name}' were ingested with the label {label}; the config has {has} now. Run "
                 f"`python -m pipeline ingest` first, or `python -m pipeline run` for all, with the same options."
             )
+
+
+def _reading(context: Context) -> dict[str, Any]:
+    """What `predict` reads further files by: the settings of ingest, with what all samples state alike."""
+    config = context.upstream["ingest"].manifest["config"]
+    settings = IngestSettings.model_validate(config["ingest"])
+    first, *others = ((each["tree"], each["branch_map"]) for each in config["samples"])
+    if all(each == first for each in others):
+        settings = settings.of(*first)
+    kept = IngestSettings.model_fields.keys() - IngestSettings.SPEED_ONLY - {"pass_through", "weights", "on_duplicate"}
+    return settings.model_dump(mode="json", include=kept)
 
 
 def _generated(context: Context) -> dict[str, GeneratedSample]:

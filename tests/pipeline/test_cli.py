@@ -38,6 +38,7 @@ OWN: dict[str, set[str]] = {
     "train": {"--force", "--exit-code", "--workers"},
     "compare": {"--claims", "name", "--study", "--form", "--list", "--publish", "--force", "--workers"},
     "evaluate-files": {"--model", "--inputs", "--out"},
+    "predict": {"inputs", "--out", "--model", "--network", "--parquet", "--keep", "--throughput"},
     "rollback": {"network"},
     "clean": {"--keep", "--dry-run"},
     "validate-simulation": {"--reference", "--out"},
@@ -47,7 +48,7 @@ OWN: dict[str, set[str]] = {
     **{name: set() for name in ("track", "validate")},
 }
 #: They read only, or write nothing of a run folder.
-NEVER_WAIT = {"config", "validate", "status", "doctor", "validate-simulation"}
+NEVER_WAIT = {"config", "validate", "status", "doctor", "validate-simulation", "predict"}
 
 
 def invoke(*arguments: str | Path) -> Any:

@@ -89,7 +89,7 @@ def test_any_batch_and_any_list_give_the_softmax_of_the_network(name: ModelName,
 
 @every_network
 def test_the_metadata_say_what_goes_in_and_comes_out(tmp_path: Path, name: ModelName) -> None:
-    spec = made_spec(name)._replace(definitions={"jet_min_pt": 30.0})
+    spec = made_spec(name)._replace(definitions={"jet_min_pt": 30.0}, reading={"tree": "Events"})
     export_onnx(made_network(spec), spec, tmp_path / "model.onnx", PROVENANCE)
     properties = {each.key: each.value for each in onnx.load(tmp_path / "model.onnx").metadata_props}
     assert properties.pop("format_version") == str(FORMAT_VERSION)
@@ -100,6 +100,7 @@ def test_the_metadata_say_what_goes_in_and_comes_out(tmp_path: Path, name: Model
         "inputs": inputs_json(NETWORKS[name]()),
         "settings": spec.settings.to_json(),
         "definitions": {"jet_min_pt": 30.0},
+        "reading": {"tree": "Events"},
         "code": {"train": "commit 1", "export": "commit 2"},
         "digests": {"features": "aa", "network": "bb"},
         "working_points": PROVENANCE.working_points,

@@ -1,0 +1,233 @@
+"""`predict`: scores of ROOT files that need no labels, one row for each entry of a file in its order."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import uproot
+from numpy.typing import NDArray
+
+from ingestion.errors import BadFilesError, IngestionError
+from ingestion.files import FileInfo, found_files
+from ingestion.paths import located
+from ingestion.settings import NO_WEIGHT, IngestSettings, SampleSettings
+from models.prediction_files import probability_branches
+from pipeline.configuration.local_folder import chosen_folder
+from pipeline.errors import ConfigError, MissingInputError, RunFolderError, cannot_write, nearest
+from pipeline.machine.spark_session import counted
+from pipeline.run_folder import RunFolder
+from pipeline.runs import own_folders
+from pipeline.runs.model_registry import Registry
+from pipeline.scoring import FLAGS, EventClassifier, load_classifier
+from pipeline.terminal.progress import Bar
+
+TREE: Final = "predictions"
+
+
+class FileDone(NamedTuple):
+    """The scores of one file."""
+
+    path: str
+    entries: int
+    flags: dict[str, int]
+    """Numbers of entries by FLAGS."""
+
+    @property
+    def scored(self) -> int:
+        """Number of entries with scores."""
+        return self.flags.get(FLAGS[0], 0)
+
+    @property
+    def reasons(self) -> str:
+        """Why the others have none, in words."""
+        others = [f"{name.replace('_', ' ')} {count}" for name, count in self.flags.items() if name != FLAGS[0]]
+        return f" ({', '.join(others)})" if others else ""
+
+
+class Done(NamedTuple):
+    """All files, in the order of the inputs."""
+
+    files: list[FileDone]
+    events_per_second: float
+
+
+def predict(
+    run_folder: RunFolder,
+    inputs: Sequence[str],
+    out: Path,
+    *,
+    model: str | None = None,
+    network: str | None = None,
+    parquet: bool = False,
+    keep: Sequence[str] = (),
+) -> Done:
+    """Score all entries of some ROOT files, and write a file for each; several files are scored by Spark.
+
+    A file of scores is a friend tree `predictions`, or Parquet. Its columns are `entry`, `flag` (a number of FLAGS),
+    `predicted` (-1 without scores), `probability_<class>` (NaN without scores), and the branches that are kept.
+
+    Args:
+        run_folder: Gives the model in use and Spark; all else comes from the model.
+        inputs: Globs or URLs.
+        out: A new folder.
+        model: Training folder or ONNX file; None for the model in use.
+        network: Which of several models in use.
+        parquet: Whether to write Parquet.
+        keep: Branches of one number per event.
+
+    Raises:
+        ConfigError: The model in use is none or not the only one, or `out` is no local folder.
+        MissingInputError: There is no model.
+        RunFolderError: The folder exists already or cannot be written.
+        ModelError: The model cannot be read, or does not say how its events were read.
+        IngestionError: Files are missing or bad, or lack branches.
+    """
+    place = located(model) if model else str(_in_use(run_folder, network))
+    classifier = load_classifier(place)
+    settings = IngestSettings.model_validate(classifier.reading.model_dump() | {"pass_through": list(keep)})
+    sample = SampleSettings(name="inputs", label=0, files=[located(each) for each in inputs], weight=NO_WEIGHT)
+    infos = found_files(
+        [sample], settings, run_folder.say, strict=True, needs_particles=classifier.selection.particles,
+        needs_weights=False,
+    ).infos  # fmt: skip
+    began = time.monotonic()
+    with _new_folder(chosen_folder(out, "--out")) as folder:
+        names = _names(infos, "parquet" if parquet else "root")
+        work = [(info, folder / name) for info, name in zip(infos, names, strict=True)]
+        total = sum(info.entries for info in infos)
+        if len(work) > 1:
+            found = _on_spark(run_folder, place, settings, work, total)
+        else:
+            with Bar(run_folder.console, "predict", "events", total) as bar:
+                found = [_score_file(classifier, settings, *each, on_events=bar.add) for each in work]
+        BadFilesError.raise_any([each for each in found if not isinstance(each, FileDone)])
+    files = [each._replace(path=str(out / Path(each.path).name)) for each in found if isinstance(each, FileDone)]
+    return Done(files, total / max(time.monotonic() - began, 1e-9))
+
+
+def _in_use(run_folder: RunFolder, network: str | None) -> Path:
+    """The folder of the model in use."""
+    in_use = {each.folder.name: each.current() for each in Registry.all_of(run_folder.config.run_dir)}
+    there = {name: version.folder for name, version in in_use.items() if version is not None}
+    if not there:
+        raise MissingInputError(
+            f"no model is in use in {run_folder.config.run_dir}. Name a training folder or an ONNX file with --model, "
+            f"or run `python -m pipeline promote`."
+        )
+    if network is None and len(there) > 1:
+        raise ConfigError(f"several models are in use: {', '.join(there)}. Name one with --network.")
+    name = network or next(iter(there))
+    if name not in there:
+        raise ConfigError(f"--network: no model of '{name}' is in use.{nearest(name, there)}")
+    return there[name]
+
+
+def _names(infos: Sequence[FileInfo], suffix: str) -> list[str]:
+    """Names of the files of scores: those of the inputs, with a number where two are the same."""
+    stems = [Path(info.path).name.removesuffix(".root") for info in infos]
+    numbers = [stems[:place].count(stem) for place, stem in enumerate(stems)]
+    return [f"{stem}{f'-{n + 1}' if n else ''}.scores.{suffix}" for stem, n in zip(stems, numbers, strict=True)]
+
+
+@contextmanager
+def _new_folder(folder: Path) -> Iterator[Path]:
+    """A folder beside the given one, which gets its name when the work is done; removed after a failure."""
+    if folder.exists():
+        raise RunFolderError(f"{folder} exists already. Give a new folder with --out, or remove it.")
+    unfinished = folder.absolute().with_name(f".{folder.name}.unfinished")
+    try:
+        own_folders.remove(unfinished)
+        own_folders.make(unfinished)
+    except OSError as cause:
+        raise cannot_write(unfinished, cause, other="another folder with --out") from cause
+    try:
+        yield unfinished
+        (unfinished / own_folders.MARKER).unlink()
+        unfinished.rename(folder)
+    except BaseException:
+        own_folders.remove(unfinished)
+        raise
+
+
+@lru_cache(maxsize=1)
+def _loaded(place: str) -> EventClassifier:
+    """The classifier, read once by a Python worker of Spark."""
+    return load_classifier(place)
+
+
+def _on_spark(
+    run_folder: RunFolder, place: str, settings: IngestSettings, work: Sequence[tuple[FileInfo, Path]], total: int
+) -> list[FileDone | tuple[str, IngestionError]]:
+    """Score each file in a task."""
+    with Bar(run_folder.console, "Spark", "") as bar:
+        bar(0, 0, "starting")
+        spark = run_folder.spark.context(folder=work[0][1].parent, inputs=(info.path for info, _ in work))
+    absolute = str(Path(place).absolute())
+    try:
+        with Bar(run_folder.console, "predict", "events") as bar, counted(spark, bar, total) as done:
+
+            def run(each: tuple[FileInfo, Path]) -> FileDone | tuple[str, IngestionError]:
+                return _score_file(_loaded(absolute), settings, *each, on_events=done.add)
+
+            return list(spark.parallelize(work, run_folder.spark.num_tasks(len(work))).map(run).collect())
+    finally:
+        run_folder.spark.stop()
+
+
+def _score_file(
+    classifier: EventClassifier,
+    settings: IngestSettings,
+    info: FileInfo,
+    path: Path,
+    *,
+    on_events: Callable[[int], object],
+) -> FileDone | tuple[str, IngestionError]:
+    """Write the scores of a file; an error of the file is a result, since Spark would try the task again."""
+    counts: Counter[int] = Counter()
+    try:
+        with _writer(path, classifier.classes, info.pass_through) as write:
+            for raw, scored in classifier.entries(info, settings):
+                has_scores = scored.flag == 0
+                best = np.nan_to_num(scored.probability, nan=-1.0).argmax(axis=1)
+                columns: dict[str, NDArray[Any]] = {
+                    "entry": raw.entries,
+                    "flag": scored.flag,
+                    "predicted": np.where(has_scores, best, -1),
+                }
+                branches = probability_branches(classifier.classes)
+                columns |= dict(zip(branches, np.ascontiguousarray(scored.probability.T), strict=True))
+                write(columns | raw.pass_through)
+                counts.update(scored.flag.tolist())
+                on_events(raw.num_events)
+    except IngestionError as problem:
+        return info.path, problem
+    return FileDone(str(path), info.entries, {name: counts[flag] for flag, name in enumerate(FLAGS) if counts[flag]})
+
+
+@contextmanager
+def _writer(
+    path: Path, classes: Sequence[str], kept: Mapping[str, str]
+) -> Iterator[Callable[[Mapping[str, NDArray[Any]]], None]]:
+    """Writes columns to a new file; its metadata, or the title of the tree, say the classes and flags as JSON."""
+    types = {"entry": "int64", "flag": "int8", "predicted": "int64"}
+    types |= dict.fromkeys(probability_branches(classes), "float32") | dict(kept)
+    words = {"classes": list(classes), "flags": list(FLAGS)}
+    if path.suffix == ".parquet":
+        schema = pa.schema([(name, pa.from_numpy_dtype(kind)) for name, kind in types.items()])
+        schema = schema.with_metadata({name: json.dumps(each) for name, each in words.items()})
+        with pq.ParquetWriter(path, schema, compression="zstd") as file:
+            yield lambda columns: file.write_table(pa.table({name: columns[name] for name in types}, schema=schema))
+        return
+    with uproot.recreate(path) as file:
+        tree = file.mktree(TREE, types, title=json.dumps(words))
+        yield lambda columns: tree.extend({name: columns[name] for name in types})

@@ -1,0 +1,145 @@
+"""A classifier that scores events as its training saw them: ROOT entries, events Parquet, or features."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import awkward as ak
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from features.columns import INPUT_COLUMNS
+from features.kernels import OUTCOMES, SELECTED, FeatureBlock, build_features
+from features.matrices import matrices_of, model_inputs, of_columns
+from features.settings import FeatureSettings
+from ingestion.files import FileInfo
+from ingestion.reader import RawEvents, read_events, select_events
+from ingestion.schema import COLLECTIONS
+from ingestion.settings import IngestSettings
+from models.errors import ModelError
+from models.prediction import Predictor
+from pipeline.runs.models_on_disk import find_models
+from pipeline.runs.trained_models import FoundModel
+
+#: Why an entry has no score, by the number of its flag; 0 is an entry with scores.
+FLAGS: Final = ("scored", "rejected_nonfinite", "rejected_no_lepton", *OUTCOMES[SELECTED + 1 :])
+#: Events that a network takes at once: 256 with particle lists take half a GB.
+_AT_ONCE: Final = 256
+
+
+class ScoredEntries(NamedTuple):
+    """Scores of events in their order."""
+
+    flag: NDArray[np.int8]
+    """(num_events,) a number of FLAGS."""
+    probability: NDArray[np.float32]
+    """(num_events, num_classes); NaN where there is no score."""
+
+
+class EventClassifier(NamedTuple):
+    """A model with the settings by which the events of its training were read and selected."""
+
+    name: str
+    model: Predictor
+    classes: list[str]
+    reading: IngestSettings
+    selection: FeatureSettings
+
+    @classmethod
+    def of(cls, found: FoundModel) -> EventClassifier:
+        """The classifier of a model.
+
+        Raises:
+            ModelError: The model does not say how its events were read.
+        """
+        if not found.reading:
+            raise ModelError(
+                f"{found.candidate.name} does not say how the events of its training were read: an earlier release "
+                f"made its features. Make features and train again."
+            )
+        reading, selection = IngestSettings(**found.reading), FeatureSettings(**found.definitions)
+        return cls(found.candidate.name, found.candidate.model, found.classes, reading, selection)
+
+    def scores(self, events: Any) -> NDArray[np.float32]:
+        """Probabilities of the classes, (num_events, num_classes); NaN for events that the selection rejects.
+
+        Args:
+            events: An awkward array, pandas DataFrame or Arrow table with the columns of the features Parquet, or with
+                those of the events Parquet, from which the features are computed.
+
+        Raises:
+            features.errors.DatasetError: A column is missing.
+        """
+        table = _as_table(events)
+        if not COLLECTIONS.keys() <= set(table.schema.names):
+            return self._probabilities(model_inputs(table, self.model.inputs, most_particles=None), table.num_rows)
+        found = np.full((table.num_rows, len(self.classes)), np.nan, np.float32)
+        block = build_features(table, self.selection)
+        found[block.selected] = self._of_block(block)
+        return found
+
+    def entries(self, info: FileInfo, settings: IngestSettings) -> Iterator[tuple[RawEvents, ScoredEntries]]:
+        """The entries of a ROOT file in their order, piece by piece, with their scores.
+
+        Args:
+            info: The file, from `ingestion.files.found_files`.
+            settings: `reading`, possibly with pass-through columns.
+
+        Raises:
+            ingestion.errors.IngestionError: The file cannot be read.
+        """
+        for raw in read_events(info, settings, start=0, stop=info.entries):
+            selected = select_events(raw, info, settings)
+            flag = np.zeros(raw.num_events, np.int8)
+            for name, rejected in selected.rejected.items():
+                flag[rejected] = FLAGS.index(name) if name in FLAGS else 0
+            kept = np.flatnonzero(flag == 0)
+            block = build_features(selected.table, self.selection)
+            flag[kept] = np.where(block.outcome == SELECTED, 0, block.outcome + FLAGS.index("rejected_no_lepton"))
+            probability = np.full((raw.num_events, len(self.classes)), np.nan, np.float32)
+            probability[kept[block.selected]] = self._of_block(block)
+            yield raw, ScoredEntries(flag, probability)
+
+    def _of_block(self, block: FeatureBlock) -> NDArray[np.float32]:
+        parts = [np.empty((0, len(self.classes)), np.float32)]
+        for first in range(0, len(block.selected), _AT_ONCE):
+            offsets = block.particle_offsets[first : first + _AT_ONCE + 1]
+            core = block.core[offsets[0] : offsets[-1]]
+            inputs: dict[str, NDArray[Any]] = {"hlf": block.hlf[first : first + _AT_ONCE]}
+            if "particles" in self.model.inputs:
+                inputs["particles"] = matrices_of(offsets - offsets[0], of_columns(core.T), None)
+                inputs["num_particles"] = np.diff(offsets).astype(INPUT_COLUMNS["num_particles"].dtype)
+            parts.append(self.model.probabilities(inputs))
+        return np.concatenate(parts)
+
+    def _probabilities(self, inputs: Mapping[str, NDArray[Any]], num_events: int) -> NDArray[np.float32]:
+        parts = [np.empty((0, len(self.classes)), np.float32)]
+        for first in range(0, num_events, _AT_ONCE):
+            chosen = {name: values[first : first + _AT_ONCE] for name, values in inputs.items()}
+            parts.append(self.model.probabilities(chosen))
+        return np.concatenate(parts)
+
+
+def load_classifier(path: str | Path) -> EventClassifier:
+    """Read a classifier: a training folder, or an exported ONNX file.
+
+    Raises:
+        MissingInputError: There is no model at the path, or there are several.
+        ModelError: The model cannot be read, or does not say how its events were read.
+    """
+    found = find_models([str(path)])
+    if len(found) > 1:
+        names = ", ".join(each.candidate.name for each in found)
+        raise ModelError(f"{path} holds several models: {names}. Name one of these folders.")
+    return EventClassifier.of(found[0])
+
+
+def _as_table(events: Any) -> pa.Table:
+    if isinstance(events, pa.Table):
+        return events
+    if isinstance(events, ak.Array):
+        return ak.to_arrow_table(events, extensionarray=False)
+    return pa.Table.from_pandas(events, preserve_index=False)

@@ -1,0 +1,237 @@
+"""`predict`: scores of ROOT files without labels, of a finished run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import awkward as ak
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import uproot
+from command_line import SAMPLES, versions
+from delphes_files import write_delphes
+from lent_spark import command
+from made_events import lepton, made_event
+from numpy.typing import NDArray
+from undisturbed_run import Undisturbed
+
+from features.matrices import columns_of
+from models.errors import ModelError
+from models.networks.registry import settings_of
+from models.networks.scaling_layer import Scaler
+from models.saved_model import ModelSpec, build, save_model
+from pipeline.machine.spark_session import SparkProvider
+from pipeline.scoring import FLAGS, load_classifier
+from pipeline.terminal.exit_codes import Exit
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
+
+CLASSES = ("QCD", "ttbar", "Wjets")
+FILE = SAMPLES / "ttbar_13TeV_PU20_0.root"
+
+
+class Finished:
+    """A copy of the undisturbed run."""
+
+    def __init__(self, provider: SparkProvider, folder: Path, undisturbed: Undisturbed) -> None:
+        undisturbed.copy(folder)
+        self.provider = provider
+        self.run_dir = folder / "run"
+        self.model = self.current("train") / "hlf"
+        self.exported = self.current("export") / "hlf" / "model.onnx"
+        self.evaluated = pq.read_table(self.current("evaluate") / "hlf" / "predictions.parquet").to_pandas()
+
+    def current(self, stage: str) -> Path:
+        return self.run_dir / stage / str(versions(self.run_dir)[stage])
+
+    def predict(self, *arguments: str | Path) -> Any:
+        return command(self.provider, "predict", "--set", f"run_dir={self.run_dir}", *arguments)
+
+
+@pytest.fixture(scope="module")
+def finished(provider: SparkProvider, undisturbed: Undisturbed, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    return Finished(provider, tmp_path_factory.mktemp("finished"), undisturbed)
+
+
+def probabilities(table: Any) -> NDArray[np.float32]:
+    return np.column_stack([np.asarray(table[f"probability_{name}"]) for name in CLASSES])
+
+
+def check_rows(table: Any, entries: int) -> None:
+    """Each entry has a row in its order, and scores or the reason why it has none."""
+    flag, scores = np.asarray(table["flag"]), probabilities(table)
+    assert np.asarray(table["entry"]).tolist() == list(range(entries))
+    assert np.isfinite(scores).all(axis=1).tolist() == (flag == 0).tolist()
+    assert np.isnan(scores[flag != 0]).all()
+    assert scores[flag == 0].sum(axis=1) == pytest.approx(1, abs=1e-5)
+    assert np.asarray(table["predicted"])[flag == 0].tolist() == scores[flag == 0].argmax(axis=1).tolist()
+    assert (np.asarray(table["predicted"])[flag != 0] == -1).all()
+
+
+def test_several_files_get_the_scores_of_the_evaluation_entry_by_entry(finished: Finished, tmp_path: Path) -> None:
+    files = sorted(SAMPLES.glob("*_0.root"))
+    done = finished.predict(SAMPLES / "*_0.root", "--model", finished.model, "--out", tmp_path / "out", "--parquet")
+    assert done.exit_code == Exit.OK, done.stderr
+    compared = 0
+    for file in files:
+        found = pq.read_table(tmp_path / "out" / f"{file.stem}.scores.parquet")
+        with uproot.open(file) as root:
+            events = finished.evaluated[finished.evaluated.file_uuid == str(root.file.uuid)]
+            check_rows(found, root["Delphes"].num_entries)
+        assert json.loads(found.schema.metadata[b"flags"]) == list(FLAGS)
+        scores = probabilities(found)[events.entry]
+        assert scores == pytest.approx(probabilities(events), abs=1e-6)
+        compared += len(events)
+        scored = np.count_nonzero(found["flag"].to_numpy() == 0)
+        assert f"{file.stem}.scores.parquet: {scored} of {len(found)} events have scores (" in done.stdout
+    assert compared == len(finished.evaluated) > 30
+
+
+def test_a_friend_tree_joins_its_file_by_the_entry_and_keeps_branches(finished: Finished, tmp_path: Path) -> None:
+    done = finished.predict(FILE, "--model", finished.exported, "--out", tmp_path / "out", "--keep", "Event.Number")
+    assert done.exit_code == Exit.OK, done.stderr
+    with uproot.open(tmp_path / "out" / f"{FILE.stem}.scores.root") as root, uproot.open(FILE) as events:
+        tree = root["predictions"]
+        assert json.loads(tree.title) == {"classes": ["QCD", "ttbar", "W+jets"], "flags": list(FLAGS)}
+        found = tree.arrays(library="np")
+        check_rows(found, events["Delphes"].num_entries)
+        number = ak.flatten(events["Delphes/Event/Event.Number"].array())
+        assert found["Event.Number"].tolist() == number.tolist()
+
+
+def test_entries_say_why_they_have_no_score(finished: Finished, tmp_path: Path) -> None:
+    near = lepton(40.0, 0.5, 0.5)
+    photon = {"et": 40.0, "eta": near["eta"] + 0.1, "phi": near["phi"]}
+    isolated = made_event(electrons=[lepton(40.0, 0.5, 0.5)], tracks=[])
+    soft = made_event(electrons=[lepton(5.0, 0.5, 0.5)], muons=[])
+    crowded = made_event(electrons=[near], muons=[], photons=[photon])
+    broken = made_event(electrons=[lepton(40.0, 0.5, 0.5)], met=float("nan"))
+    file = write_delphes(tmp_path / "events.root", [soft, isolated, broken, crowded])
+    assert (
+        finished.predict(file, "--model", finished.model, "--out", tmp_path / "out", "--parquet").exit_code == Exit.OK
+    )
+    found = pq.read_table(tmp_path / "out" / "events.scores.parquet")
+    check_rows(found, 4)
+    assert [FLAGS[flag] for flag in found["flag"].to_pylist()] == [
+        "rejected_no_lepton",
+        "scored",
+        "rejected_nonfinite",
+        "rejected_no_isolated_lepton",
+    ]
+
+
+def test_what_cannot_be_is_refused_before_any_work_and_leaves_nothing(finished: Finished, tmp_path: Path) -> None:
+    lacking = write_delphes(tmp_path / "lacking.root", [made_event()], without=["MissingET.MET"])
+    (tmp_path / "there").mkdir()
+    before = sorted(tmp_path.iterdir())
+    out = ("--out", tmp_path / "out")
+    model = ("--model", finished.model)
+    for arguments, words in {
+        (lacking, *model, *out): "MissingET.MET",
+        (FILE, *model, *out, "--keep", "Event.Nummer"): "Event.Number",
+        (FILE, FILE, *model, *out): "is listed twice",
+        (FILE, *model, "--out", tmp_path / "there"): "exists already",
+        (FILE, *out, "--set", f"run_dir={tmp_path / 'other'}"): "no model is in use",
+        (FILE, "--model", tmp_path / "none", *out): "there is no",
+    }.items():
+        done = finished.predict(*arguments)
+        assert done.exit_code == Exit.USER_ERROR, (words, done.stderr)
+        assert words in done.stderr
+        assert "Traceback" not in done.stderr
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_branches_and_selection_are_those_of_the_training(finished: Finished, tmp_path: Path) -> None:
+    model = tmp_path / "renamed"
+    shutil.copytree(finished.model, model)
+    content = json.loads((model / "model" / "model.json").read_text())
+    content["reading"] |= {"tree": "Events", "branch_map": {"met": "MET_pt"}, "min_lepton_pt": 60.0}
+    (model / "model" / "model.json").write_text(json.dumps(content))
+    events = [made_event(electrons=[lepton(pt, 0.5, 0.5)], tracks=[]) for pt in (70.0, 50.0)]
+    file = write_delphes(tmp_path / "events.root", events, tree="Events", rename={"MissingET.MET": "MET_pt"})
+    assert finished.predict(file, "--model", model, "--out", tmp_path / "out", "--parquet").exit_code == Exit.OK
+    found = pq.read_table(tmp_path / "out" / "events.scores.parquet")
+    assert [FLAGS[flag] for flag in found["flag"].to_pylist()] == ["scored", "rejected_no_lepton"]
+
+
+def test_a_model_of_an_earlier_release_is_refused(finished: Finished, tmp_path: Path) -> None:
+    shutil.copytree(finished.model, tmp_path / "old")
+    path = tmp_path / "old" / "model" / "model.json"
+    content = json.loads(path.read_text())
+    del content["reading"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(ModelError, match="does not say how the events"):
+        load_classifier(tmp_path / "old")
+
+
+def features_of(finished: Finished) -> pa.Table:
+    return pa.concat_tables(pq.read_table(path) for path in sorted(finished.current("features").glob("test/*.parquet")))
+
+
+def in_order(table: pa.Table, evaluated: Any) -> NDArray[np.float32]:
+    """The scores of the evaluation for the rows of a table."""
+    keyed = evaluated.set_index(["file_uuid", "entry"])
+    keys = zip(table["file_uuid"].to_pylist(), table["entry"].to_pylist(), strict=True)
+    return probabilities(keyed.loc[list(keys)])
+
+
+def test_a_notebook_gets_scores_of_arrow_pandas_and_awkward_events(finished: Finished) -> None:
+    table = features_of(finished)
+    classifier = load_classifier(finished.exported)
+    needed = table.select(columns_of(classifier.model.inputs))
+    forms: Sequence[Any] = (table, needed, needed.to_pandas(), ak.from_arrow(needed))
+    for events in forms:
+        assert classifier.scores(events) == pytest.approx(in_order(table, finished.evaluated), abs=1e-6)
+
+
+def test_events_before_the_features_have_scores_or_none(finished: Finished) -> None:
+    classifier = load_classifier(finished.model)
+    events = pq.read_table(next(finished.current("ingest").glob("events/*.parquet")))
+    scores = classifier.scores(events)
+    assert scores.shape == (events.num_rows, 3)
+    keyed = finished.evaluated.set_index(["file_uuid", "entry"])
+    rows = [
+        (row, key)
+        for row, key in enumerate(zip(events["file_uuid"].to_pylist(), events["entry"].to_pylist(), strict=True))
+        if key in keyed.index
+    ]
+    assert len(rows) > 5
+    assert scores[[row for row, _ in rows]] == pytest.approx(
+        probabilities(keyed.loc[[key for _, key in rows]]), abs=1e-6
+    )
+    assert np.isnan(scores).all(axis=1).any()
+
+
+def test_lists_of_particles_have_the_same_scores_from_files_and_from_features(
+    finished: Finished, tmp_path: Path, provider: SparkProvider
+) -> None:
+    """A network of particles with any weights: what counts is that it gets the same lists."""
+    trained = json.loads((finished.model / "model" / "model.json").read_text())
+    columns = ("hlf", "particles")
+    scalers = {
+        name: Scaler.of(json.loads((finished.current("features") / "scaler.json").read_text())[name])
+        for name in columns
+    }
+    spec = ModelSpec(
+        settings_of({"name": "inclusive"}), trained["classes"], scalers, trained["definitions"], trained["reading"]
+    )
+    save_model(build(spec), spec, tmp_path / "model")
+    classifier = load_classifier(tmp_path)
+    table = features_of(finished)
+    assert (
+        finished.predict(SAMPLES / "*_0.root", "--model", tmp_path, "--out", tmp_path / "out", "--parquet").exit_code
+        == 0
+    )
+    by_key = {}
+    for file in sorted(SAMPLES.glob("*_0.root")):
+        found = pq.read_table(tmp_path / "out" / f"{file.stem}.scores.parquet")
+        with uproot.open(file) as root:
+            by_key |= {(str(root.file.uuid), entry): row for entry, row in enumerate(probabilities(found))}
+    keys = zip(table["file_uuid"].to_pylist(), table["entry"].to_pylist(), strict=True)
+    assert classifier.scores(table) == pytest.approx(np.array([by_key[key] for key in keys]), abs=1e-6)
