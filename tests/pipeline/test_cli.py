@@ -87,7 +87,8 @@ def test_every_command_helps_with_words_on_each_option_its_own_and_those_of_all(
 
 @pytest.mark.parametrize("name", OWN)
 def test_every_command_takes_config_and_changes_and_debug(name: str, tmp_path: Path) -> None:
-    needed = ["there"] if OWN[name] & {"network", "folder"} else []
+    needed = ["there"] if OWN[name] & {"network", "inputs"} else []
+    needed += ["--out", "scores"] if name == "predict" else []
     options = ["--config", small_config(tmp_path, SAMPLES), "--set", "train.epoch=3"]
     done = invoke(name, *needed, *options)
     assert done.exit_code == Exit.USAGE
