@@ -48,8 +48,8 @@ def advice(key: str, section: type[BaseModel], *, prefix: str = "") -> str:
 
     Examples:
         >>> from training.settings import TrainSettings
-        >>> advice("compression", TrainSettings, prefix="train.")
-        " 'train.algorithm.compression' is a key of choco-sgd."
+        >>> advice("fraction", TrainSettings, prefix="train.")
+        " 'train.algorithm.fraction' is a key of choco-sgd."
         >>> advice("epoch", TrainSettings)
         " Did you mean 'epochs'?"
         >>> from pipeline.config import Config

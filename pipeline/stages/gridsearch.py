@@ -135,7 +135,7 @@ def _finish(context: Context, common: Search, found: SearchOutcome, dataset: Any
 def _draw(context: Context, scores: list[Score], found: SearchOutcome, content: dict[str, Any]) -> None:
     from models.evaluation.style import NO_LABELS, save_figure
     from training.gridsearch.figures import plot_pareto, plot_speed_up
-    from training.gridsearch.slots import speed_ups
+    from training.gridsearch.results import speed_ups
 
     plots = context.out_dir / "plots"
     plots.mkdir(exist_ok=True)

@@ -22,7 +22,7 @@ from models.networks.hlf import HlfClassifier
 from models.networks.hlf_settings import HlfSettings
 from models.networks.scaling_layer import Scaler
 from training.determinism import be_deterministic
-from training.gridsearch.folds import Fold, make_folds, train_on_fold
+from training.gridsearch.trainings import Fold, make_folds, train_on_fold
 from training.readers.batch import Rows
 from training.settings import TrainSettings
 

@@ -46,7 +46,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "d-psgd on the exponential graph": {"algorithm": "d-psgd", "topology": "exponential"},
     "qg-dsgdm": {"algorithm": "qg-dsgdm"},
     "choco-sgd": {"algorithm": "choco-sgd", "fraction": 0.3},
-    "choco-sgd sign": {"algorithm": "choco-sgd", "compression": "sign"},
     "ad-psgd": {"algorithm": "ad-psgd"},
     "swarm-sgd": {"algorithm": "swarm-sgd"},
     "swarm-sgd geometric": {"algorithm": "swarm-sgd", "local_steps_law": "geometric"},

@@ -14,7 +14,7 @@ from models.networks.scaling_layer import Scaler
 from training.readers.batch import Rows
 from training.readers.memory import MemoryReader, MemoryRows
 from training.settings import TrainSettings
-from training.workloads.augmentation import Augmentation
+from training.workloads.draws import Augmentation
 from training.workloads.workload import Split, Workload, dtype_of
 
 SIDE = 5

@@ -25,9 +25,8 @@ from pipeline.errors import PipelineError
 from pipeline.run_folder import RunFolder
 from pipeline.stages.evaluate import Evaluate
 from pipeline.stages.export import Export
-from training.gridsearch.settings import GridSearchSettings
+from training.gridsearch.settings import GridSearchSettings, SearchJob
 from training.gridsearch.trainings import Search, run_job
-from training.gridsearch.trials import SearchJob
 from training.launching.launcher import launch
 from training.launching.mpirun import rank_command, rank_environment
 from training.settings import TrainSettings

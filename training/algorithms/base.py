@@ -18,6 +18,7 @@ from training.vector_model import VectorModel
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+
 ComputeGradient = Callable[[], Awaitable[None]]
 """Computes the gradient of the mean loss over the local batch, at the model's parameters, into the model."""
 Counters = dict[str, Any]
@@ -248,3 +249,31 @@ async def treat_optimizer(
             host = value.detach().to("cpu", copy=True)
             await mean_over_workers(host.numpy(), transport)
             value.detach().copy_(host)
+
+
+class Wrapper(Kept):
+    """Another method, with something around its steps.
+
+    Args:
+        base: The base method.
+    """
+
+    def __init__(self, base: Algorithm) -> None:
+        self.base = base
+
+    def __getattr__(self, name: str) -> Any:
+        """What only the base method has."""
+        return getattr(self.base, name)
+
+    async def state(self) -> dict[str, Any]:
+        """The base method's state, and that of the wrapper."""
+        return {"base": await self.base.state(), **self._kept()}
+
+    async def restore(self, state: dict[str, Any]) -> None:
+        """Start from what `state` gave, instead of `start`; all workers together."""
+        await self.base.restore(state["base"])
+        self._keep(state)
+
+    def model_of(self, state: dict[str, Any]) -> tuple[int, Vector] | None:
+        """The base method's model in what `state` gave."""
+        return self.base.model_of(state["base"])

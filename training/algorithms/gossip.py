@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,11 +12,46 @@ from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient, Counters, Worker
 from training.algorithms.method import MethodSettings, TransportOptions
-from training.algorithms.partners import RandomPartners
 from training.effects import Mechanism, between_workers
+from training.random_streams import random_stream
 from training.topology import TopologyName, shared_topology
 from training.transports.basics import Vector, is_finite
 from training.transports.transport import SharedVector
+
+
+class RandomPartners:
+    """Neighbours drawn at random with equal probability, from one random stream per rank.
+
+    With one stream for all ranks, all would choose the same partner.
+
+    Args:
+        neighbours: Ranks to draw from; none for a single worker.
+        seed: Seed of the run.
+        rank: Rank of the worker.
+
+    Examples:
+        >>> partners = RandomPartners([1, 2, 3], seed=1, rank=0)
+        >>> {partners.next() for _ in range(50)} == {1, 2, 3}
+        True
+    """
+
+    def __init__(self, neighbours: Sequence[int], *, seed: int, rank: int) -> None:
+        self._neighbours = list(neighbours)
+        self._rng = random_stream(seed, "partners", rank)
+
+    def next(self) -> int | None:
+        """The rank to average with next; None for no average now."""
+        if not self._neighbours:
+            return None
+        return self._neighbours[int(self._rng.integers(len(self._neighbours)))]
+
+    def state(self) -> dict[str, Any]:
+        """Position in the random stream."""
+        return dict(self._rng.bit_generator.state)
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Restore a position in the random stream."""
+        self._rng.bit_generator.state = state
 
 
 class GossipSettings(MethodSettings):

@@ -11,8 +11,7 @@ from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient, Counters, Worker
 from training.algorithms.method import Traits, TransportOptions, algorithm
-from training.algorithms.mpca_joint import JointModel
-from training.algorithms.mpca_rules import JointModelSettings, displace, penalty_gradient
+from training.algorithms.mpca_joint import JointModel, JointModelSettings, displace, penalty_gradient
 from training.effects import Mechanism
 from training.transports.basics import Vector, is_finite
 
@@ -65,7 +64,7 @@ class MpcaSettings(JointModelSettings):
 class Mpca(Algorithm):
     """x_i <- x_i - alpha (x_i - x~*), then the optimiser's step; meanwhile x~ <- (1 - beta) x~ + beta mean_tau(x_i).
 
-    x~* = x~ + gamma v~ is ahead of the joint model x~ along its trajectory v~ (equations 4 to 9, in `mpca_rules`). At
+    x~* = x~ + gamma v~ is ahead of the joint model x~ along its trajectory v~ (equations 4 to 9, in `mpca_joint`). At
     the end of a step a worker sends a shard if it has the result of the one before; else it takes the next step with
     the x~* that it has. So nobody waits, and an exchange takes as long as the slowest worker's step. The model of the
     method is x~.

@@ -3,14 +3,194 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
-from training.algorithms.mpca_rules import JointShard, MpcaConstants, contribution, driver_rule
+from training.algorithms.method import MethodSettings
+from training.effects import Needs, SettingsSection
 from training.transports.basics import Vector, is_finite
 from training.transports.shards import shard_slices
 from training.transports.transport import PendingSum, Transport
+
+#: The operations on a shard follow each other: reduce, prepare, broadcast. More shards leave nothing to overlap.
+MOST_SHARDS: Final = 3
+
+
+class MpcaConstants(SettingsSection):
+    """The constants of the rules with the values of the paper (sections 4.3, 4.5, 6.3, 7.1).
+
+    The paper gives no lengths of the ramps of `alpha` and `gamma`.
+    """
+
+    alpha: float = Field(default=0.05, gt=0, le=1)
+    """Strength of the pull at every step, above 0 and at most 1."""
+    alpha_peak: float = Field(default=0.5, gt=0, le=1)
+    """Strength of the pull after the cycles without one."""
+    alpha_free: int = Field(default=2, ge=0)
+    """Number of exchanges of the whole model before the pull begins."""
+    alpha_ramp: int = Field(default=20, ge=0)
+    """Number of exchanges in which the pull falls from `alpha_peak` to `alpha`."""
+    beta: float = Field(default=0.9, gt=0, le=1)
+    """Share of the average in the next joint model, above 0 and at most 1."""
+    beta_ramp: int = Field(default=20, ge=0)
+    """Number of exchanges in which this share falls from 1 to `beta`."""
+    gamma: float = Field(default=0.7, ge=0)
+    """Length of the projection ahead, in exchanges; 0 for none."""
+    gamma_ramp: int = Field(default=20, ge=0)
+    """Number of exchanges in which the projection grows from 0 to `gamma`."""
+    delta: float = Field(default=0.8, ge=0, lt=1)
+    """Smoothing of the direction of the projection, at least 0 and below 1."""
+
+    def alpha_at(self, cycle: int) -> float:
+        """The pull after a number of cycles of the joint model: none, then the peak, then down to `alpha`.
+
+        Examples:
+            >>> [round(MpcaConstants(alpha=0.125, alpha_ramp=2).alpha_at(cycle), 3) for cycle in (0, 1, 2, 3, 4, 9)]
+            [0.0, 0.0, 0.5, 0.25, 0.125, 0.125]
+        """
+        if cycle < self.alpha_free:
+            return 0.0
+        strength: float = (self.alpha / self.alpha_peak) ** _share(cycle - self.alpha_free, self.alpha_ramp)
+        return self.alpha_peak * strength
+
+    def beta_at(self, cycle: int) -> float:
+        """The replacement rate of a cycle: from 1 to `beta` by a constant factor.
+
+        Examples:
+            >>> [round(MpcaConstants().beta_at(cycle), 3) for cycle in (0, 10, 20, 30)]
+            [1.0, 0.949, 0.9, 0.9]
+        """
+        rate: float = self.beta ** _share(cycle, self.beta_ramp)
+        return rate
+
+    def gamma_at(self, cycle: int) -> float:
+        """The length of the projection after a cycle: from 0 to `gamma` by equal amounts.
+
+        Examples:
+            >>> [round(MpcaConstants().gamma_at(cycle), 3) for cycle in (0, 10, 20, 30)]
+            [0.0, 0.35, 0.7, 0.7]
+        """
+        return self.gamma * _share(cycle, self.gamma_ramp)
+
+
+class JointModelSettings(MpcaConstants, MethodSettings):
+    """Settings of a method with a joint model: those with the trait `joint_model`."""
+
+    NEEDS: ClassVar[tuple[Needs, ...]] = (
+        *(
+            Needs(key, "form: displacement or regulariser, which pull", lambda own: own.form != "replacement")
+            for key in ("alpha", "alpha_peak", "alpha_free", "alpha_ramp")
+        ),
+        Needs("alpha_peak", "alpha_ramp above 0", lambda own: own.alpha_ramp > 0),
+        Needs("beta_ramp", "beta below 1", lambda own: own.beta < 1),
+        *(Needs(key, "gamma above 0, a projection", lambda own: own.gamma > 0) for key in ("gamma_ramp", "delta")),
+    )
+
+    shards: int = Field(default=MOST_SHARDS, ge=1, le=MOST_SHARDS)
+    """Number of parts of the model, exchanged in turn."""
+    form: Literal["displacement", "regulariser", "replacement"] = "displacement"
+    """How the average acts on a worker: it displaces the model before every gradient (equation 7), adds a penalty to
+    the gradient (equation 6), or replaces the model when it arrives."""
+    weighted: bool = True
+    """Whether a worker's weight in the average is the number of its steps since the last one, else 1."""
+
+
+class JointShard(NamedTuple):
+    """A shard of the joint model."""
+
+    model: Vector
+    """x~, the joint model itself: the basis of the trajectory, never sent."""
+    trajectory: Vector
+    """v~, the moving average of its change in a cycle."""
+    projected: Vector
+    """x~*, the joint model ahead of its time: what workers get."""
+    cycle: int
+    """Number of its cycles so far."""
+
+    @classmethod
+    def at_start(cls, model: Vector) -> JointShard:
+        """A shard before its first cycle: v~ is 0."""
+        return cls(model.copy(), np.zeros_like(model), model.copy(), 0)
+
+
+def contribution(local: Vector, steps: int, *, weighted: bool = True) -> Vector:
+    """What a worker adds to the sum of a cycle: tau_i x_i, then tau_i (equation 9).
+
+    A worker without a step since its last contribution, or with a shard that is not finite, adds nothing.
+
+    Args:
+        local: (n,) the worker's shard.
+        steps: Number tau_i of its steps since its last contribution.
+        weighted: Whether tau_i is the weight; else all workers with steps have the weight 1.
+
+    Returns:
+        (n + 1,) of the same type.
+    """
+    message = np.zeros(local.size + 1, local.dtype)
+    if steps and is_finite(local):
+        message[-1] = steps if weighted else 1
+        np.multiply(local, message[-1], out=message[:-1])
+    return message
+
+
+def aggregate(total: Vector) -> Vector | None:
+    """R = sum_i tau_i x_i / sum_i tau_i (equation 9), from the sum of the contributions; None: nobody contributed."""
+    return total[:-1] / total[-1] if total[-1] else None
+
+
+def replace_share(joint: Vector, aggregated: Vector, beta: float) -> Vector:
+    """x~_t = (1 - beta) x~_{t-1} + beta R (equation 8); beta is the replacement rate."""
+    replaced: Vector = (1 - beta) * joint + beta * aggregated
+    return replaced
+
+
+def next_trajectory(trajectory: Vector, change: Vector, delta: float) -> Vector:
+    """v~_t = delta v~_{t-1} + (1 - delta) (x~_t - x~_{t-1}) (equation 4); from joint models, not projections."""
+    following: Vector = delta * trajectory + (1 - delta) * change
+    return following
+
+
+def project(joint: Vector, trajectory: Vector, gamma: float) -> Vector:
+    """x~*_{t + gamma} = x~_t + gamma v~_t (equation 5)."""
+    projected: Vector = joint + gamma * trajectory
+    return projected
+
+
+def driver_rule(shard: JointShard, total: Vector, constants: MpcaConstants) -> JointShard:
+    """The driver's rule of a cycle: equations 9, 8, 4 and 5; the same shard if nobody contributed.
+
+    Args:
+        shard: The shard of the joint model, which does not change.
+        total: (n + 1,) sum of the workers' contributions.
+        constants: The constants.
+    """
+    aggregated = aggregate(total)
+    if aggregated is None:
+        return shard
+    model = replace_share(shard.model, aggregated, constants.beta_at(shard.cycle))
+    trajectory = next_trajectory(shard.trajectory, model - shard.model, constants.delta)
+    return JointShard(model, trajectory, project(model, trajectory, constants.gamma_at(shard.cycle)), shard.cycle + 1)
+
+
+def displace(local: Vector, projected: Vector, alpha: float) -> Vector:
+    """x_i <- x_i - alpha (x_i - x~*), before every gradient (equation 7), in place; the optimiser does not see it."""
+    if alpha:
+        local -= alpha * (local - projected)
+    return local
+
+
+def penalty_gradient(local: Vector, projected: Vector, alpha: float) -> Vector:
+    """The gradient of alpha / 2 |x_i - x~*|^2, to add to that of the loss (equation 6): alpha (x_i - x~*)."""
+    gradient: Vector = alpha * (local - projected)
+    return gradient
+
+
+def _share(done: int, length: int) -> float:
+    """The share of a ramp that is done."""
+    return min(1.0, done / length) if length else 1.0
+
 
 #: Elements of a message behind the contribution: workers without more steps, squared distances from the joint model.
 _ENDED, _DISTANCE = -2, -1

@@ -12,10 +12,10 @@ from training.algorithms.base import (
     ComputeGradient,
     Counters,
     StatePolicy,
+    Wrapper,
     mean_over_workers,
     treat_optimizer,
 )
-from training.algorithms.wrapper import Wrapper
 from training.effects import SettingsSection
 from training.transports.basics import is_finite
 

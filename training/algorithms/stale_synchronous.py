@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from training.algorithms.base import Algorithm, ComputeGradient, Counters
-from training.algorithms.wrapper import Wrapper
+from training.algorithms.base import Algorithm, ComputeGradient, Counters, Wrapper
 from training.transports.basics import Vector
 
 

@@ -79,7 +79,7 @@ def plot_speed_up(expected: Mapping[int, float], measured: tuple[int, float] | N
     """Speed-up of the search on several task slots over one slot.
 
     Args:
-        expected: Speed-up by slots, from the measured times of the trainings alone (`training.gridsearch.slots`).
+        expected: Speed-up by slots, from the measured times of the trainings alone (`training.gridsearch.results`).
         measured: Slots and speed-up of this search; None if an earlier search did parts of it.
         labels: Words on the plot.
     """

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 from pyspark import Accumulator, SparkContext
 
 from training.gridsearch.results import Score, score
+from training.gridsearch.settings import SearchJob, Trial, first_trials, promoted, rungs
 from training.gridsearch.trainings import GridSearchError, JobResult, Search, finished, run_job
-from training.gridsearch.trials import SearchJob, Trial, first_trials, promoted, rungs
 
 _NO_FINITE_LOSS: Final = "the validation loss of a fold was never finite; lower the learning rate"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from training.algorithms.base import Algorithm, Counters
 from training.loop.metering import Meter
-from training.workloads.sums import Sums
+from training.workloads.gradients import Sums
 from training.workloads.work import Work
 
 

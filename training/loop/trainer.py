@@ -31,7 +31,7 @@ from training.readers.sharding import Assignment, EpochPlan, assignment_of, plan
 from training.readers.skew import Owners
 from training.readers.units import Boundary, Position, Unit, UnitQueue
 from training.settings import TrainSettings
-from training.workloads.sums import Sums, reduce_sums
+from training.workloads.gradients import Sums, reduce_sums
 from training.workloads.work import ValidationPart, Work
 
 

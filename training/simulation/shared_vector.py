@@ -10,28 +10,21 @@ from typing import Any, Protocol
 import numpy as np
 from typing_extensions import override
 
-from training.simulation.collectives import half_difference
 from training.simulation.virtual_time import VirtualBackground, VirtualClock, VirtualLock
 from training.transports.basics import Vector, is_finite
 from training.transports.transport import AverageCounts, SharedVector
 
 
 class AveragingNetwork(Protocol):
-    """What a shared vector needs of the network."""
+    """What a shared vector needs of `training.simulation.transport.SimNetwork`."""
 
     clock: VirtualClock
     has_locks: bool
     vectors: dict[int, list[SimVector]]
 
-    def travel(self, sender: int, receiver: int, nbytes: int) -> tuple[float, bool]:
-        """Send the half of an average that carries a vector from one worker to another.
+    def travel(self, sender: int, receiver: int, nbytes: int) -> tuple[float, bool]: ...  # noqa: D102
 
-        Returns:
-            The time until it arrives, or until the sender knows that it is lost [s]; whether it arrives.
-        """
-
-    def answer(self, sender: int, receiver: int, nbytes: int) -> Awaitable[None]:
-        """Wait for the answer to a request: an empty message there, and some bytes back."""
+    def answer(self, sender: int, receiver: int, nbytes: int) -> Awaitable[None]: ...  # noqa: D102
 
 
 class SimVector(SharedVector):
@@ -123,7 +116,9 @@ class SimVector(SharedVector):
             self._counted["wait_seconds"] += clock.now - started
         is_made = None
         if await self._travel(theirs, self):
-            difference = half_difference(theirs.values, self.values)
+            difference = theirs.values - self.values
+            # Rounded down for integers, which keeps the sum.
+            difference = difference // 2 if difference.dtype.kind in "iu" else difference * 0.5
             if await self._travel(self, theirs):
                 is_made = self._apply(theirs, difference)
         if network.has_locks:

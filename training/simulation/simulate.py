@@ -23,7 +23,7 @@ from training.simulation.stacked import MeanModelEvaluator, StackedModels, Stack
 from training.simulation.transport import SimNetwork
 from training.simulation.virtual_time import VirtualClock, without_garbage_collection
 from training.threads import use_threads
-from training.workloads.augmentation import Augmentation
+from training.workloads.draws import Augmentation
 
 #: Number of workers that also evaluate their own model at the end.
 _VALIDATE_ALONE = 16

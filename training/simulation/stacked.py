@@ -19,13 +19,11 @@ from training.readers.batch import Rows
 from training.readers.memory import MemoryRows
 from training.readers.sharding import Assignment, OwnRows
 from training.simulation.cluster import ComputeTimes
-from training.simulation.lost_messages import LostMessages
+from training.simulation.costs import LostMessages
 from training.simulation.virtual_time import VirtualClock
 from training.transports.basics import Vector
-from training.workloads.augmentation import Augmentation
-from training.workloads.draws import Draws
-from training.workloads.gradients import TorchGradients
-from training.workloads.sums import Sums, sums_of
+from training.workloads.draws import Augmentation, Draws
+from training.workloads.gradients import Sums, TorchGradients, sums_of
 from training.workloads.work import ValidationPart, Work
 
 _VALIDATED_AT_ONCE: Final = 2048

@@ -4,23 +4,101 @@ from __future__ import annotations
 
 import types
 from collections import Counter, defaultdict, deque
-from collections.abc import Awaitable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from typing_extensions import override
 
 from training.simulation.cluster import ClusterSettings
-from training.simulation.collectives import Collective, Finish, SimSum, added
-from training.simulation.costs import ROUND_TRIPS, Nics, all_reduce_seconds, tree_seconds
-from training.simulation.lost_messages import LostMessages
+from training.simulation.costs import ROUND_TRIPS, LostMessages, Nics, all_reduce_seconds, tree_seconds
 from training.simulation.parameter_server import SimServer, SimShards
 from training.simulation.shared_vector import SimVector
-from training.simulation.virtual_time import Register, VirtualClock, VirtualTask, suspend
+from training.simulation.virtual_time import Register, VirtualBackground, VirtualClock, VirtualTask, suspend
 from training.transports.basics import Vector
 from training.transports.parameter_server import ParameterServer
 from training.transports.shards import Layout
 from training.transports.transport import CounterName, PendingSum, SharedVector, Transport
+
+Finish = Callable[[Sequence[Vector]], tuple[float, Vector | None]]
+"""The time that a collective operation takes after the last worker arrives [s], and what it makes of all vectors."""
+
+
+class Collective:
+    """One collective operation; it ends some time after the last worker arrives.
+
+    Workers continue in the order of their ranks, so that the order of their arrival does not matter.
+    """
+
+    __slots__ = ("_clock", "_finish", "_missing", "_tasks", "_vectors", "complete", "kind")
+
+    def __init__(self, kind: str, world_size: int, clock: VirtualClock, finish: Finish) -> None:
+        self.kind = kind
+        self._tasks: dict[int, VirtualTask] = {}
+        self._vectors: dict[int, Vector] = {}
+        self._missing = world_size
+        self._clock = clock
+        self._finish = finish
+        self.complete = 0.0
+        """Time at which the last worker arrived."""
+
+    def bring(self, rank: int, vector: Vector) -> None:
+        """Take the vector of a worker that arrives; the result replaces its content when the worker continues."""
+        self._vectors[rank] = vector
+
+    def arrive(self, rank: int, task: VirtualTask) -> None:
+        """Let a worker wait for the end."""
+        self._tasks[rank] = task
+        self._missing -= 1
+        if self._missing:
+            return
+        self.complete = self._clock.now
+        seconds, result = self._finish([self._vectors[rank] for rank in sorted(self._vectors)])
+        self._clock.at(self._clock.now + seconds, partial(self._resume_all, result))
+
+    def _resume_all(self, result: Vector | None) -> None:
+        for rank, task in sorted(self._tasks.items()):
+            if result is not None:
+                self._vectors[rank][...] = result
+            task.resume()
+
+
+class SimSum(PendingSum):
+    """A sum in the background.
+
+    Args:
+        clock: The virtual clock.
+        collective: The worker's part in it; gives the time until the last worker began it [s].
+        worker: Waits for others to begin it.
+    """
+
+    def __init__(self, clock: VirtualClock, collective: Awaitable[float], worker: Transport) -> None:
+        self._clock = clock
+        self._worker = worker
+        self._complete = clock.now
+        self._background = VirtualBackground(clock, "sum in the background")
+        self._background.begin(self._take_part(collective))
+
+    @override
+    def is_done(self) -> bool:
+        return not self._background.is_under_way
+
+    async def _take_part(self, collective: Awaitable[float]) -> None:
+        self._complete += await collective
+
+    @override
+    async def wait(self) -> None:
+        started = self._clock.now
+        await self._background.drain()
+        self._worker.waited += max(0.0, self._complete - started)
+
+
+def added(vectors: Sequence[Vector]) -> Vector:
+    """The sum of vectors, in their order."""
+    total = vectors[0].copy()
+    for vector in vectors[1:]:
+        total += vector
+    return total
 
 
 class _Message(NamedTuple):
@@ -123,7 +201,11 @@ class SimNetwork:
             self.clock.at(arrival, waiting.resume)
 
     def travel(self, sender: int, receiver: int, nbytes: int) -> tuple[float, bool]:
-        """Send the half of an average; see `AveragingNetwork`."""
+        """Send the half of an average that carries a vector from one worker to another.
+
+        Returns:
+            The time until it arrives, or until the sender knows that it is lost [s]; whether it arrives.
+        """
         now = self.clock.now
         arrival = self.nics.arrival(now, sender, receiver, nbytes, round_trips=self.round_trips, again=False)
         is_lost = self.nics.loses(sender, receiver)

@@ -27,7 +27,7 @@ from training.readers.reader import Reader
 from training.readers.sharding import OwnRows, even_parts
 from training.readers.skew import Owners
 from training.settings import TrainSettings
-from training.workloads.augmentation import Augmentation
+from training.workloads.draws import Augmentation
 from training.workloads.image_files import LabelledImages, PixelArray, read_cifar10, read_mnist
 from training.workloads.workload import Split, Workload, dtype_of
 

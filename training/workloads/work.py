@@ -15,8 +15,7 @@ from training.readers.sharding import Assignment
 from training.transports.basics import Vector
 from training.vector_model import VectorModel
 from training.workloads.draws import Draws
-from training.workloads.gradients import gradients_of
-from training.workloads.sums import Sums, sums_of
+from training.workloads.gradients import Sums, gradients_of, sums_of
 
 
 class ValidationPart(NamedTuple):

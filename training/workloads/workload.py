@@ -13,7 +13,7 @@ from training.readers.reader import Reader
 from training.readers.sharding import OwnRows
 from training.readers.skew import Owners
 from training.settings import TrainSettings
-from training.workloads.augmentation import Augmentation
+from training.workloads.draws import Augmentation
 
 Split = Literal["train", "val", "test"]
 

@@ -13,10 +13,9 @@ from rich.console import Console
 from pipeline.stages import gridsearch
 from training.gridsearch import candidates
 from training.gridsearch.results import Cost, Score
-from training.gridsearch.settings import GridSearchSettings
+from training.gridsearch.settings import GridSearchSettings, Trial
 from training.gridsearch.spark_job import SearchOutcome
 from training.gridsearch.trainings import Search
-from training.gridsearch.trials import Trial
 from training.settings import TrainSettings
 
 

@@ -16,7 +16,7 @@ from pipeline.terminal.exit_codes import SafeConsole
 from pipeline.terminal.grid import Grid
 from pipeline.terminal.tables import evaluation_tables, export_table, firmware_table, rank_table, search_table
 from training.gridsearch.results import Cost, Score
-from training.gridsearch.trials import Trial
+from training.gridsearch.settings import Trial
 
 CLASSES = ["QCD", "ttbar", "W+jets"]
 

@@ -29,7 +29,7 @@ SPECIAL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "diloco": ({"algorithm": "diloco", "local_steps": 1, "outer_rate": 1.0, "outer_momentum": 0.0}, TOGETHER),
     "d-psgd": ({"algorithm": "d-psgd", "workers": 1}, ALONE),
     "qg-dsgdm": ({"algorithm": "qg-dsgdm", "beta": 0.0, "topology": "complete"}, TOGETHER),
-    "choco-sgd": ({"algorithm": "choco-sgd", "compression": "none", "gamma": 1.0, "topology": "complete"}, TOGETHER),
+    "choco-sgd": ({"algorithm": "choco-sgd", "fraction": 1.0, "gamma": 1.0, "topology": "complete"}, TOGETHER),
     "ad-psgd": ({"algorithm": "ad-psgd", "workers": 1}, ALONE),
     "swarm-sgd": ({"algorithm": "swarm-sgd", "local_steps": 1, "workers": 1}, ALONE),
     "mpca": (

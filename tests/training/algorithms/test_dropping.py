@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from simulated import ROUGH, LinearGradients, Watcher
 
-from training.algorithms import dropping
+from training.algorithms import sharded
 from training.algorithms.base import Algorithm
-from training.algorithms.dropping import Dropper, largest, update_view
-from training.algorithms.sharded import Sharded
+from training.algorithms.sharded import Dropper, Sharded, largest, update_view
 
 SIZE = 1000
 
@@ -22,7 +21,7 @@ def test_the_elements_that_stay_are_the_largest(drop_rate: float, monkeypatch: p
     kept = largest(values, drop_rate)
     assert len(kept) == round(SIZE * (1 - drop_rate))
     assert np.abs(values[kept]).min() > np.abs(np.delete(values, kept)).max()
-    monkeypatch.setattr(dropping, "_SAMPLED", SIZE // 4)
+    monkeypatch.setattr(sharded, "_SAMPLED", SIZE // 4)
     assert len(largest(values, drop_rate)) == pytest.approx(SIZE * (1 - drop_rate), rel=0.5, abs=5)
 
 

@@ -9,7 +9,7 @@ import pytest
 from simulated import CLUSTER, ROUGH, KeptCheckpoints, LinearGradients, Watcher, models, run, sleeping, toy_rows
 
 from training.algorithms.mpca import Mpca
-from training.algorithms.mpca_rules import JointShard, MpcaConstants, contribution, driver_rule
+from training.algorithms.mpca_joint import JointShard, MpcaConstants, contribution, driver_rule
 
 RATE = 0.1
 SGD: dict[str, Any] = {"optimizer": "sgd", "learning_rate": RATE}

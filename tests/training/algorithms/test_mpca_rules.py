@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from training.algorithms.mpca_rules import (
+from training.algorithms.mpca_joint import (
     JointShard,
     MpcaConstants,
     aggregate,

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import chi2_contingency, chisquare
 
-from training.algorithms.partners import RandomPartners
+from training.algorithms.gossip import RandomPartners
 from training.topology import TopologyName, make_topology
 
 DRAWS = 4000

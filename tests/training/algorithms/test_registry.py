@@ -15,11 +15,10 @@ from pydantic import ValidationError
 from simulated import LinearGradients, VectorRow, Watcher, settings
 
 from training.algorithms import method as registration
-from training.algorithms.base import Algorithm
+from training.algorithms.base import Algorithm, Wrapper
 from training.algorithms.method import MethodSettings, Traits, algorithm
-from training.algorithms.mpca_rules import JointModelSettings
+from training.algorithms.mpca_joint import JointModelSettings
 from training.algorithms.registry import METHODS, SlowMoSettings
-from training.algorithms.wrapper import Wrapper
 from training.loop.making import make_algorithm
 from training.settings import TrainSettings
 from training.transports.basics import run_now

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from models.evaluation.style import PlotLabels
 from training.gridsearch.figures import plot_pareto, plot_speed_up
 from training.gridsearch.results import Cost, Score, latency, pareto_front
-from training.gridsearch.trials import Trial
+from training.gridsearch.settings import Trial
 
 LABELS = PlotLabels("", "toy", 13)
 #: The second layer of all has 2 nodes; the widest is the fastest but one.

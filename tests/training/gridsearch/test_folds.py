@@ -15,13 +15,13 @@ from features.columns import NUM_HLF
 from models.networks.hlf import HlfClassifier
 from models.networks.hlf_settings import HlfSettings
 from models.networks.scaling_layer import Scaler
-from training.gridsearch.folds import Curves, Fold, make_folds, steps_per_epoch, train_on_fold
+from training.gridsearch.trainings import Curves, Fold, make_folds, steps_per_epoch, train_on_fold
 from training.loop.schedule import learning_rate
 from training.random_streams import random_stream
 from training.readers.batch import Rows
 from training.readers.sharding import step_bounds
 from training.settings import TrainSettings
-from training.workloads.sums import sums_of, weighted_losses
+from training.workloads.gradients import sums_of, weighted_losses
 
 NUM_CLASSES = 3
 SCALERS = {"hlf": Scaler(np.linspace(-1, 1, NUM_HLF).tolist(), np.linspace(1, 2, NUM_HLF).tolist())}

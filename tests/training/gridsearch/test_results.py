@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.runs.outputs import digest_of
-from training.gridsearch.folds import Curves
 from training.gridsearch.results import Cost, Lead, Score, chosen, latency, num_parameters, pareto_front, ranked, score
-from training.gridsearch.trials import Trial
+from training.gridsearch.settings import Trial
+from training.gridsearch.trainings import Curves
 
 TRIAL = Trial((5, 4), 16, 0.01, 3)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.gridsearch.slots import makespan, speed_ups
+from training.gridsearch.results import makespan, speed_ups
 
 SECONDS = st.lists(st.integers(1, 20).map(float), min_size=1, max_size=6)
 

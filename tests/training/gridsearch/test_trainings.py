@@ -15,12 +15,19 @@ from spark_in_process import Here
 from features.columns import NUM_HLF
 from features.dataset import FeatureDataset
 from training.gridsearch import trainings as running
-from training.gridsearch.folds import Curves, Fold, make_folds
 from training.gridsearch.results import score
-from training.gridsearch.settings import GridSearchSettings
+from training.gridsearch.settings import GridSearchSettings, SearchJob, Trial
 from training.gridsearch.spark_job import SearchOutcome, search
-from training.gridsearch.trainings import GridSearchError, JobResult, Search, finished, run_job
-from training.gridsearch.trials import SearchJob, Trial
+from training.gridsearch.trainings import (
+    Curves,
+    Fold,
+    GridSearchError,
+    JobResult,
+    Search,
+    finished,
+    make_folds,
+    run_job,
+)
 from training.readers.batch import Rows
 from training.settings import TrainSettings
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from training.gridsearch.settings import GridSearchSettings
-from training.gridsearch.trials import SearchJob, Trial, all_trials, first_trials, promoted, rungs
+from training.gridsearch.settings import GridSearchSettings, SearchJob, Trial, all_trials, first_trials, promoted, rungs
 
 SMALL: dict[str, Any] = {"hidden": [[4, 8], [2, 3]], "batch_size": [16, 32]}
 

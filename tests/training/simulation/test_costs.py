@@ -12,6 +12,7 @@ from message_programs import PROGRAMS, Program
 from training.simulation.cluster import ClusterSettings
 from training.simulation.costs import (
     Link,
+    LostMessages,
     Network,
     Nics,
     all_reduce_seconds,
@@ -20,7 +21,6 @@ from training.simulation.costs import (
     ring_seconds,
     tree_seconds,
 )
-from training.simulation.lost_messages import LostMessages
 
 SLOW, FAST = Link(1e-3, 1e6), Link(1e-5, 1e9)
 NBYTES = 4000

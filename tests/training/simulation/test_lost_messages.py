@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from simulated import CLUSTER, METHODS, ROUGH, KeptCheckpoints, LinearGradients, Watcher, models, run, toy_rows
 
-from training.simulation.lost_messages import LostMessages
+from training.simulation.costs import LostMessages
 
 TIMEOUT = 0.01
 LOSSY = {"loss_probability": 0.2, "resend_seconds": TIMEOUT}

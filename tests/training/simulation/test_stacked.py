@@ -12,7 +12,7 @@ from training.errors import DivergedError
 from training.readers.batch import Rows
 from training.simulation.simulate import simulate
 from training.simulation.stacked import StackedModels
-from training.workloads.sums import sums_of
+from training.workloads.gradients import sums_of
 
 
 class Recurrent(nn.Module):

@@ -22,8 +22,7 @@ from training.simulation.stacked import StackedModels, StackedWork
 from training.studies.run_in_simulator import simulate_workload
 from training.transports.basics import run_now
 from training.transports.transport import Transport
-from training.workloads.augmentation import Augmentation
-from training.workloads.draws import Draws
+from training.workloads.draws import Augmentation, Draws
 
 
 def run(**chosen: Any) -> Simulated:
