@@ -11,7 +11,7 @@ from training.algorithms.method import algorithm
 from training.algorithms.server import WindowAlgorithm, WindowSettings, server_traits
 from training.effects import Needs
 from training.transports.basics import Vector
-from training.transports.shards import Shard
+from training.transports.parameter_server import Shard
 
 
 class DownpourSettings(WindowSettings):

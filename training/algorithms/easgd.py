@@ -14,8 +14,7 @@ from training.algorithms.method import Traits, algorithm
 from training.algorithms.server import server_traits
 from training.effects import Needs
 from training.transports.basics import Vector
-from training.transports.parameter_server import ParameterServer
-from training.transports.shards import Layout, Shard
+from training.transports.parameter_server import Layout, ParameterServer, Shard
 
 
 class EasgdSettings(ElasticSettings):

@@ -13,7 +13,7 @@ from training.algorithms.base import Algorithm, ComputeGradient, Worker
 from training.algorithms.server import ServerAlgorithm, ServerSettings
 from training.effects import Mechanism, Needs
 from training.transports.basics import Vector, is_finite
-from training.transports.shards import Shard
+from training.transports.parameter_server import Shard
 
 
 class ElasticSettings(ServerSettings):

@@ -11,7 +11,7 @@ from pydantic import Field
 from training.algorithms.method import MethodSettings
 from training.effects import Needs, SettingsSection
 from training.transports.basics import Vector, is_finite
-from training.transports.shards import shard_slices
+from training.transports.parameter_server import shard_slices
 from training.transports.transport import PendingSum, Transport
 
 #: The operations on a shard follow each other: reduce, prepare, broadcast. More shards leave nothing to overlap.

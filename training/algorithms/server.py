@@ -19,8 +19,7 @@ from training.algorithms.base import Algorithm, ComputeGradient, Counters, Worke
 from training.algorithms.method import MethodSettings, Traits, TransportOptions
 from training.effects import Mechanism, between_workers
 from training.transports.basics import Vector, is_finite
-from training.transports.parameter_server import ParameterServer, Push, Rule
-from training.transports.shards import Shard
+from training.transports.parameter_server import ParameterServer, Push, Rule, Shard
 
 
 def server_traits(title: str) -> Traits:

@@ -15,8 +15,7 @@ from training.algorithms.method import TransportOptions, algorithm
 from training.algorithms.server import ServerAlgorithm, ServerSettings, server_traits
 from training.effects import Mechanism, Needs
 from training.transports.basics import Vector
-from training.transports.parameter_server import Push, Rule, Where
-from training.transports.shards import Layout, Shard
+from training.transports.parameter_server import Layout, Push, Rule, Shard, Where
 
 #: The threshold is that of a sample, since the exact one takes as long as a sort.
 _SAMPLED: Final = 100_000

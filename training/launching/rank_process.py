@@ -20,8 +20,7 @@ from training.launching.rank import Run, runs_of, train
 from training.launching.rank_reports import LaunchFiles, described
 from training.loop.progress import Progress
 from training.loop.watchdog import Watchdog
-from training.transports.basics import run_now
-from training.transports.loading import load_mpi
+from training.transports.basics import load_mpi, run_now
 from training.transports.mpi import MpiTransport
 
 _SECONDS_BETWEEN_LOOKS: Final = 2.0

@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 from typing_extensions import override
 
 from training.transports.basics import Vector
-from training.transports.parameter_server import EVERYWHERE, ParameterServer, Push, Rule, ServerCounts, Where
-from training.transports.shards import VECTOR
+from training.transports.parameter_server import EVERYWHERE, VECTOR, ParameterServer, Push, Rule, ServerCounts, Where
 from training.transports.transport import AverageCounts, CounterName, PendingSum, SharedVector, Transport
 
 T = TypeVar("T")

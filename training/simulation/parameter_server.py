@@ -25,8 +25,7 @@ from typing_extensions import override
 from training.simulation.costs import Nics
 from training.simulation.virtual_time import VirtualBackground, VirtualClock, VirtualLock
 from training.transports.basics import Vector
-from training.transports.parameter_server import EVERYWHERE, Answer, ParameterServer, Push, Rule, Where
-from training.transports.shards import VECTOR, Layout
+from training.transports.parameter_server import VECTOR, Answer, Layout, ParameterServer, Push, Rule
 
 
 class SimShards(NamedTuple):
@@ -62,34 +61,23 @@ class SimServer(ParameterServer):
         shards: SimShards,
         push_seconds: float,
     ) -> None:
-        super().__init__(layout, vector, rank=rank, now=lambda: clock.now)
+        background = VirtualBackground(clock, f"push of rank {rank}")
+        super().__init__(layout, vector, rank=rank, now=lambda: clock.now, background=background)
         self._clock, self._nics = clock, nics
         self._push_seconds = push_seconds
-        self._background = VirtualBackground(clock, f"push of rank {rank}")
         shards.content.update(self._content)
         shards.clocks.update(self._clocks)
         shards.locks.update({shard: VirtualLock(clock) for shard in self._content})
         self._content, self._clocks, self._locks = shards
 
-    @property
-    @override
-    def is_under_way(self) -> bool:
-        return self._background.is_under_way
-
-    @override
-    def begin_push(self, rule: Rule, where: Where = EVERYWHERE) -> bool:
-        if self._background.is_under_way:
-            self._counted["skipped"] += 1
-            return False
-        self._background.begin(self._push_in_background(rule, where))
-        return True
-
     @override
     async def drain(self) -> Push | None:
-        blocked = await self._background.drain()
-        self.waited += blocked
-        self._blocked_seconds += blocked
+        await super()._wait_for_own_push()
         return await super().drain()
+
+    @override
+    async def _wait_for_own_push(self) -> None:
+        """Messages share no connections."""
 
     @override
     async def _lock(self, shard: int) -> None:

@@ -16,8 +16,7 @@ import numpy as np
 
 from training.transports.basics import run_now
 from training.transports.mpi import MpiTransport
-from training.transports.parameter_server import Where
-from training.transports.shards import Shard
+from training.transports.parameter_server import Shard, Where
 
 ALL_REDUCE: Final = "all-reduce"
 PUSH: Final = "push"

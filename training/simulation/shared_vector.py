@@ -49,13 +49,12 @@ class SimVector(SharedVector):
         #: Fields of `AverageCounts`.
         self._counted: defaultdict[str, Any] = defaultdict(int)
         self._background = VirtualBackground(network.clock, f"average of rank {rank}")
-        #: Time that the owner waited while an average in the background was under way [s].
-        self._blocked = 0.0
 
     @property
     @override
     def counts(self) -> AverageCounts:
-        return AverageCounts(**self._counted, hidden_seconds=max(0.0, self._background.seconds - self._blocked))
+        hidden = max(0.0, self._background.seconds - self._background.blocked_seconds)
+        return AverageCounts(**self._counted, hidden_seconds=hidden)
 
     @override
     async def read(self, out: Vector) -> int:
@@ -84,7 +83,7 @@ class SimVector(SharedVector):
         waited = self._network.clock.now - started
         self._counted["wait_seconds"] += waited
         self.waited += waited
-        self._blocked += waited if is_in_background else 0.0
+        self._background.blocked_seconds += waited if is_in_background else 0.0
 
     @override
     async def read_of(self, rank: int, out: Vector) -> None:
@@ -162,6 +161,4 @@ class SimVector(SharedVector):
 
     @override
     async def drain(self) -> None:
-        blocked = await self._background.drain()
-        self.waited += blocked
-        self._blocked += blocked
+        self.waited += await self._background.drain()

@@ -16,8 +16,7 @@ from training.simulation.parameter_server import SimServer, SimShards
 from training.simulation.shared_vector import SimVector
 from training.simulation.virtual_time import Register, VirtualBackground, VirtualClock, VirtualTask, suspend
 from training.transports.basics import Vector
-from training.transports.parameter_server import ParameterServer
-from training.transports.shards import Layout
+from training.transports.parameter_server import Layout, ParameterServer
 from training.transports.transport import CounterName, PendingSum, SharedVector, Transport
 
 Finish = Callable[[Sequence[Vector]], tuple[float, Vector | None]]

@@ -168,9 +168,11 @@ class VirtualBackground:
         """Whether a piece is under way."""
         self.seconds = 0.0
         """Time of the pieces so far [s]."""
+        self.blocked_seconds = 0.0
+        """Part of it for which the worker waited [s]."""
         self._waiting: VirtualTask | None = None
 
-    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def begin(self, work: Coroutine[Any, Any, object]) -> None:
         """Begin a piece; the one before has ended."""
         self.is_under_way = True
         self._clock.spawn(self._run(work), self._name, keep=False)
@@ -184,9 +186,11 @@ class VirtualBackground:
                 self._waiting = task
 
             await suspend(wait)
-        return self._clock.now - started
+        blocked = self._clock.now - started
+        self.blocked_seconds += blocked
+        return blocked
 
-    async def _run(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _run(self, work: Coroutine[Any, Any, object]) -> None:
         started = self._clock.now
         await work
         self.seconds += self._clock.now - started

@@ -1,16 +1,27 @@
-"""What all transports build on: vectors, and coroutines that never suspend."""
+"""What all transports build on: vectors, coroutines that never suspend, MPI, pauses, and work in the background."""
 
 from __future__ import annotations
 
 import math
+import os
+import queue
+import threading
+import time
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from concurrent.futures import Future
+from types import ModuleType
+from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 Vector = NDArray[Any]
 T = TypeVar("T")
+
+#: Pauses that last only as long as another thread needs the core; together they take about a tenth of a millisecond.
+_YIELDS: Final = 50
+_FIRST_NAP: Final = 1e-5
 
 
 def is_finite(vector: Vector) -> bool:
@@ -43,3 +54,124 @@ def run_now(work: Coroutine[Any, Any, T]) -> T:
         return value
     work.close()
     raise AssertionError("this coroutine waits for a simulator")
+
+
+def load_mpi() -> ModuleType:
+    """The module `mpi4py.MPI`, initialised for threads that take turns ("serialized"); only ranks may import it.
+
+    With "multiple", mpi4py's default, some implementations refuse windows or take slower paths.
+    """
+    import mpi4py  # noqa: PLC0415 - see above
+
+    mpi4py.rc.thread_level = "serialized"
+    from mpi4py import MPI  # noqa: PLC0415 - see above
+
+    return MPI
+
+
+class Backoff:
+    """Pauses between looks: the first ones only give way to who needs the core, later ones are longer and longer naps.
+
+    Even the shortest nap takes 80 microseconds, with a length of 0 too: three times as long as a push of another
+    worker that is waited for.
+
+    Args:
+        longest: Longest nap [s].
+    """
+
+    def __init__(self, *, longest: float) -> None:
+        self._longest = longest
+        self._yields, self._nap = _YIELDS, _FIRST_NAP
+
+    def pause(self) -> None:
+        """Leave the core to others until the next look."""
+        if self._yields:
+            self._yields -= 1
+            os.sched_yield()
+            return
+        time.sleep(self._nap)
+        self._nap = min(2 * self._nap, self._longest)
+
+
+class Background(Protocol):
+    """Work of a worker beside its computation, one piece after the other."""
+
+    seconds: float
+    """Time of the pieces so far [s]."""
+    blocked_seconds: float
+    """Part of it for which the worker waited [s]."""
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether the last piece has not ended."""
+
+    def begin(self, work: Coroutine[Any, Any, object]) -> None:
+        """Do a piece after those before."""
+
+    async def drain(self) -> float:
+        """Wait for the end of the last piece, and raise its error; returns the time spent waiting [s]."""
+
+
+class BackgroundThread(Background):
+    """A thread for coroutines that never suspend.
+
+    It is a daemon, unlike the threads of `concurrent.futures`: nothing ends its work after a failed training.
+
+    Args:
+        name: Name of the thread.
+
+    Examples:
+        >>> async def nothing() -> None: ...
+        >>> thread = BackgroundThread("sums")
+        >>> thread.begin(nothing())
+        >>> run_now(thread.drain()) < 10, thread.is_under_way
+        (True, False)
+        >>> thread.close()
+    """
+
+    def __init__(self, name: str) -> None:
+        self._begun: queue.SimpleQueue[tuple[Future[None], Coroutine[Any, Any, object]] | None] = queue.SimpleQueue()
+        self._last: Future[None] | None = None
+        self.seconds = self.blocked_seconds = 0.0
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    @override
+    def is_under_way(self) -> bool:
+        return self._last is not None and not self._last.done()
+
+    @override
+    def begin(self, work: Coroutine[Any, Any, object]) -> None:
+        if self._last is not None and self._last.done():
+            self._last.result()
+        self._last = Future()
+        self._begun.put((self._last, work))
+
+    @override
+    async def drain(self) -> float:
+        last, self._last, started = self._last, None, time.perf_counter()
+        if last is None:
+            return 0.0
+        try:
+            last.result()
+        finally:
+            blocked = time.perf_counter() - started
+            self.blocked_seconds += blocked
+        return blocked
+
+    def close(self) -> None:
+        """End the thread after its last piece."""
+        self._begun.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (begun := self._begun.get()) is not None:
+            (future, work), started = begun, time.perf_counter()
+            try:
+                run_now(work)
+            except BaseException as error:  # noqa: BLE001 - the worker raises it
+                future.set_exception(error)
+            else:
+                self.seconds += time.perf_counter() - started
+                future.set_result(None)

@@ -1,29 +1,137 @@
-"""Compiled loops over vectors in memory that ranks share.
+"""Compiled code for memory that ranks share: mutexes, clocks, and loops over vectors.
 
-An average holds two mutexes, that of the lower rank first, and gives up when one of them is not free soon, as when its
-holder was stopped.
+A record begins with a head: a mutex and counters. The mutex is shared between processes and robust: if its owner dies,
+the next one gets it. Who has it copies or adds, and never waits for a message. An average holds two mutexes, that of
+the lower rank first, and gives up when one of them is not free soon, as when its holder was stopped.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import errno
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, cast
 
-from training.transports.mutexes import (
-    BEGUN,
-    NUM_REFUSED,
-    RECEIVED,
-    Array,
-    counters_of,
-    lock,
-    lock_soon,
-    unlock,
-    without_gil,
-)
+import numpy as np
+from numba import types
+
+from features.compiling import compiled
+
+Array = Any
+"""An array; mypy does not see numba's types."""
+
+_MUTEX_BYTES: Final = 64
+HEAD_BYTES: Final = 128
+#: Counters of a head: averages by partners and by the owner, and those that a vector that is not finite has
+#: prevented. The first one of a shard is its clock.
+RECEIVED: Final = 0
+CLOCK: Final = 0
+BEGUN: Final = 1
+NUM_REFUSED: Final = 2
 
 #: States of an average: made, not made since it is not finite, and since a mutex is not free.
 DONE: Final = 1
 REFUSED: Final = 2
 BUSY: Final = 3
+
+_MONOTONIC: Final = time.CLOCK_MONOTONIC
+_REAL_TIME: Final = time.CLOCK_REALTIME
+#: Time after which an average gives up a mutex [ns]: a holder that computes needs microseconds, one without a core
+#: some milliseconds, and one that was stopped may never come back.
+_LONGEST_WAIT: Final = 5_000_000
+
+without_gil = partial(compiled, nogil=True)
+
+
+def external(name: str, result: types.Type, *arguments: types.Type) -> Callable[..., int]:
+    """A function of the C library."""
+    return cast("Callable[..., int]", types.ExternalFunction(name, result(*arguments)))
+
+
+_clock_gettime = external("clock_gettime", types.int32, types.int32, types.uintp)
+_set_shared = external("pthread_mutexattr_setpshared", types.int32, types.uintp, types.int32)
+_set_robust = external("pthread_mutexattr_setrobust", types.int32, types.uintp, types.int32)
+_init_attributes = external("pthread_mutexattr_init", types.int32, types.uintp)
+_init = external("pthread_mutex_init", types.int32, types.uintp, types.uintp)
+_make_consistent = external("pthread_mutex_consistent", types.int32, types.uintp)
+_try_mutex = external("pthread_mutex_trylock", types.int32, types.uintp)
+_wait_for_mutex = external("pthread_mutex_lock", types.int32, types.uintp)
+_wait_until = external("pthread_mutex_timedlock", types.int32, types.uintp, types.uintp)
+_unlock_mutex = external("pthread_mutex_unlock", types.int32, types.uintp)
+_OWNER_DIED: Final = errno.EOWNERDEAD
+_IS_BUSY: Final = errno.EBUSY
+_TOO_LATE: Final = errno.ETIMEDOUT
+
+
+@without_gil
+def now() -> float:
+    """Seconds of the clock of `time.perf_counter`."""
+    found = np.empty(2, np.int64)
+    _clock_gettime(_MONOTONIC, found.ctypes.data)
+    return float(found[0]) + 1e-9 * float(found[1])
+
+
+@without_gil
+def init_head(head: Array) -> None:
+    """Make the mutex of a head."""
+    # More than any system's type needs.
+    attributes = np.zeros(8, np.int64)
+    _init_attributes(attributes.ctypes.data)
+    _set_shared(attributes.ctypes.data, 1)
+    _set_robust(attributes.ctypes.data, 1)
+    _init(head.ctypes.data, attributes.ctypes.data)
+
+
+@without_gil
+def try_lock(head: Array) -> bool:
+    """Take the mutex if it is free; returns whether."""
+    state = _try_mutex(head.ctypes.data)
+    if state == _OWNER_DIED:
+        _make_consistent(head.ctypes.data)
+    return bool(state != _IS_BUSY)
+
+
+@without_gil
+def lock(head: Array) -> float:
+    """Wait for the mutex; returns the time spent waiting [s]."""
+    if try_lock(head):
+        return 0.0
+    started = now()
+    if _wait_for_mutex(head.ctypes.data) == _OWNER_DIED:
+        _make_consistent(head.ctypes.data)
+    return now() - started
+
+
+@without_gil
+def lock_soon(head: Array, waits: Array) -> bool:
+    """Wait for the mutex for a short time, which is added to `waits` [s]; returns whether it is there."""
+    if try_lock(head):
+        return True
+    started = now()
+    until = np.empty(2, np.int64)
+    _clock_gettime(_REAL_TIME, until.ctypes.data)
+    until[1] += _LONGEST_WAIT
+    if until[1] >= 1_000_000_000:
+        until[0] += 1
+        until[1] -= 1_000_000_000
+    state = _wait_until(head.ctypes.data, until.ctypes.data)
+    waits[0] += now() - started
+    if state == _OWNER_DIED:
+        _make_consistent(head.ctypes.data)
+    return bool(state != _TOO_LATE)
+
+
+@without_gil
+def unlock(head: Array) -> None:
+    """Give the mutex back; the thread that has it calls this."""
+    _unlock_mutex(head.ctypes.data)
+
+
+@without_gil
+def counters_of(head: Array) -> Array:
+    """The counters of a head."""
+    return head[_MUTEX_BYTES:HEAD_BYTES].view(np.int64)
 
 
 @without_gil

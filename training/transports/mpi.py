@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from typing_extensions import override
 
-from training.transports.background import BackgroundThread
-from training.transports.basics import Vector
-from training.transports.loading import load_mpi
-from training.transports.mpi_process import MpiProcess
+from training.transports import kernels, serving
+from training.transports.basics import BackgroundThread, Vector, load_mpi
+from training.transports.memory import Memory
 from training.transports.mpi_server import MpiServer
-from training.transports.mpi_sums import MpiSum
-from training.transports.parameter_server import ParameterServer
-from training.transports.shards import Layout
-from training.transports.shared_vector import MpiCounters, MpiSharedVector
+from training.transports.parameter_server import Layout, ParameterServer
+from training.transports.process import MpiProcess, MpiSum
+from training.transports.shared_vector import MpiSharedVector
 from training.transports.transport import COUNTERS, CounterName, PendingSum, Transport
 
 if TYPE_CHECKING:
@@ -58,8 +56,8 @@ class MpiTransport(Transport):
         self._background = background
         can_have_threads = self._mpi.Query_thread() >= self._mpi.THREAD_SERIALIZED
         self._sums_thread = BackgroundThread("sums") if background and can_have_threads else None
-        #: Synchronous methods need none, and no sockets between hosts.
-        self._counters: MpiCounters | None = None
+        #: On rank 0. Synchronous methods need none, and no sockets between hosts.
+        self._counters: Memory | None = None
         self._waits = _CollectiveWaits(self.comm, self._turn)
 
     @override
@@ -81,9 +79,7 @@ class MpiTransport(Transport):
     @override
     async def barrier(self) -> None:
         """Wait for all ranks; unlike MPI's own barrier, this leaves the core to slower ranks."""
-        started = perf_counter()
-        self.process.wait_for_all()
-        self.waited += perf_counter() - started
+        self.waited += self.process.wait_for_all()
 
     @override
     def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
@@ -134,17 +130,23 @@ class MpiTransport(Transport):
         self.process.wait_for_all()
         if self._counters is None:
             with self._turn:
-                self._counters = MpiCounters(self.process, len(COUNTERS), network=self._network)
+                self._counters = Memory(self.process, [0], [len(COUNTERS)], np.int64)
+                self._counters.open(network=self._network)
 
     @override
     async def count(self, counter: CounterName, number: int) -> int:
-        if self._counters is None:
-            raise AssertionError("open_counters() was not awaited")
-        return self._counters.add(COUNTERS.index(counter), number)
+        """Add without the help of rank 0.
 
-    @override
-    def now(self) -> float:
-        return perf_counter()
+        Raises:
+            MPI.Exception: Rank 0 is lost.
+        """
+        counters, place = self._counters, COUNTERS.index(counter)
+        if counters is None:
+            raise AssertionError("open_counters() was not awaited")
+        if 0 in counters.rows:
+            return kernels.fetch_and_add(place, number, counters.rows[0][0], counters.heads[0]) + number
+        before: int = counters.request(0, serving.FETCH_AND_ADD, place=place, number=number).item(serving.NUMBER)
+        return before + number
 
     def abort(self) -> None:
         """End all ranks now."""

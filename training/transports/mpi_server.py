@@ -11,21 +11,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future
 from typing import Final
 
 import numpy as np
 from typing_extensions import override
 
 from training.transports import serving
-from training.transports.background import BackgroundThread
-from training.transports.backoff import Backoff
-from training.transports.basics import Vector, run_now
-from training.transports.mpi_process import MpiProcess
-from training.transports.mutexes import CLOCK, counters_of, lock, try_lock, unlock
-from training.transports.parameter_server import EVERYWHERE, ParameterServer, Rule, Where
-from training.transports.served_memory import ServedMemory
-from training.transports.shards import Layout
+from training.transports.basics import BackgroundThread, Backoff, Vector
+from training.transports.kernels import CLOCK, counters_of, lock, try_lock, unlock
+from training.transports.memory import Memory
+from training.transports.parameter_server import Layout, ParameterServer
+from training.transports.process import MpiProcess
 
 #: Longest nap of a worker that waits for the lock of a shard of another host [s].
 _LONGEST_NAP: Final = 1e-3
@@ -45,59 +41,28 @@ class MpiServer(ParameterServer):
     def __init__(
         self, process: MpiProcess, layout: Layout, vector: Vector, *, network: str | None, with_thread: bool
     ) -> None:
-        super().__init__(layout, vector, rank=process.comm.rank, now=time.perf_counter)
+        self._thread = BackgroundThread("pushes") if with_thread else None
+        super().__init__(layout, vector, rank=process.comm.rank, now=time.perf_counter, background=self._thread)
         shards = range(layout.shards)
         owners, sizes = [*map(layout.owner, shards)], [*map(layout.size, shards)]
-        self._memory = ServedMemory(process, owners, sizes, layout.dtype, num_rows=len(layout.names))
+        self._memory = Memory(process, owners, sizes, layout.dtype, num_rows=len(layout.names))
         for shard, content in self._content.items():
             for row, values in zip(self._memory.rows[shard], content.values(), strict=True):
                 row[:] = values
         self._content = {shard: dict(zip(layout.names, rows, strict=True)) for shard, rows in self._memory.rows.items()}
         self._clocks = {shard: counters_of(head)[CLOCK:] for shard, head in self._memory.heads.items()}
         self._memory.open(network=network)
-        self._thread = BackgroundThread("pushes") if with_thread else None
-        self._own_push: Future[None] | None = None
-
-    @property
-    @override
-    def is_under_way(self) -> bool:
-        return self._own_push is not None and not self._own_push.done()
-
-    @override
-    def begin_push(self, rule: Rule, where: Where = EVERYWHERE) -> bool:
-        if self._thread is None:
-            self._ended = run_now(self.push(rule, where))
-            return True
-        if self.is_under_way:
-            self._counted["skipped"] += 1
-            return False
-        self._wait_for_own_push()
-        self._own_push = self._thread.begin(lambda: run_now(self._push_in_background(rule, where)))
-        return True
-
-    @override
-    def _wait_for_own_push(self) -> None:
-        if self._own_push is not None:
-            own_push, started, self._own_push = self._own_push, time.perf_counter(), None
-            try:
-                own_push.result()
-            finally:
-                blocked = time.perf_counter() - started
-                self.waited += blocked
-                self._blocked_seconds += blocked
 
     @override
     async def close(self) -> None:
         """Close the server; ranks that come early serve the others until all are here."""
         if self._thread is not None:
             self._thread.close()
-        started = time.perf_counter()
-        self._memory.process.wait_for_all()
-        self.waited += time.perf_counter() - started
+        self.waited += self._memory.process.wait_for_all()
         self._content, self._clocks = {}, {}
         with self._memory.process.turn:
             self._memory.free()
-        self._wait_for_own_push()
+        await self._wait_for_own_push()
 
     @override
     async def _lock(self, shard: int) -> None:

@@ -15,12 +15,110 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from training.transports.basics import Vector, run_now
-from training.transports.shards import VECTOR, Layout, Shard
+from training.transports.basics import Background, Vector, is_finite, run_now
+
+#: Name of the segment with the shard's part of the vector; further segments hold state of the rules.
+VECTOR: Final = "vector"
+
+
+@dataclass(slots=True)
+class Shard:
+    """A shard, or some elements of it, as a rule sees it: arrays to change in place."""
+
+    number: int
+    """Number of the shard."""
+    clock: int
+    """Number of its pushes before this one, but for those that do not count."""
+    part: slice
+    """Where its elements are in the worker's arrays: in a whole vector, or in the values at the push's indices."""
+    vector: Vector
+    """The shard's part of the vector, or its values at the push's indices."""
+    segments: dict[str, Vector]
+    """Further segments by name, element by element beside `vector`: momentum, moments, ..."""
+    counts: bool = True
+    """Whether the clock counts this push; a rule changes it."""
+
+    def is_finite(self) -> bool:
+        """Whether all its arrays are."""
+        return all(each.dtype.kind != "f" or is_finite(each) for each in (self.vector, *self.segments.values()))
+
+
+def shard_slices(size: int, shards: int) -> list[slice]:
+    """Where the shards of a vector are: equal sizes, but for one element.
+
+    Examples:
+        >>> shard_slices(8, 3)
+        [slice(0, 2, None), slice(2, 5, None), slice(5, 8, None)]
+    """
+    bounds = [size * shard // shards for shard in range(shards + 1)]
+    return [slice(start, stop) for start, stop in pairwise(bounds)]
+
+
+class Layout:
+    """The division of a vector into shards of equal size, but for one element.
+
+    Owners follow each other like the shards, so that few shards are on many hosts.
+
+    Args:
+        vector: The vector.
+        shards: Number of shards.
+        segments: Further segments of each shard by name, with their initial value.
+        world_size: Number of workers.
+
+    Examples:
+        >>> layout = Layout(np.zeros(8), 3, {"momentum": 0.0}, world_size=2)
+        >>> layout.bounds, [layout.owner(shard) for shard in range(3)]
+        ([0, 2, 5, 8], [0, 0, 1])
+    """
+
+    def __init__(self, vector: Vector, shards: int, segments: Mapping[str, float], *, world_size: int = 1) -> None:
+        if vector.ndim != 1 or shards < 1 or VECTOR in segments:
+            raise AssertionError(f"no server of shape {vector.shape} in {shards} shards with segments {[*segments]}")
+        self.shards = shards
+        self.initial = {VECTOR: 0.0, **segments}
+        self.names = tuple(self.initial)
+        self.dtype = vector.dtype
+        self.bounds: list[int] = [0, *(each.stop for each in shard_slices(vector.size, shards))]
+        self._world_size = world_size
+
+    def owner(self, shard: int) -> int:
+        """The rank that owns a shard."""
+        return shard * self._world_size // self.shards
+
+    def content(self, shard: int, vector: Vector) -> dict[str, Vector]:
+        """The initial segments of a shard."""
+        own = vector[self.bounds[shard] : self.bounds[shard + 1]].copy()
+        return {name: own if name == VECTOR else np.full_like(own, value) for name, value in self.initial.items()}
+
+    def size(self, shard: int) -> int:
+        """Number of elements of a shard."""
+        return self.bounds[shard + 1] - self.bounds[shard]
+
+    def part(self, shard: int, indices: Vector | None) -> slice:
+        """Where a shard is in the vector, or in sorted indices of the vector.
+
+        Examples:
+            >>> Layout(np.zeros(8), 2, {}, world_size=1).part(1, np.array([1, 4, 7]))
+            slice(1, 3, None)
+        """
+        start, stop = self.bounds[shard], self.bounds[shard + 1]
+        if indices is None:
+            return slice(start, stop)
+        first, last = np.searchsorted(indices, (start, stop))
+        return slice(int(first), int(last))
+
+    def within(self, shard: int, indices: Vector | None) -> Vector | None:
+        """Those of some indices that are in a shard, counted from its beginning; None: all elements."""
+        if indices is None:
+            return None
+        return indices[self.part(shard, indices)] - self.bounds[shard]
+
 
 Rule = Callable[[Shard], None]
 """Changes a shard's arrays in place, and may copy them. It sees one shard after the other."""
@@ -84,6 +182,7 @@ class ParameterServer:
         vector: Their initial content.
         rank: This worker.
         now: The clock.
+        background: Makes the pushes that `begin_push` begins.
 
     Examples:
         >>> import time
@@ -100,18 +199,25 @@ class ParameterServer:
     waited: float = 0.0
     """Time that this worker has waited in its calls, for locks or for its own push in the background [s]."""
 
-    def __init__(self, layout: Layout, vector: Vector, *, rank: int = 0, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        vector: Vector,
+        *,
+        rank: int = 0,
+        now: Callable[[], float],
+        background: Background | None = None,
+    ) -> None:
         self.layout = layout
         self.rank = rank
         self._now = now
+        self._background = background
         own = [shard for shard in range(layout.shards) if layout.owner(shard) == rank]
         #: Segments and clock of each shard that this worker reaches in memory.
         self._content = {shard: layout.content(shard, vector) for shard in own}
         self._clocks = {shard: np.zeros(1, np.int64) for shard in own}
         #: Fields of `ServerCounts`.
         self._counted: defaultdict[str, Any] = defaultdict(int)
-        #: Time of the pushes in the background, and the part for which the computation waited [s].
-        self._background_seconds = self._blocked_seconds = 0.0
         #: The last push that ended in the background.
         self._ended: Push | None = None
         self._spare: list[Vector] = []
@@ -120,25 +226,22 @@ class ParameterServer:
     @property
     def counts(self) -> ServerCounts:
         """Counters so far."""
-        hidden = max(0.0, self._background_seconds - self._blocked_seconds)
+        beside = self._background
+        hidden = 0.0 if beside is None else max(0.0, beside.seconds - beside.blocked_seconds)
         return ServerCounts(**self._counted, hidden_seconds=hidden)
 
     @property
     def is_under_way(self) -> bool:
         """Whether a push that this worker began is under way."""
-        return False
+        return self._background is not None and self._background.is_under_way
 
     async def pull(self, out: Vector, *, segment: str = VECTOR) -> Vector:
         """Copy the vector, or another segment, into `out`; each shard as it was between two pushes.
 
-        Args:
-            out: Gets the elements.
-            segment: The segment.
-
         Returns:
             The clocks of all shards.
         """
-        self._wait_for_own_push()
+        await self._wait_for_own_push()
         layout, started = self.layout, self._now()
         clocks = np.zeros(layout.shards, np.int64)
         for shard in range(layout.shards):
@@ -153,20 +256,15 @@ class ParameterServer:
         return clocks
 
     async def push(self, rule: Rule, where: Where = EVERYWHERE) -> Push:
-        """Change shards by a rule, one after the other, each under its lock.
-
-        Args:
-            rule: Changes a shard.
-            where: What it sees and changes.
-        """
-        self._wait_for_own_push()
+        """Change shards by a rule, one after the other, each under its lock."""
+        await self._wait_for_own_push()
         made, waited = await self._push_all(rule, where)
         self.waited += waited
         return made
 
     async def try_push(self, rule: Rule, where: Where = EVERYWHERE) -> Push | None:
-        """Ask whether other workers are at the shards; if they are, count it and return None, else push."""
-        self._wait_for_own_push()
+        """See whether other workers are at the shards: if they are, count it and return None, else push."""
+        await self._wait_for_own_push()
         for each in self._chosen(where.shard):
             if await self._is_occupied(each):
                 self._counted["occupied"] += 1
@@ -176,14 +274,21 @@ class ParameterServer:
     def begin_push(self, rule: Rule, where: Where = EVERYWHERE) -> bool:
         """Begin a push in the background; False: the one before is under way, so it is skipped and counted.
 
-        The arrays of the rule must not change before its end, which `is_under_way` or `drain` shows.
+        Without a background it is made at once. The arrays of the rule must not change before its end, which
+        `is_under_way` or `drain` shows.
         """
-        run_now(self._push_in_background(rule, where))
+        if self.is_under_way:
+            self._counted["skipped"] += 1
+            return False
+        if self._background is None:
+            self._ended = run_now(self.push(rule, where))
+        else:
+            self._background.begin(self._push_in_background(rule, where))
         return True
 
     async def drain(self) -> Push | None:
         """Wait for the push that `begin_push` began; returns the last one, once."""
-        self._wait_for_own_push()
+        await self._wait_for_own_push()
         ended, self._ended = self._ended, None
         return ended
 
@@ -237,10 +342,12 @@ class ParameterServer:
         self._count_bytes(number, values.nbytes, None, part)
 
     async def _push_in_background(self, rule: Rule, where: Where) -> None:
-        """Push in the background."""
-        started = self._now()
         self._ended, _ = await self._push_all(rule, where)
-        self._background_seconds += self._now() - started
+
+    async def _wait_for_own_push(self) -> None:
+        """Wait for the push in the background, since one of both may use the connections."""
+        if self._background is not None:
+            self.waited += await self._background.drain()
 
     def _count_bytes(self, shard: int, nbytes: int, indices: Vector | None, part: slice) -> None:
         if self.layout.owner(shard) != self.rank:
@@ -256,9 +363,6 @@ class ParameterServer:
         waited = self._now() - started
         self._counted["wait_seconds"] += waited
         return waited
-
-    def _wait_for_own_push(self) -> None:
-        """Wait for the push in the background, since one of both threads may use the connections."""
 
     async def _lock(self, shard: int) -> None:
         """Wait for the lock of a shard."""

@@ -18,8 +18,8 @@ import psutil
 
 from training.door import Door
 from training.errors import LaunchError
-from training.transports.loading import load_mpi
-from training.transports.mpi_process import MpiProcess
+from training.transports.basics import load_mpi
+from training.transports.process import MpiProcess
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -20,18 +20,25 @@ import numba
 import numpy as np
 from numba import types
 
-from training.transports.kernels import BUSY, DONE, REFUSED, add, add_half_difference, average, fetch_and_add, read
-from training.transports.mutexes import (
+from training.transports.kernels import (
     BEGUN,
+    BUSY,
     CLOCK,
+    DONE,
     HEAD_BYTES,
     NUM_REFUSED,
     RECEIVED,
+    REFUSED,
     Array,
+    add,
+    add_half_difference,
+    average,
     counters_of,
     external,
+    fetch_and_add,
     init_head,
     lock,
+    read,
     try_lock,
     unlock,
     without_gil,
@@ -40,37 +47,19 @@ from training.transports.mutexes import (
 HEADER_BYTES: Final = 64
 #: Words of a header, int64 each: the kind of message, the record, an element or a bit for each row, a number, and the
 #: bytes that follow.
-KIND: Final = 0
-RECORD: Final = 1
-PLACE: Final = 2
-NUMBER: Final = 3
-LENGTH: Final = 4
+KIND, RECORD, PLACE, NUMBER, LENGTH = range(5)
 #: Kinds of requests; answers have the states of `kernels`, or `VECTOR` with a vector.
-AVERAGE: Final = 11
-READ: Final = 12
-FETCH_AND_ADD: Final = 13
-LOCK: Final = 14
-UNLOCK: Final = 15
-GET: Final = 16
-PUT: Final = 17
-VECTOR: Final = 21
+AVERAGE, READ, FETCH_AND_ADD, LOCK, UNLOCK, GET, PUT, VECTOR = range(11, 19)
 #: Further states of a request.
-WAITING: Final = 22
-LOST: Final = 23
+WAITING, LOST = 21, 22
 
 #: Progress of a connection: bytes sent, to send and received; 1 + the record that is locked for the other side; and how
 #: many elements it has got of it, -1 for all.
-SENT: Final = 0
-TO_SEND: Final = 1
-GOT: Final = 2
-LOCKED: Final = 3
-NUM_WITHIN: Final = 4
-NUM_PROGRESS: Final = 5
+SENT, TO_SEND, GOT, LOCKED, NUM_WITHIN, NUM_PROGRESS = range(6)
 
 #: Words of a poll entry, 16 bits each, as in `struct pollfd`: the descriptor in two, the wanted and the found events.
 POLL_WORDS: Final = 4
-_EVENTS: Final = 2
-_FOUND: Final = 3
+_EVENTS, _FOUND = 2, 3
 _BROKEN: Final = select.POLLERR | select.POLLHUP | select.POLLNVAL
 _AT_ONCE: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 _IN: Final = select.POLLIN

@@ -19,17 +19,15 @@ A vector that is not finite reaches nobody: the average is refused, and its requ
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from time import perf_counter
 
 import numpy as np
 from typing_extensions import override
 
-from training.transports import kernels, mutexes, serving
-from training.transports.background import BackgroundThread
-from training.transports.basics import Vector
-from training.transports.mpi_process import MpiProcess
-from training.transports.served_memory import ServedMemory
+from training.transports import kernels, serving
+from training.transports.basics import BackgroundThread, Vector
+from training.transports.memory import Memory
+from training.transports.process import MpiProcess
 from training.transports.transport import AverageCounts, SharedVector
 
 
@@ -44,51 +42,51 @@ class MpiSharedVector(SharedVector):
 
     def __init__(self, process: MpiProcess, vector: Vector, *, network: str | None) -> None:
         self.rank, size = process.comm.rank, process.comm.size
-        self.memory = ServedMemory(process, range(size), [vector.size] * size, vector.dtype)
+        self.memory = Memory(process, range(size), [vector.size] * size, vector.dtype)
         self._vectors = {rank: rows[0] for rank, rows in self.memory.rows.items()}
         self.values, self._head = self._vectors[self.rank], self.memory.heads[self.rank]
-        self._counters = mutexes.counters_of(self._head)
+        self._counters = kernels.counters_of(self._head)
         self.values[:] = vector
         self.memory.open(network=network)
         self._half = vector.dtype.type(0.5).reshape(1)
-        self._thread = None if process.is_one_host else BackgroundThread("averages")
-        self._own_average: Future[None] | None = None
-        self._waits = np.zeros(1)
-        self._exchange_seconds = self._background_seconds = self._blocked_seconds = self._other_waits = 0.0
+        self._background = None if process.is_one_host else BackgroundThread("averages")
+        self._lock_waits = np.zeros(1)
+        self._exchange_seconds = self._other_waits = 0.0
         self._skipped = self._lost = self._received = 0
 
     @property
     @override
     def counts(self) -> AverageCounts:
         """Counters so far; averages by partners as of the last call."""
+        beside = self._background
         return AverageCounts(
-            begun=self._counters.item(mutexes.BEGUN),
+            begun=self._counters.item(kernels.BEGUN),
             received=self._received,
             skipped=self._skipped,
-            wait_seconds=self._waits.item(),
-            refused=self._counters.item(mutexes.NUM_REFUSED),
+            wait_seconds=self._lock_waits.item(),
+            refused=self._counters.item(kernels.NUM_REFUSED),
             lost=self._lost,
-            exchange_seconds=self._exchange_seconds + self._background_seconds,
-            hidden_seconds=max(0.0, self._background_seconds - self._blocked_seconds),
+            exchange_seconds=self._exchange_seconds + (beside.seconds if beside else 0.0),
+            hidden_seconds=max(0.0, beside.seconds - beside.blocked_seconds) if beside else 0.0,
         )
 
     @override
     async def read(self, out: Vector) -> int:
-        return self._counted(kernels.read(out, self.values, self._head, self._waits))
+        return self._counted(kernels.read(out, self.values, self._head, self._lock_waits))
 
     @override
     async def add(self, change: Vector) -> int:
-        return self._counted(kernels.add(change, self.values, self._head, self._waits))
+        return self._counted(kernels.add(change, self.values, self._head, self._lock_waits))
 
     def _counted(self, version: int) -> int:
-        self._received = version - self._counters.item(mutexes.BEGUN)
+        self._received = version - self._counters.item(kernels.BEGUN)
         self._book_waits(0.0)
         return version
 
     def _book_waits(self, seconds: float) -> None:
         """Book the time spent waiting for others, and for mutexes."""
         self._other_waits += seconds
-        self.waited = self._other_waits + self._waits.item()
+        self.waited = self._other_waits + self._lock_waits.item()
 
     @override
     async def read_of(self, rank: int, out: Vector) -> None:
@@ -98,7 +96,7 @@ class MpiSharedVector(SharedVector):
             MPI.Exception: The rank is lost.
         """
         if rank in self._vectors:
-            kernels.read(out, self._vectors[rank], self.memory.heads[rank], self._waits)
+            kernels.read(out, self._vectors[rank], self.memory.heads[rank], self._lock_waits)
             self._book_waits(0.0)
             return
         await self.drain()
@@ -111,7 +109,9 @@ class MpiSharedVector(SharedVector):
             self._average_here(partner)
             return
         await self.drain()
-        self._exchange_seconds += self._average_there(partner)
+        started = perf_counter()
+        await self._average_there(partner)
+        self._exchange_seconds += perf_counter() - started
 
     @override
     async def begin_average_with(self, partner: int) -> bool:
@@ -122,11 +122,11 @@ class MpiSharedVector(SharedVector):
         """
         if partner in self._vectors:
             return self._average_here(partner)
-        if self._thread is None or (self._own_average is not None and not self._own_average.done()):
+        if self._background is None or self._background.is_under_way:
             self._skipped += 1
             return False
         await self.drain()
-        self._own_average = self._thread.begin(lambda: self._average_in_background(partner))
+        self._background.begin(self._average_there(partner))
         return True
 
     def _average_here(self, partner: int) -> bool:
@@ -134,67 +134,31 @@ class MpiSharedVector(SharedVector):
         started = perf_counter()
         theirs = (self._vectors[partner], self.memory.heads[partner])
         is_first = self.rank < partner
-        state = kernels.average(self.values, self._head, *theirs, self._half, self._waits, is_first)
+        state = kernels.average(self.values, self._head, *theirs, self._half, self._lock_waits, is_first)
         self._exchange_seconds += perf_counter() - started
         self._skipped += state == kernels.BUSY
         self._book_waits(0.0)
         return state != kernels.BUSY
 
-    def _average_there(self, partner: int) -> float:
-        """Average with a rank of another host; returns the time that it took [s]."""
-        started = perf_counter()
+    async def _average_there(self, partner: int) -> None:
+        """Average with a rank of another host."""
         self._lost += not self.memory.average(partner, self.values, self._head)
-        return perf_counter() - started
-
-    def _average_in_background(self, partner: int) -> None:
-        self._background_seconds += self._average_there(partner)
 
     @override
     async def drain(self) -> None:
-        started = perf_counter()
-        if self._own_average is not None:
-            own_average, self._own_average = self._own_average, None
-            own_average.result()
-            self._blocked_seconds += perf_counter() - started
-            self._book_waits(perf_counter() - started)
-        self._received = self._counters.item(mutexes.RECEIVED)
+        if self._background is not None:
+            self._book_waits(await self._background.drain())
+        self._received = self._counters.item(kernels.RECEIVED)
 
     @override
     async def close(self) -> None:
         """Close the vector; ranks that come early serve the others until all are here."""
         await self.drain()
-        if self._thread is not None:
-            self._thread.close()
-        started, process = perf_counter(), self.memory.process
-        process.wait_for_all()
-        self._book_waits(perf_counter() - started)
-        self._received = self._counters.item(mutexes.RECEIVED)
+        if self._background is not None:
+            self._background.close()
+        self._book_waits(self.memory.process.wait_for_all())
+        self._received = self._counters.item(kernels.RECEIVED)
         # Access to freed memory would crash the process.
         self.values, self._counters, self._vectors = self.values.copy(), self._counters.copy(), {}
-        with process.turn:
+        with self.memory.process.turn:
             self.memory.free()
-
-
-class MpiCounters(ServedMemory):
-    """Numbers on rank 0 to which all ranks add at any time, without the help of rank 0.
-
-    Args:
-        process: This rank.
-        number: Number of counters.
-        network: See `peers.connect`.
-    """
-
-    def __init__(self, process: MpiProcess, number: int, *, network: str | None) -> None:
-        super().__init__(process, [0], [number], np.int64)
-        self.open(network=network)
-
-    def add(self, place: int, number: int) -> int:
-        """Add to a counter; returns its sum so far.
-
-        Raises:
-            MPI.Exception: Rank 0 is lost.
-        """
-        if 0 in self.rows:
-            return kernels.fetch_and_add(place, number, self.rows[0][0], self.heads[0]) + number
-        before: int = self.request(0, serving.FETCH_AND_ADD, place=place, number=number).item(serving.NUMBER)
-        return before + number

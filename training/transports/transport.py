@@ -14,8 +14,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 import numpy as np
 
 from training.transports.basics import Vector
-from training.transports.parameter_server import ParameterServer
-from training.transports.shards import Layout
+from training.transports.parameter_server import Layout, ParameterServer
 
 CounterName = Literal["samples", "tickets"]
 """Counters that all workers add to: the samples of the learning rate's clock, the tickets of the work units."""

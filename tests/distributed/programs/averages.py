@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from training.transports import mutexes
-from training.transports.basics import Vector, run_now
-from training.transports.loading import load_mpi
+from training.transports import kernels
+from training.transports.basics import Vector, load_mpi, run_now
 from training.transports.mpi import MpiTransport
 
 MPI = load_mpi()
@@ -180,7 +179,7 @@ def take_over(folder: str) -> dict[str, Any]:
     if transport.rank == 0:
         child = os.fork()
         if not child:
-            mutexes.lock(vector._head)
+            kernels.lock(vector._head)
             Path(folder, "has it").touch()
             signal.pause()
         while not Path(folder, "has it").exists():
@@ -212,14 +211,14 @@ def skip() -> dict[str, Any]:
     transport = MpiTransport(shares_memory=False)
     vector = run_now(transport.shared_vector(np.zeros(3)))
     if transport.rank:
-        mutexes.lock(vector._head)
+        kernels.lock(vector._head)
     run_now(transport.barrier())
     if not transport.rank:
         for partner in (1, 2, 1):
             run_now(vector.begin_average_with(partner))
     run_now(transport.barrier())
     if transport.rank:
-        mutexes.unlock(vector._head)
+        kernels.unlock(vector._head)
     else:
         run_now(vector.drain())
         run_now(vector.begin_average_with(2))
@@ -289,7 +288,7 @@ def between_hosts(step: float, averages: int) -> dict[str, Any]:
                 if len(seconds) == 1:
                     # What it takes to connect and to compile is no time that an average costs.
                     run_now(vector.drain())
-                    vector._blocked_seconds = 0.0
+                    vector._background.blocked_seconds = 0.0
         run_now(vector.drain())
         run_now(transport.barrier())
         run_now(vector.read(start))

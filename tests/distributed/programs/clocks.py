@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from training.loop.metering import Meter, MeteredTransport
-from training.transports import mutexes
+from training.transports import kernels
 from training.transports.basics import run_now
 from training.transports.mpi import MpiTransport
-from training.transports.parameter_server import ParameterServer
-from training.transports.shards import Shard
+from training.transports.parameter_server import ParameterServer, Shard
 
 Span = tuple[float, float]
 
@@ -82,10 +81,10 @@ def _wait_for_lock(transport: MpiTransport, vector: Any, nap: float) -> Span:
     if transport.rank:
         heads, begun = vector._shared.memory.heads.values(), time.monotonic()
         for each in heads:
-            mutexes.lock(each)
+            kernels.lock(each)
         time.sleep(nap)
         for each in heads:
-            mutexes.unlock(each)
+            kernels.unlock(each)
         return begun, time.monotonic()
     time.sleep(nap / 10)
     begun = time.monotonic()
@@ -96,16 +95,15 @@ def _wait_for_lock(transport: MpiTransport, vector: Any, nap: float) -> Span:
 
 def _count(transport: MpiTransport, metered: MeteredTransport, nap: float) -> None:
     """Add to a counter, which takes a nap."""
-    counters: Any = transport._counters
-    add = counters.add
+    add = kernels.fetch_and_add
 
-    def slowly(place: int, number: int) -> int:
+    def slowly(*arguments: Any) -> int:
         time.sleep(nap)
-        return int(add(place, number))
+        return int(add(*arguments))
 
-    counters.add = slowly
+    kernels.fetch_and_add = slowly
     run_now(metered.count("samples", 1))
-    counters.add = add
+    kernels.fetch_and_add = add
 
 
 def _wait_for_push(transport: MpiTransport, server: ParameterServer, nap: float) -> Span:

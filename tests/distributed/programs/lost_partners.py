@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from training.transports import mutexes
+from training.transports import kernels
 from training.transports.basics import run_now
 from training.transports.mpi import MpiTransport
 
@@ -25,13 +25,13 @@ def break_connections(averages: int, nap: float) -> dict[str, Any]:
     vector: Any = run_now(transport.shared_vector(np.full(3, float(transport.rank), np.float32)))
     if is_lost:
         # Its thread takes no request while it waits for this.
-        mutexes.lock(vector._head)
+        kernels.lock(vector._head)
     run_now(transport.barrier())
     if is_lost:
         time.sleep(nap)
         for each in vector.memory._peers.all():
             each.shutdown(socket.SHUT_RDWR)
-        mutexes.unlock(vector._head)
+        kernels.unlock(vector._head)
     else:
         run_now(vector.begin_average_with(last))
         run_now(vector.drain())

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from training.errors import LaunchError
-from training.transports import host_memory
+from training.transports import memory
 from training.transports.basics import run_now
 from training.transports.mpi import MpiTransport
 
@@ -111,7 +111,7 @@ def several(vectors: int) -> list[float]:
 
 def fail_to_start() -> str:
     """There is no room for memory that the ranks share; what the user gets to read."""
-    host_memory.shutil.disk_usage = lambda _: host_memory.shutil._ntuple_diskusage(10**6, 10**6 - 100, 100)  # type: ignore[attr-defined]
+    memory.shutil.disk_usage = lambda _: memory.shutil._ntuple_diskusage(10**6, 10**6 - 100, 100)  # type: ignore[attr-defined]
     try:
         run_now(MpiTransport().shared_vector(np.zeros(1000)))
     except LaunchError as error:

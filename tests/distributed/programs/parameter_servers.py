@@ -9,8 +9,7 @@ import numpy as np
 
 from training.transports.basics import Vector, run_now
 from training.transports.mpi import MpiTransport
-from training.transports.parameter_server import ParameterServer, Where
-from training.transports.shards import Shard
+from training.transports.parameter_server import ParameterServer, Shard, Where
 from training.transports.transport import Transport
 
 

@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from training.transports.loading import load_mpi
+from training.transports.basics import load_mpi
 
 
 def function_of(program: str) -> Any:

@@ -14,7 +14,7 @@ from training.algorithms.mpca_joint import (
     driver_rule,
     penalty_gradient,
 )
-from training.transports.shards import shard_slices
+from training.transports.parameter_server import shard_slices
 
 NO_RAMPS = MpcaConstants(alpha_free=0, alpha_ramp=0, beta_ramp=0, gamma_ramp=0)
 

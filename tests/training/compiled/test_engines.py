@@ -27,7 +27,7 @@ from training.flat_model import FlatModel
 from training.launching.rank import without_denormals
 from training.readers.batch import Batch
 from training.transports import kernels as vector_kernels
-from training.transports import mutexes, serving
+from training.transports import serving
 from training.workloads.gradients import CompiledGradients, TorchGradients, gradients_of
 
 SCALERS = {
@@ -257,7 +257,7 @@ def test_other_networks_take_backpropagation() -> None:
 
 KERNELS = {
     f"{module.__name__}.{name}": found
-    for module in (dense, kernel, optimizer, perceptron, recurrent, vector_kernels, mutexes, serving)
+    for module in (dense, kernel, optimizer, perceptron, recurrent, vector_kernels, serving)
     for name, found in vars(module).items()
     if isinstance(found, Dispatcher)
 }

@@ -13,8 +13,7 @@ from training.loop.metering import Meter, MeteredTransport
 from training.simulation.transport import SimNetwork
 from training.simulation.virtual_time import VirtualClock
 from training.transports.basics import Vector
-from training.transports.parameter_server import ParameterServer, Where
-from training.transports.shards import Shard
+from training.transports.parameter_server import ParameterServer, Shard, Where
 from training.transports.transport import Transport
 
 LATENCY, BANDWIDTH = 1e-3, 1e5

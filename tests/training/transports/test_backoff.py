@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from training.transports.backoff import Backoff
+from training.transports.basics import Backoff
 
 
 def test_the_first_pauses_are_no_naps(monkeypatch: pytest.MonkeyPatch) -> None:

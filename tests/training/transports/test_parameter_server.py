@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from training.transports.basics import Vector, run_now
-from training.transports.parameter_server import ParameterServer, Where
-from training.transports.shards import Layout, Shard
+from training.transports.parameter_server import Layout, ParameterServer, Shard, Where
 from training.transports.transport import Transport
 
 

@@ -1,29 +1,46 @@
-"""Records in the memory of ranks; ranks of a host reach them directly, others through a compiled thread."""
+"""Records in memory that the ranks of a host share, without MPI; ranks of other hosts reach them by a compiled thread.
+
+A mutex in each record guards what lies behind it; see `kernels`.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
 import socket
 import threading
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from training.errors import LaunchError
 from training.transports import serving
-from training.transports.basics import Vector
-from training.transports.host_memory import HostMemory, aligned
-from training.transports.loading import load_mpi
-from training.transports.mpi_process import MpiProcess
-from training.transports.mutexes import HEAD_BYTES, init_head
+from training.transports.basics import Vector, load_mpi
+from training.transports.kernels import HEAD_BYTES, init_head
 from training.transports.peers import Peers, connect
+from training.transports.process import MpiProcess
 
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+#: Size of a cache line [bytes]; regions and what lies in them begin at the border of a line.
+_ALIGNMENT: Final = 64
+#: Folder of MPI's shared memory, and the variable that makes Open MPI use another one.
+_SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - MPI makes files there
+_OTHER_FOLDER: Final = "OMPI_MCA_osc_sm_backing_directory"
+_ADVICE: Final = (
+    f"Is {_SHARED_MEMORY} full or small? Containers often get 64 MB: docker --shm-size=1g, or let Open MPI use another "
+    f"folder: {_OTHER_FOLDER}=/tmp."
+)
 #: A waiting owner checks for signals after this time [ms].
 _PATIENCE: Final = 100
 
 
-class ServedMemory:
+class Memory:
     """Records with a mutex and counters; all ranks together make them, fill them in, and `open` them.
 
     Args:
@@ -32,6 +49,10 @@ class ServedMemory:
         sizes: Number of elements in a row of each record.
         dtype: Type of the elements.
         num_rows: Number of rows of each record.
+
+    Raises:
+        LaunchError: There is no room for the memory, or MPI refuses it. The rank must then end the job, since others
+            may already wait for it inside MPI forever.
     """
 
     def __init__(
@@ -40,7 +61,7 @@ class ServedMemory:
         self.process, self.rank = process, process.comm.rank
         self._owners, self._sizes = owners, sizes
         itemsize = np.dtype(dtype).itemsize
-        distances = [aligned(size * itemsize) for size in sizes]
+        distances = [-(-size * itemsize // _ALIGNMENT) * _ALIGNMENT for size in sizes]
         #: Number of records, and bytes, of each rank so far.
         numbers: Counter[int] = Counter()
         ends: Counter[int] = Counter()
@@ -50,14 +71,14 @@ class ServedMemory:
             starts.append(ends[owner])
             numbers[owner] += 1
             ends[owner] += HEAD_BYTES + num_rows * distance
-        self._memory = HostMemory(process.host, max(HEAD_BYTES, ends[self.rank]))
+        self._window, regions = _regions(process.host, max(HEAD_BYTES, ends[self.rank]))
         self.heads: dict[int, Vector] = {}
         """Mutex and counters of the records on this host."""
         self.rows: dict[int, Vector] = {}
         """(num_rows, size): their content."""
         for key, (owner, size, start, distance) in enumerate(zip(owners, sizes, starts, distances, strict=True)):
             if owner in process.on_host:
-                record = self._memory.region(process.on_host.index(owner))[start:]
+                record = regions[process.on_host.index(owner)][start:]
                 self.heads[key] = record[:HEAD_BYTES]
                 content = record[HEAD_BYTES:][: num_rows * distance].view(dtype)
                 self.rows[key] = content.reshape(num_rows, -1)[:, :size]
@@ -65,13 +86,14 @@ class ServedMemory:
         """The records of this rank."""
         for key in self.own:
             init_head(self.heads[key])
-        region = self._memory.region(process.on_host.index(self.rank))
+        region = regions[process.on_host.index(self.rank)]
         table = [(starts[key], sizes[key], distances[key] // itemsize) for key in self.own]
         half = np.array([0.5 if np.dtype(dtype).kind == "f" else 0], dtype)
         self._served = serving.Served(region, region.view(dtype), np.array(table, np.int64).reshape(-1, 3), half)
         self._message_bytes = serving.HEADER_BYTES + max(max(num_rows * each, 8 * each) for each in distances)
         self._error: BaseException | None = None
         self._peers = Peers({}, [])
+        # A daemon, since nothing stops the thread after a failed training.
         self._thread = threading.Thread(target=self._serve, name="serving", daemon=True)
 
     def open(self, *, network: str | None) -> None:
@@ -80,17 +102,17 @@ class ServedMemory:
         if self.process.is_one_host:
             return
         self._peers = connect(self.process, servers=sorted(set(self._owners)), network=network)
-        serving_to = self._peers.serving
-        rows = len(serving_to) + 1
-        polled = [serving.poll_entry(each.fileno()) for each in serving_to]
+        rows = len(self._peers.serving) + 1
+        polled = [serving.poll_entry(each.fileno()) for each in self._peers.serving]
         self._connections = serving.Connections(
             np.array(polled, np.int16).reshape(-1, serving.POLL_WORDS),
             np.zeros((rows, self._message_bytes), np.uint8),
             np.zeros((rows, serving.NUM_PROGRESS), np.int64),
             np.zeros((rows, max(self._sizes)), np.int64),
         )
-        self._ask_polled = np.zeros(serving.POLL_WORDS, np.int16)
-        # A daemon, since nothing stops the thread after a failed training.
+        #: The last row is for the requests of this rank.
+        self._message, self._progress = self._connections.messages[-1], self._connections.progress[-1]
+        self._polled = np.zeros(serving.POLL_WORDS, np.int16)
         self._thread.start()
 
     def free(self) -> None:
@@ -104,7 +126,8 @@ class ServedMemory:
         # Access to freed memory would crash the process.
         self.heads.clear()
         self.rows.clear()
-        self._memory.free()
+        if self._window is not None:
+            self._window.Free()
 
     def request(
         self,
@@ -121,30 +144,31 @@ class ServedMemory:
         Raises:
             MPI.Exception: The owner is lost.
         """
-        message, progress = self._connections.messages[-1], self._connections.progress[-1]
         end = serving.HEADER_BYTES
         for each in body:
-            message[end : end + each.nbytes] = each.view(np.uint8)
+            self._message[end : end + each.nbytes] = each.view(np.uint8)
             end += each.nbytes
-        serving.prepare(kind, self._numbers[key], place, number, end - serving.HEADER_BYTES, message, progress)
+        length = end - serving.HEADER_BYTES
+        serving.prepare(kind, self._numbers[key], place, number, length, self._message, self._progress)
         if self._ask(self._owners[key], is_answered=is_answered) == serving.LOST:
             mpi = load_mpi()
             raise mpi.Exception(mpi.ERR_PROC_FAILED)
-        header: Vector = message[: serving.HEADER_BYTES].view(np.int64)
+        header: Vector = self._message[: serving.HEADER_BYTES].view(np.int64)
         return header
 
     def body(self, dtype: Any) -> Vector:
         """What follows the header of the last answer."""
-        values: Vector = self._connections.messages[-1, serving.HEADER_BYTES :].view(dtype)
+        values: Vector = self._message[serving.HEADER_BYTES :].view(dtype)
         return values
 
     def average(self, partner: int, own: Vector, head: Vector) -> bool:
         """Average a vector with that of a rank of another host; returns whether that is there."""
-        message, progress = self._connections.messages[-1], self._connections.progress[-1]
-        serving.prepare_average(message, progress, own, head)
+        if partner not in self._peers.asking:
+            return False
+        serving.prepare_average(self._message, self._progress, own, head)
         is_there = self._ask(partner) != serving.LOST
         if is_there:
-            serving.take_answer(message, own, head)
+            serving.take_answer(self._message, own, head)
         return is_there
 
     def _ask(self, rank: int, *, is_answered: bool = True) -> int:
@@ -152,13 +176,12 @@ class ServedMemory:
         connection = self._peers.asking.get(rank)
         if connection is None:
             return serving.LOST
-        message, progress = self._connections.messages[-1], self._connections.progress[-1]
         state, descriptor = serving.WAITING, connection.fileno()
         while state == serving.WAITING:
             # Between two calls, Python handles signals.
             if self._error is not None:
                 raise self._error
-            state = serving.ask(descriptor, self._ask_polled, message, progress, _PATIENCE, is_answered)
+            state = serving.ask(descriptor, self._polled, self._message, self._progress, _PATIENCE, is_answered)
         if state == serving.LOST:
             self._peers.asking.pop(rank).close()
         return state
@@ -168,3 +191,37 @@ class ServedMemory:
             serving.serve(self._connections, self._served)
         except BaseException as error:  # noqa: BLE001 - the owner raises it
             self._error = error
+
+
+def _regions(comm: MPI.Intracomm, num_bytes: int) -> tuple[MPI.Win | None, list[Vector]]:
+    """The bytes of each rank of a host; those of a rank that shares with nobody need no window."""
+    if comm.size == 1:
+        # numpy aligns to 16 bytes only.
+        raw = np.zeros(num_bytes + _ALIGNMENT, np.uint8)
+        return None, [raw[-raw.ctypes.data % _ALIGNMENT :][:num_bytes]]
+    mpi = load_mpi()
+    _refuse_without_room(comm, num_bytes)
+    info = mpi.Info.Create({"mpi_minimum_memory_alignment": str(_ALIGNMENT)})
+    try:
+        window = mpi.Win.Allocate_shared(num_bytes, 1, info, comm)
+    except mpi.Exception as error:
+        raise LaunchError(f"MPI refuses {num_bytes} bytes of memory that workers share ({error}). {_ADVICE}") from error
+    finally:
+        info.Free()
+    regions = [np.frombuffer(window.Shared_query(rank)[0], np.uint8) for rank in range(comm.size)]
+    regions[comm.rank][:] = 0
+    return window, regions
+
+
+def _refuse_without_room(comm: MPI.Intracomm, num_bytes: int) -> None:
+    """Check the free memory first: without room, Open MPI fails on one rank while others wait, or crashes later."""
+    folder = Path(os.environ.get(_OTHER_FOLDER, _SHARED_MEMORY))
+    if not folder.exists() and str(folder) == _SHARED_MEMORY:
+        return
+    needed = comm.allreduce(num_bytes)
+    free = shutil.disk_usage(folder).free if folder.exists() else 0
+    if comm.allreduce(free < needed, op=load_mpi().LOR):
+        raise LaunchError(
+            f"workers of one host share {needed} bytes of memory through {folder}, where {free} are free on host "
+            f"{socket.gethostname()}. {_ADVICE}"
+        )
