@@ -244,7 +244,7 @@ def rollback(
     asked: Asked, network: Annotated[str, typer.Argument(help="Name of a network, as in model.names.")]
 ) -> None:
     """Put the previous model back in use."""
-    from pipeline.commands.rollback import rollback
+    from pipeline.commands.promote import rollback
 
     withdrawn, current = rollback(asked.run_folder(), network)
     say(f"{network}: {current} is in use again instead of {withdrawn}")

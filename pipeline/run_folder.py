@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
@@ -10,7 +11,7 @@ import tenacity
 from rich.console import Console
 
 from ingestion.storage import place
-from pipeline.config import Config
+from pipeline.config import Config, simulated_processes
 from pipeline.errors import (
     NOT_THERE_YET,
     FolderInUseError,
@@ -27,7 +28,6 @@ from pipeline.runs.log import RunLog
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.provenance import now
 from pipeline.runs.store import StageStore, Version
-from pipeline.simulated_samples import with_simulated_samples
 from pipeline.stages.base import Stage
 from pipeline.stages.table import STAGE_OF, STAGES
 
@@ -200,6 +200,34 @@ class RunFolder:
     def say(self, words: str) -> None:
         """Print a line without markup."""
         self.console.print(words, highlight=False, markup=False)
+
+
+def with_simulated_samples(config: Config) -> Config:
+    """The config with paths instead of `simulate://` names, and with the cross-sections of the simulation.
+
+    A cross-section, or its error, of the config prevails. Without an output of `simulate` nothing changes.
+
+    Args:
+        config: The config.
+    """
+    if not any(map(simulated_processes, config.samples)):
+        return config
+    version = StageStore(config.run_dir, "simulate").current()
+    if version is None:
+        return config
+    made: dict[str, Any] = version.manifest["counters"]["processes"]
+    samples = []
+    for sample in config.samples:
+        names = simulated_processes(sample)
+        if names and names[0] in made:
+            changes: dict[str, Any] = {"files": [f"{glob.escape(str(version.folder))}/{names[0]}/*.root"]}
+            if sample.cross_section_pb is None:
+                known = made[names[0]]
+                changes["cross_section_pb"] = known["cross_section_pb"]
+                changes["cross_section_error_pb"] = sample.cross_section_error_pb or known["cross_section_error_pb"]
+            sample = sample.model_copy(update=changes)  # noqa: PLW2901
+        samples.append(sample)
+    return config.model_copy(update={"samples": samples})
 
 
 def _outcome(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""`promote`: put a trained network in use if it is better than the one in use."""
+"""`promote` puts a trained network in use if it is better than the one in use; `rollback` restores the previous one."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from models.evaluation.bootstrap import Estimate
 from models.evaluation.improvement import improvement
 from models.evaluation.rates import Rates
 from models.evaluation.scored_events import ScoredEvents
+from models.networks.registry import NETWORKS
 from models.prediction import predict
-from pipeline.errors import USER_ERRORS, PromotionError, cannot_write
+from pipeline.errors import USER_ERRORS, ConfigError, MissingInputError, PromotionError, cannot_write, nearest
 from pipeline.run_folder import RunFolder
 from pipeline.runs.fingerprint import Fingerprint
 from pipeline.runs.model_registry import Registry, model_digest
@@ -130,6 +131,32 @@ def _promote(
         return PromotionOutcome(network, promoted=False, reason=reason + advice)
     _publish(run_folder, registry, trained, digest, found)
     return PromotionOutcome(network, promoted=True, reason=reason if is_better else f"--force, although {reason}")
+
+
+def rollback(run_folder: RunFolder, network: str) -> tuple[str, str]:
+    """Put the previous model back in use; returns the names of the withdrawn version and the version in use.
+
+    `promote` promotes the withdrawn model only with --force.
+
+    Raises:
+        ConfigError: There is no network of that name.
+        MissingInputError: There is no previous model.
+    """
+    if network not in NETWORKS:
+        raise ConfigError(f"rollback: there is no network '{network}'.{nearest(network, NETWORKS)}")
+    with run_folder.locked():
+        registry = Registry(run_folder.config.run_dir, network)
+        current = registry.recovered()
+        earlier = registry.earlier_models(current) if current else []
+        if current is None or not earlier:
+            raise MissingInputError(
+                f"there is no previous model of '{network}' in {registry.folder}; nothing to roll back to."
+            )
+        registry.withdraw(current, now())
+        registry.point_to(earlier[-1])
+        run_folder.log.event("network rolled back", network=network, withdrawn=current.name, in_use=earlier[-1])
+        run_folder.write_metrics(failed=None)
+        return current.name, earlier[-1]
 
 
 def _refuse_changed_files(stage: str, version: Version, pattern: str) -> None:

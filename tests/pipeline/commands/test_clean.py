@@ -12,7 +12,7 @@ from command_line import SAMPLES, small_config
 from rich.console import Console
 
 from pipeline.commands.clean import clean
-from pipeline.commands.rollback import rollback
+from pipeline.commands.promote import rollback
 from pipeline.config import load_config
 from pipeline.run_folder import RunFolder
 from pipeline.runs import own_folders
