@@ -27,7 +27,7 @@ class UnusedOutputs(NamedTuple):
         """Remove them, and the folder if it holds no others."""
         for path in self.files:
             path.unlink(missing_ok=True)
-        if own_folders.is_empty(self.folder):
+        if all(path.name == own_folders.MARKER for path in self.folder.iterdir()):
             own_folders.remove(self.folder)
 
 

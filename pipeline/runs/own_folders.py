@@ -29,11 +29,6 @@ def is_ours(folder: Path) -> bool:
     return (folder / MARKER).is_file() or not any(folder.iterdir())
 
 
-def is_empty(folder: Path) -> bool:
-    """Whether a folder holds nothing but the marker."""
-    return all(path.name == MARKER for path in folder.iterdir())
-
-
 def empty(folder: Path) -> None:
     """Remove all but the marker from a folder if it is ours."""
     for path in folder.iterdir() if is_ours(folder) else ():

@@ -159,7 +159,8 @@ class StageStore:
                 self._claim(self.stored)
             self.folder.mkdir(parents=True, exist_ok=True)
             kept = [path for path in self.unfinished() if can_continue(path)]
-            if same := [path for path in kept if _is_twin(path, folder)]:
+            digest = folder.name.partition("-")[2]
+            if same := [path for path in kept if path.name.partition("-")[2] == digest]:
                 max(same, key=lambda path: number_of(path.name)).rename(folder)
             else:
                 own_folders.make(folder)
@@ -325,11 +326,6 @@ def number_of(name: str) -> int:
         2
     """
     return int(name.partition("-")[0])
-
-
-def _is_twin(folder: Path, other: Path) -> bool:
-    """Whether two versions have the same digest."""
-    return folder.name.partition("-")[2] == other.name.partition("-")[2]
 
 
 def write_atomically(path: Path, content: dict[str, Any]) -> None:

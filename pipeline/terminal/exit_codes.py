@@ -133,7 +133,11 @@ def _explain(error: BaseException) -> Exit:
         return Exit.INTERRUPTED
     if isinstance(error, USER_ERRORS):
         err.print(f"[bold red]error:[/] {escape(str(error))}")
-        return _of_user_error(error)
+        if isinstance(error, ConfigError):
+            return Exit.USAGE
+        if isinstance(error, FolderInUseError):
+            return Exit.IN_USE
+        return Exit.NOT_THERE_YET if isinstance(error, NOT_THERE_YET) else Exit.USER_ERROR
     if of_system := out_of_room(error) or (error if isinstance(error, OSError) else None):
         err.print(f"[bold red]error:[/] {escape(str(of_system))}. Check this name, its permissions and its disk.")
         return Exit.USER_ERROR
@@ -142,14 +146,6 @@ def _explain(error: BaseException) -> Exit:
         "This is a bug of the pipeline; run again with --debug for the traceback and report it."
     )
     return Exit.BUG
-
-
-def _of_user_error(error: BaseException) -> Exit:
-    if isinstance(error, ConfigError):
-        return Exit.USAGE
-    if isinstance(error, FolderInUseError):
-        return Exit.IN_USE
-    return Exit.NOT_THERE_YET if isinstance(error, NOT_THERE_YET) else Exit.USER_ERROR
 
 
 def _leave(code: Exit) -> None:
