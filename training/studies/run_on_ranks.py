@@ -5,19 +5,53 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from training.errors import DivergedError
 from training.launching.launcher import launch_all
+from training.launching.rank import RunSpec
 from training.loop.progress import Progress
 from training.loop.records import read_records
+from training.random_streams import random_stream
 from training.readers.sharding import plan_epoch
+from training.settings import TrainSettings
 from training.studies.run_result import Counts, predictions_of, write_result
 
 # The plan of a study is no code of its runs, which are stale when their code changes.
 if TYPE_CHECKING:
     from training.studies.plan import PlannedRun
     from training.studies.run_in_simulator import Tell
+
+#: Settings of a warm-up: one epoch, in which no method diverges.
+_WARM_UP: Final = {"epochs": 1, "learning_rate": 1e-9, "schedule": {}}
+
+
+def in_random_order(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
+    """The runs of each seed in an order that only the seed decides, so that no method is always the first."""
+    found: list[PlannedRun] = []
+    for seed in dict.fromkeys(run.train.seed for run in runs):
+        of_seed = [run for run in runs if run.train.seed == seed]
+        found += [of_seed[place] for place in random_stream(seed, "order of runs").permutation(len(of_seed))]
+    return found
+
+
+def warm_ups(runs: Sequence[PlannedRun], folder: Path) -> list[RunSpec]:
+    """An epoch of each method, which the ranks train before any run whose time counts.
+
+    The first run of a method loads its code and memory, which takes up to seconds and has nothing to do with it.
+
+    Args:
+        runs: The runs of the same ranks.
+        folder: Folder of the warm-ups, which replace those there.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    first = {run.method: run for run in reversed(runs)}
+    specs = []
+    for method, run in first.items():
+        train = TrainSettings.model_validate({**run.train.model_dump(), **_WARM_UP})
+        specs.append(RunSpec(run.spec.workload, train, folder / method))
+        specs[-1].out_dir.mkdir(parents=True)
+    return specs
 
 
 def measure_all(
@@ -30,6 +64,8 @@ def measure_all(
     may_diverge: bool = True,
 ) -> None:
     """Train runs of as many workers, one after the other in the same ranks; each continues from its last checkpoint.
+
+    The ranks warm up before: no run carries the imports and first allocations of a method.
 
     Args:
         runs: The runs; each writes its result into its folder.
@@ -44,21 +80,25 @@ def measure_all(
         ShardError: There are fewer events than workers.
         TrainingError: A run failed; the message names it.
     """
-    steps = [num_steps(run) for run in runs]
+    order = in_random_order(runs)
+    steps = [num_steps(run) for run in order]
     for run in runs:
         run.folder.mkdir(parents=True, exist_ok=True)
 
     def tell(number: int, progress: Progress) -> None:
-        run = left[number]
-        place = runs.index(run)
+        if number < len(warm):
+            return
+        run = left[number - len(warm)]
+        place = order.index(run)
         share = (progress.epoch - 1 + progress.step / progress.num_steps) / progress.num_epochs
         done = sum(steps[:place]) + round(steps[place] * share)
         on_progress(done, sum(steps), f"{run.title}, seed {run.train.seed}")
 
-    left = list(runs)
+    left = list(order)
     while left:
+        warm = warm_ups(left, folder / "warm-up")
         try:
-            launch_all([run.spec for run in left], folder, on_progress=tell, on_loss=on_loss)
+            launch_all([*warm, *(run.spec for run in left)], folder, on_progress=tell, on_loss=on_loss)
             break
         except DivergedError:
             if not may_diverge:
