@@ -153,9 +153,8 @@ class TrainSettings(SettingsSection):
     slowmo: SlowMoSettings | None = None
     """Slow momentum around the algorithm; null for none."""
     optimizer_state: StatePolicy | None = None
-    """Treatment of momentum and moments, also of a method's own momentum, at exact averages and outer steps: `keep`,
-    `average` or `reset`. Null: SlowMo resets those of `sgd`, but not at the server of `sharded`; all others are kept.
-    """
+    """Treatment of momentum and moments, also of a method's own momentum, at exact averages and outer steps: `keep` or
+    `reset`. Null: SlowMo resets those of `sgd`, but not at the server of `sharded`; all others are kept."""
     staleness_bound: int | None = Field(default=None, ge=0)
     """Number of steps that a worker may be ahead of the slowest one before it waits (stale-synchronous); 0: they step
     together. Null: no bound."""
@@ -233,12 +232,6 @@ class TrainSettings(SettingsSection):
             raise ValueError(
                 f"optimizer_state: {self.optimizer_state} is not for {self.algorithm.name}, whose momentum and moments "
                 f"are at the server and stay as they are; leave it out"
-            )
-        exact = self.traits.averages_models or (self.slowmo is not None and self.slowmo_is_exact)
-        if self.optimizer_state is StatePolicy.AVERAGE and not exact:
-            raise ValueError(
-                "optimizer_state: average needs exact averages of the models, such as local-sgd, or slowmo with "
-                "exact_average: true"
             )
         return self
 

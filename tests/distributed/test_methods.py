@@ -29,7 +29,7 @@ SYNCHRONOUS: list[dict[str, Any]] = [
     {"algorithm": "ar-sgd"},
     {"algorithm": "ar-sgd", "slowmo": SLOWMO},
     {"algorithm": "local-sgd", "local_steps": 3},
-    {"algorithm": "local-sgd", "local_steps": 2, "slowmo": SLOWMO, "optimizer_state": "average"},
+    {"algorithm": "local-sgd", "local_steps": 2, "slowmo": SLOWMO, "optimizer_state": "reset"},
     {"algorithm": "d-psgd"},
     {"algorithm": "d-psgd", "topology": "complete", "slowmo": SLOWMO},
     {"algorithm": "d-psgd", "slowmo": {**SLOWMO, "exact_average": True}},

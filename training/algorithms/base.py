@@ -30,8 +30,6 @@ class StatePolicy(StrEnum):
 
     KEEP = "keep"
     """Each worker keeps its own momentum and moments, as SlowMo with Adam (Wang et al. 2019, section 5)."""
-    AVERAGE = "average"
-    """Momentum and moments are averaged like the models."""
     RESET = "reset"
     """Momentum and moments restart from zero, as SlowMo does with the momentum of SGD."""
 
@@ -217,38 +215,18 @@ async def consensus_distance(own: Vector, mean: Vector, transport: Transport) ->
     return float(np.sqrt(square[0] / transport.world_size))
 
 
-async def treat_optimizer(
-    optimizer: Optimizer, policy: StatePolicy, transport: Transport, *, momenta: Sequence[Vector] = ()
-) -> None:
-    """Keep, average or reset the state of an optimiser over one flat parameter, after an exact average of the models.
-
-    Adam's count of steps is the same on all workers, since all take the same number. Reset also sets it to 0, so that
-    the bias correction restarts.
+def reset_optimizer(optimizer: Optimizer, *, momenta: Sequence[Vector] = ()) -> None:
+    """Set the state of an optimiser to 0, with Adam's count of steps, so that its bias correction restarts.
 
     Args:
         optimizer: The optimiser.
-        policy: What to do.
-        transport: The other workers.
         momenta: Momentum vectors of the method itself.
     """
-    import torch
-
-    if policy is StatePolicy.KEEP or (policy is StatePolicy.AVERAGE and transport.world_size == 1):
-        return
     for momentum in momenta:
-        if policy is StatePolicy.RESET:
-            momentum.fill(0)
-        else:
-            await mean_over_workers(momentum, transport)
-    for name, value in (item for state in optimizer.state.values() for item in state.items()):
-        if not isinstance(value, torch.Tensor):
-            continue
-        if policy is StatePolicy.RESET:
+        momentum.fill(0)
+    for state in optimizer.state.values():
+        for value in state.values():
             value.zero_()
-        elif name != "step":
-            host = value.detach().to("cpu", copy=True)
-            await mean_over_workers(host.numpy(), transport)
-            value.detach().copy_(host)
 
 
 class Wrapper(Kept):

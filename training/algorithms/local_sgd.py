@@ -14,7 +14,7 @@ from training.algorithms.base import (
     StatePolicy,
     Worker,
     mean_over_workers,
-    treat_optimizer,
+    reset_optimizer,
 )
 from training.algorithms.method import MethodSettings, Traits, algorithm
 from training.effects import Mechanism, between_workers
@@ -46,7 +46,7 @@ class LocalSgd(Algorithm):
         super().__init__(settings, worker)
         self._local_steps = settings.local_steps
         # SlowMo's default policy applies to its outer steps only; the averages in between have their own.
-        self._policy = worker.optimizer_state or StatePolicy.KEEP
+        self._resets = worker.optimizer_state is StatePolicy.RESET
         self._done = 0
         self._vector = self.model.empty()
 
@@ -61,7 +61,8 @@ class LocalSgd(Algorithm):
             await mean_over_workers(self._vector, self.transport)
             self.acted["averages"] += 1
             self.model.write(self.after(self._vector))
-            await treat_optimizer(self.optimizer, self._policy, self.transport)
+            if self._resets:
+                reset_optimizer(self.optimizer)
 
     def after(self, mean: Vector) -> Vector:
         """The model of all workers after an average."""

@@ -14,7 +14,7 @@ from training.algorithms.base import (
     StatePolicy,
     Wrapper,
     mean_over_workers,
-    treat_optimizer,
+    reset_optimizer,
 )
 from training.effects import SettingsSection
 from training.transports.basics import is_finite
@@ -114,5 +114,5 @@ class SlowMo(Wrapper):
         if self._exact:
             await self.base.quiesce()
             await self.base.catch_up()
-        if self._exact or self._policy is StatePolicy.RESET:
-            await treat_optimizer(self.optimizer, self._policy, self.transport, momenta=self.momenta)
+        if self._policy is StatePolicy.RESET:
+            reset_optimizer(self.optimizer, momenta=self.momenta)

@@ -30,8 +30,6 @@ class Adam:
     def treat(self, policy: str) -> None:
         if policy == "reset":
             self.first, self.second, self.step = 0 * self.first, 0 * self.second, 0
-        if policy == "average":
-            self.first[:], self.second[:] = self.first.mean(axis=0), self.second.mean(axis=0)
 
 
 def all_gradients(problem: LinearGradients, step: int, present: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -55,8 +53,8 @@ def test_models_are_averaged_after_each_third_step() -> None:
         np.testing.assert_allclose(found, present, atol=1e-14)
 
 
-@pytest.mark.parametrize("policy", ["keep", "average", "reset"])
-def test_moments_of_adam_are_kept_averaged_or_reset_with_the_models(policy: str) -> None:
+@pytest.mark.parametrize("policy", ["keep", "reset"])
+def test_moments_of_adam_are_kept_or_reset_with_the_models(policy: str) -> None:
     problem = LinearGradients(workers=3, steps=7, seed=4)
     present, adam = np.tile(problem.initial, (3, 1)), Adam((3, 5))
     watcher = Watcher()
@@ -74,8 +72,8 @@ def test_moments_of_adam_are_kept_averaged_or_reset_with_the_models(policy: str)
         assert int(state["step"]) == adam.step
 
 
-@pytest.mark.parametrize("policy", ["keep", "average", "reset"])
-def test_momentum_is_kept_averaged_or_reset_with_the_models(policy: str) -> None:
+@pytest.mark.parametrize("policy", ["keep", "reset"])
+def test_momentum_is_kept_or_reset_with_the_models(policy: str) -> None:
     problem = LinearGradients(workers=3, steps=7, seed=4)
     present, velocity = np.tile(problem.initial, (3, 1)), np.zeros((3, 5))
     runs = problem.drive(**LOCAL, optimizer="sgd", momentum=0.9, local_steps=2, optimizer_state=policy)
@@ -84,20 +82,18 @@ def test_momentum_is_kept_averaged_or_reset_with_the_models(policy: str) -> None
         present = present - RATE * velocity
         if step % 2 == 1:
             present[:] = present.mean(axis=0)
-            velocity = {"keep": velocity, "reset": 0 * velocity, "average": 0 * velocity + velocity.mean(axis=0)}[
-                policy
-            ]
+            velocity = velocity if policy == "keep" else 0 * velocity
         np.testing.assert_allclose(found, present, atol=1e-13)
 
 
 @pytest.mark.parametrize("optimizer", [{"optimizer": "adam"}, {"optimizer": "sgd", "momentum": 0.9}])
-def test_a_worker_without_a_first_gradient_takes_part_in_the_average_of_the_optimizers_state(
+def test_a_worker_without_a_first_gradient_takes_part_in_the_average(
     optimizer: dict[str, Any],
 ) -> None:
     problem = LinearGradients(workers=3, steps=6, seed=4)
     problem.pulls[1, :3] = np.nan
     watcher = Watcher()
-    found = problem.drive(**LOCAL, **optimizer, local_steps=2, optimizer_state="average", before_step=watcher)
+    found = problem.drive(**LOCAL, **optimizer, local_steps=2, before_step=watcher)
     assert np.isfinite(found).all()
     states = [next(iter(watcher.algorithms[rank].optimizer.state.values())) for rank in range(3)]
     if "step" in states[0]:

@@ -203,16 +203,6 @@ def test_momentum_of_sgd_starts_anew_after_an_outer_step_by_default_and_moments_
             assert (largest > 0) == bool(expected)
 
 
-def test_moments_are_averaged_with_the_models_if_so_chosen() -> None:
-    watcher = Watcher()
-    chosen = {"optimizer": "adam"} | slowmo(tau=6, beta=0.5, exact=True) | {"optimizer_state": "average"}
-    drive(problem(), algorithm="ad-psgd", partners=matched(PAIRS), before_step=watcher, **chosen)
-    states = [next(iter(algorithm.optimizer.state.values())) for algorithm in watcher.algorithms.values()]
-    for state in states:
-        np.testing.assert_array_equal(state["exp_avg"].numpy(), states[0]["exp_avg"].numpy())
-        assert abs(state["exp_avg"]).max() > 0
-
-
 def test_slowmo_leaves_the_averages_between_its_outer_steps_as_they_are_without_it() -> None:
     # LocalSGD within SlowMo once forgot its momentum at every average, and not at the outer steps only.
     given = problem(steps=11)
@@ -235,9 +225,6 @@ def test_the_momentum_of_a_method_is_treated_like_that_of_the_optimizer(base: di
 
     kept = momenta(optimizer_state="keep")
     assert (abs(kept - kept.mean(axis=0)).max(axis=1) > 1e-3).all()
-    averaged = momenta(optimizer_state="average")
-    assert abs(averaged).max() > 1e-3
-    np.testing.assert_array_equal(averaged, np.tile(averaged[0], (4, 1)))
     # By default, as with the momentum of SGD.
     assert (momenta(optimizer_state="reset") == 0).all()
     assert (momenta() == 0).all()

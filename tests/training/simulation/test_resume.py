@@ -32,7 +32,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 SLOWMO: dict[str, dict[str, Any]] = {
     "plain": {},
     "slowmo": {"slowmo": {"tau": 4, "beta": 0.5}},
-    "exact slowmo": {"slowmo": {"tau": 4, "beta": 0.5, "exact_average": True}, "optimizer_state": "average"},
+    "exact slowmo": {"slowmo": {"tau": 4, "beta": 0.5, "exact_average": True}, "optimizer_state": "keep"},
 }
 CASES = [(method, "adam", slow) for method in SEVERAL for slow in SLOWMO if slow == "plain" or method in WITH_SLOWMO]
 CASES += [("sgd", "adam", "plain")]
