@@ -356,11 +356,7 @@ def _refuse_missing(
     path: str, weight: str | None, settings: IngestSettings, branches: BranchNames, needs_particles: bool
 ) -> tuple[str, ...]:
     """The fields that the branches of a file may lack, and do; other missing branches are an error."""
-    wanted = field_branches(settings.branch_map) | {
-        name: each.branch for name, each in settings.pass_through_columns.items()
-    }
-    if weight:
-        wanted["weight"] = ColumnSource.of_weight(weight).branch
+    wanted = settings.branches(weight or "")
     missing = {field: branch for field, branch in wanted.items() if branch not in branches}
     particles = {field for field in wanted if field.startswith(PARTICLE_COLLECTIONS)}
     # A branch that the user maps must exist.

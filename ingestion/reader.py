@@ -25,7 +25,7 @@ from ingestion.schema import (
     WEIGHT_PREFIX,
     events_schema,
 )
-from ingestion.settings import ColumnSource, IngestSettings, field_branches
+from ingestion.settings import ColumnSource, IngestSettings
 from ingestion.tally import (
     LARGE_MOMENTA,
     LIKE_AZIMUTHS,
@@ -94,11 +94,9 @@ def read_events(info: FileInfo, settings: IngestSettings, *, start: int, stop: i
         IngestionError: Some baskets cannot be read, or a branch is not jagged or not numeric where it must be.
     """
     settings = settings.of(info.tree, info.branch_map)
-    wanted = field_branches(settings.branch_map)
-    wanted |= {name: source.branch for name, source in settings.pass_through_columns.items()}
-    wanted["weight"] = ColumnSource.of_weight(info.weight).branch
+    wanted = settings.branches(info.weight)
     for absent in info.missing_optional:
-        del wanted[absent]
+        wanted.pop(absent, None)
     with reading(info.path, f"entries {start} to {stop - 1}"):
         file = open_root(info.path)
     with file:
@@ -268,10 +266,7 @@ def _not_finite(
     raw: RawEvents, above: Mapping[str, Mask | bool], info: FileInfo, settings: IngestSettings
 ) -> dict[str, Mask]:
     """The events in which a number is NaN or infinite, by the branch that holds it."""
-    branches = field_branches(settings.branch_map) | {
-        name: each.branch for name, each in settings.pass_through_columns.items()
-    }
-    branches["weight"] = info.weight
+    branches = settings.branches() | {"weight": info.weight}
     weights = {name: values for name, values in raw.pass_through.items() if name.startswith(WEIGHT_PREFIX)}
     found = {branches[name]: ~np.isfinite(values) for name, values in (raw.scalars | weights).items()}
     for name, jagged in raw.collections.items():

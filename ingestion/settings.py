@@ -207,6 +207,13 @@ class IngestSettings(StrictSettings):
         weights = {f"{WEIGHT_PREFIX}{name}": ColumnSource.of_weight(words) for name, words in self.weights.items()}
         return {name: ColumnSource(name) for name in self.pass_through} | weights
 
+    def branches(self, weight: str = "") -> dict[str, str]:
+        """Branch of every field and pass-through column, and of a sample's `weight` if it is given."""
+        found = field_branches(self.branch_map) | {
+            name: each.branch for name, each in self.pass_through_columns.items()
+        }
+        return found | ({"weight": ColumnSource.of_weight(weight).branch} if weight else {})
+
     def of(self, tree: str, branch_map: Mapping[str, str]) -> Self:
         """The settings for a file, whose sample may have another tree (empty: none) and other names of branches."""
         # What a sample says of a collection is more than what all say of its fields.

@@ -40,8 +40,8 @@ class Finished:
     """A copy of the undisturbed run."""
 
     def __init__(self, provider: SparkProvider, folder: Path, undisturbed: Undisturbed) -> None:
-        undisturbed.copy(folder)
         self.provider = provider
+        self.config = undisturbed.copy(folder)
         self.run_dir = folder / "run"
         self.model = self.current("train") / "hlf"
         self.exported = self.current("export") / "hlf" / "model.onnx"
@@ -103,6 +103,25 @@ def test_a_friend_tree_joins_its_file_by_the_entry_and_keeps_branches(finished: 
         check_rows(found, events["Delphes"].num_entries)
         number = ak.flatten(events["Delphes/Event/Event.Number"].array())
         assert found["Event.Number"].tolist() == number.tolist()
+
+
+def test_without_a_model_the_one_in_use_scores(finished: Finished, tmp_path: Path) -> None:
+    promoted = command(finished.provider, "promote", "--config", finished.config)
+    assert promoted.exit_code == Exit.OK, promoted.stderr
+    done = command(
+        finished.provider, "predict", FILE, "--config", finished.config, "--out", tmp_path / "used", "--parquet"
+    )
+    assert done.exit_code == Exit.OK, done.stderr
+    assert (
+        finished.predict(FILE, "--model", finished.model, "--out", tmp_path / "named", "--parquet").exit_code == Exit.OK
+    )
+    used, named = (pq.read_table(tmp_path / name / f"{FILE.stem}.scores.parquet") for name in ("used", "named"))
+    np.testing.assert_array_equal(probabilities(used), probabilities(named))
+    other = command(
+        finished.provider, "predict", FILE, "--config", finished.config, "--out", tmp_path / "no", "--network", "hfl"
+    )
+    assert other.exit_code == Exit.USAGE
+    assert "Did you mean 'hlf'?" in other.stderr
 
 
 def test_entries_say_why_they_have_no_score(finished: Finished, tmp_path: Path) -> None:
