@@ -64,7 +64,8 @@ def test_a_push_between_hosts_waits_for_two_round_trips(tmp_path: Path) -> None:
             pushes=20,
         )
     for result in results:
-        assert 1.8 * round_trip < result["median"] < 2.9 * round_trip
+        # The measured round trip may be longer than later ones, as on a busy machine.
+        assert 4 * DELAY < result["median"] < 2.9 * round_trip
         assert result["final"] == [20.0]
         # 50 numbers there and back, and in the end back.
         assert result["bytes"] == 8 * 50 * (2 * 20 + 1)
