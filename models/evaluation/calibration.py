@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models.errors import UndefinedMetricError
 from models.evaluation.intervals import Efficiency, Floats, Labels, efficiency
 
 #: Bins between probabilities 0 and 1.
@@ -39,9 +38,7 @@ class ExpectedError(NamedTuple):
     """Probability that a perfect model has at least the observed error."""
 
 
-def calibration(
-    is_class: NDArray[np.bool_], predicted: Floats, weights: Floats, *, num_bins: int = NUM_BINS
-) -> list[CalibrationBin]:
+def calibration(is_class: NDArray[np.bool_], predicted: Floats, weights: Floats) -> list[CalibrationBin]:
     """Observed share of a class in bins of its predicted probability: the reliability curve.
 
     The bins are equally wide; a value on an edge belongs to the bin below it, as in scikit-learn's `calibration_curve`.
@@ -51,22 +48,16 @@ def calibration(
         is_class: (num_events,) whether the event is of the class.
         predicted: (num_events,) predicted probability of the class, from 0 to 1.
         weights: (num_events,) event weights.
-        num_bins: Number of bins between 0 and 1.
-
-    Raises:
-        UndefinedMetricError: A prediction is no probability.
 
     Examples:
         >>> (found,) = calibration(np.array([True, False]), np.array([0.72, 0.78]), np.ones(2))
         >>> found.low, round(found.mean_predicted, 3), found.observed.value
         (0.7, 0.75, 0.5)
     """
-    if not ((predicted >= 0) & (predicted <= 1)).all():
-        raise UndefinedMetricError("a predicted probability is outside 0 to 1; the model or its input is damaged")
-    edges = np.arange(num_bins + 1) / num_bins
+    edges = np.arange(NUM_BINS + 1) / NUM_BINS
     place = np.searchsorted(edges[1:-1], predicted)
     found = []
-    for index in range(num_bins):
+    for index in range(NUM_BINS):
         inside = place == index
         total = float(weights[inside].sum())
         if total > 0:
@@ -84,13 +75,8 @@ def calibration_error(bins: Sequence[CalibrationBin]) -> float:
     `expected_calibration_errors`.
 
     Args:
-        bins: From `calibration`.
-
-    Raises:
-        UndefinedMetricError: There are no bins.
+        bins: From `calibration`, at least one.
     """
-    if not bins:
-        raise UndefinedMetricError("a calibration error is not defined: no bin has a sum of weights above 0")
     total = sum(each.weight for each in bins)
     return sum(each.weight * abs(each.observed.value - each.mean_predicted) for each in bins) / total
 

@@ -6,7 +6,6 @@ from typing import Final
 
 import numpy as np
 
-from models.errors import UndefinedMetricError
 from models.evaluation.bootstrap import Estimate, Replicas, estimate
 from models.evaluation.scored_events import ScoredEvents
 
@@ -26,10 +25,8 @@ def improvement(before: ScoredEvents, after: ScoredEvents) -> Estimate:
         after: The same events with those of the new model.
 
     Raises:
-        UndefinedMetricError: A probability is not finite, or the weights of a class add up to 0 or less.
+        UndefinedMetricError: The weights of a class add up to 0 or less.
     """
-    if not (np.isfinite(before.probabilities).all() and np.isfinite(after.probabilities).all()):
-        raise UndefinedMetricError("a probability is not finite; the model or its input is damaged")
     rows = np.arange(len(after.labels))
     old, new = (np.log(np.maximum(each.probabilities[rows, after.labels], _LOWEST)) for each in (before, after))
     replicas = Replicas(after.labels, after.samples, after.weights, seed=0)

@@ -10,8 +10,6 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from models.errors import UndefinedMetricError
-
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
@@ -63,10 +61,7 @@ def efficiency_of_sums(passing: WeightSums, failing: WeightSums) -> Efficiency:
 
     Args:
         passing: Sums of the events that pass.
-        failing: Sums of the others.
-
-    Raises:
-        UndefinedMetricError: The weights do not add up to more than 0.
+        failing: Sums of the others; the weights of both add up to more than 0.
 
     Examples:
         >>> [round(end, 3) for end in efficiency_of_sums(WeightSums(9, 9), WeightSums(1, 1))]
@@ -75,8 +70,6 @@ def efficiency_of_sums(passing: WeightSums, failing: WeightSums) -> Efficiency:
         [0.0, 0.0, 0.058]
     """
     total = passing.plus(failing)
-    if not total.weight > 0:
-        raise UndefinedMetricError("an efficiency is not defined: no events, or their weights add up to 0 or less")
     typical = total.weight2 / total.weight
     (num_passing, of_passing), (num_failing, of_failing) = passing.counted(typical), failing.counted(typical)
 
@@ -96,10 +89,7 @@ def efficiency(passing: NDArray[np.bool_], weights: Floats) -> Efficiency:
 
     Args:
         passing: (num_events,) whether each event passes.
-        weights: (num_events,) event weights; with negative ones the value may lie outside 0 to 1.
-
-    Raises:
-        UndefinedMetricError: The weights do not add up to more than 0.
+        weights: (num_events,) event weights, of a sum above 0; with negative ones the value may lie outside 0 to 1.
     """
     return efficiency_of_sums(WeightSums.of(weights[passing]), WeightSums.of(weights[~passing]))
 
@@ -111,19 +101,14 @@ def thresholds(scores: Floats, weights: Floats, wanted: Floats) -> Floats:
 
     Args:
         scores: (num_events,) finite scores.
-        weights: (num_events,) event weights; some may be negative.
+        weights: (num_events,) event weights, of a sum above 0; some may be negative.
         wanted: (num_points,) wanted shares, above 0 and at most 1, in any order.
-
-    Raises:
-        UndefinedMetricError: The weights do not add up to more than 0.
 
     Examples:
         >>> thresholds(np.array([0.9, 0.8, 0.8, 0.1]), np.ones(4), np.array([0.5, 1.0])).tolist()
         [0.8, 0.1]
     """
     total = weights.sum()
-    if not total > 0:
-        raise UndefinedMetricError("there is no signal, or its weights add up to 0 or less: no threshold exists")
     values, place = np.unique(scores, return_inverse=True)
     # Events with the same score pass or fail together.
     kept = np.cumsum(np.bincount(place, weights, minlength=len(values))[::-1]) / total

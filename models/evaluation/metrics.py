@@ -7,26 +7,17 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from models.errors import UndefinedMetricError
 from models.evaluation.intervals import Floats, Labels
 
 
 def balanced(labels: Labels, weights: Floats, num_classes: int) -> Floats:
-    """Weights with which every class adds up to 1.
-
-    Raises:
-        UndefinedMetricError: The weights of a class do not add up to more than 0.
+    """Weights with which every class adds up to 1; the sum of each is above 0 before.
 
     Examples:
         >>> balanced(np.array([0, 0, 1]), np.array([1.0, 3.0, 7.0]), 2).tolist()
         [0.25, 0.75, 1.0]
     """
     sums = np.bincount(labels, weights, minlength=num_classes)
-    if not (sums > 0).all():
-        raise UndefinedMetricError(
-            f"the classes {np.flatnonzero(~(sums > 0)).tolist()} cannot be evaluated: there are no such events, or "
-            f"their weights add up to 0 or less. Add files, or check the `weight` of the samples."
-        )
     return np.asarray(weights / sums[labels], dtype=np.float64)
 
 
@@ -93,11 +84,7 @@ def mixing_factors(
 
 
 def confusion_matrix(labels: Labels, probabilities: Floats, weights: Floats) -> Floats:
-    """Share of each true class (row) that is predicted as each class (column); rows add up to 1.
-
-    Raises:
-        UndefinedMetricError: The weights of a class do not add up to more than 0.
-    """
+    """Share of each true class (row) that is predicted as each class (column); rows add up to 1."""
     num_classes = probabilities.shape[1]
     shares = np.zeros((num_classes, num_classes))
     np.add.at(shares, (labels, probabilities.argmax(axis=1)), balanced(labels, weights, num_classes))

@@ -9,7 +9,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models.errors import InputError
 from models.export.onnx_classifier import Feeds, OnnxClassifier
 
 Columns = Mapping[str, NDArray[Any]]
@@ -37,14 +36,14 @@ def measure_latency(exported: OnnxClassifier, columns: Columns, *, calls: int = 
 
     Args:
         exported: The network.
-        columns: Columns of some real events, as for `models.inputs.input_tensors`.
+        columns: Columns of at least one real event, as for `models.inputs.input_tensors`.
         calls: Number of measured calls.
         warm_up: Number of calls before the measurement.
 
     Raises:
-        InputError: There are no events, or the columns are not what the network takes.
+        InputError: The columns are not what the network takes.
     """
-    num_events = min(_count(exported, columns), max(calls, warm_up))
+    num_events = min(len(columns[exported.inputs[0]]), max(calls, warm_up))
     events = [_feeds(exported, columns, np.array([event])) for event in range(num_events)]
     for call in range(warm_up):
         exported.run(events[call % num_events])
@@ -68,14 +67,14 @@ def measure_throughput(
 
     Args:
         exported: The network.
-        columns: Columns of some real events, as for `models.inputs.input_tensors`; repeated to fill the batch.
+        columns: Columns of at least one real event, as for `models.inputs.input_tensors`; repeated to fill the batch.
         batch_size: Events per call.
         seconds: Least time of the measurement, which begins after one more call [s].
 
     Raises:
-        InputError: There are no events, or the columns are not what the network takes.
+        InputError: The columns are not what the network takes.
     """
-    feeds = _feeds(exported, columns, np.arange(batch_size) % _count(exported, columns))
+    feeds = _feeds(exported, columns, np.arange(batch_size) % len(columns[exported.inputs[0]]))
     exported.run(feeds)
     calls = 0
     elapsed = 0
@@ -85,14 +84,6 @@ def measure_throughput(
         calls += 1
         elapsed = perf_counter_ns() - start
     return calls * batch_size / elapsed * 1e9
-
-
-def _count(exported: OnnxClassifier, columns: Columns) -> int:
-    """Number of events, at least 1."""
-    num_events = len(columns[exported.inputs[0]])
-    if num_events == 0:
-        raise InputError("there are no events to time the exported model with. Give events of the test split.")
-    return num_events
 
 
 def _feeds(exported: OnnxClassifier, columns: Columns, events: NDArray[np.int64]) -> Feeds:

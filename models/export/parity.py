@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES
-from models.errors import InputError
 from models.networks.classifier import Classifier
 from models.prediction import Predictor
 
@@ -36,7 +35,7 @@ def largest_difference(
     Args:
         model: The network; it is set to evaluation mode.
         exported: The exported network.
-        columns: Columns of some real events, as for `models.inputs.input_tensors`.
+        columns: Columns of at least one real event, as for `models.inputs.input_tensors`.
         batch_sizes: Numbers of events per batch, from 1.
         particle_counts: Numbers of particles per event, 0 to 801.
 
@@ -44,12 +43,9 @@ def largest_difference(
         The difference; NaN if only one of two probabilities is NaN. Differences up to `PARITY_TOLERANCE` are rounding.
 
     Raises:
-        InputError: There are no events, or the columns are not what the network takes.
+        InputError: The columns are not what the network takes.
     """
-    num_events = len(columns[model.inputs[0]])
-    if num_events == 0:
-        raise InputError("there are no events to compare the exported model with. Give events of the test split.")
-    needed = np.arange(min(num_events, max(batch_sizes)))
+    needed = np.arange(min(len(columns[model.inputs[0]]), max(batch_sizes)))
     chosen = {name: columns[name][needed] for name in model.inputs}
     with_lists = "particles" in model.inputs
     variants = [_with_particles(chosen, count) for count in particle_counts] if with_lists else [chosen]

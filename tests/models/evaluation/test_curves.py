@@ -161,13 +161,6 @@ def test_p_values_of_weighted_samples_of_one_distribution_are_evenly_spread() ->
 
 def test_samples_that_cannot_be_compared_are_said() -> None:
     three = np.array([1.0, 2.0, 3.0])
-    for empty in (np.zeros(3), np.array([1.0, -1.0, 0.0]), -np.ones(3)):
-        with pytest.raises(UndefinedMetricError, match="weights add up to 0 or less"):
-            kolmogorov_smirnov(three, empty, three, np.ones(3))
-        with pytest.raises(UndefinedMetricError, match="weights add up to 0 or less"):
-            kolmogorov_smirnov(three, np.ones(3), three, empty)
-    with pytest.raises(UndefinedMetricError, match="not a number"):
-        kolmogorov_smirnov(three, np.ones(3), np.array([1.0, np.nan]), np.ones(2))
     with pytest.raises(UndefinedMetricError, match="too small to compare"):
         kolmogorov_smirnov(three[:1], np.ones(1), three[2:], np.ones(1))
 
@@ -183,8 +176,5 @@ def test_bins_hold_their_lower_edge_and_the_outer_ones_all_beyond() -> None:
 
 def test_what_cannot_be_binned_is_said() -> None:
     two = np.array([1.0, 2.0])
-    for edges in ([], [1.0], [1.0, 1.0], [2.0, 1.0], [0.0, np.nan]):
-        with pytest.raises(ValueError, match="at least 2 and rise"):
-            efficiency_against(two, two > 1, np.ones(2), edges)
     with pytest.raises(UndefinedMetricError, match="not a number"):
         efficiency_against(np.array([1.0, np.nan]), two > 1, np.ones(2), [0, 1])

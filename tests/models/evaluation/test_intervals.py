@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from models.errors import UndefinedMetricError
 from models.evaluation.intervals import ONE_SIGMA, efficiency
 
 
@@ -51,12 +50,6 @@ def test_negative_weights_may_leave_the_usual_range_and_the_interval_does_not() 
     found = efficiency(np.array([True, True, False]), np.array([1.0, 1.0, -0.5]))
     assert found.value == pytest.approx(2 / 1.5)
     assert 0 <= found.low <= found.high == 1
-
-
-@pytest.mark.parametrize("weights", [[], [0.0, 0.0], [1.0, -1.0], [-1.0]])
-def test_without_weight_there_is_no_efficiency(weights: list[float]) -> None:
-    with pytest.raises(UndefinedMetricError, match="not defined"):
-        efficiency(np.ones(len(weights), dtype=bool), np.array(weights))
 
 
 def test_many_events_have_an_interval_that_covers_what_it_promises_on_average() -> None:

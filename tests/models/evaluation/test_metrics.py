@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from sklearn.metrics import confusion_matrix as sklearn_confusion
 
-from models.errors import UndefinedMetricError
 from models.evaluation.metrics import confusion_matrix
 
 RNG = np.random.default_rng(5)
@@ -30,8 +28,3 @@ def test_rows_of_the_confusion_matrix_are_the_true_classes() -> None:
     predicted = np.array([0, 0, 0, 1, 1, 0])
     matrix = confusion_matrix(labels, np.eye(3)[predicted], np.ones(6))
     assert matrix.tolist() == [[0.75, 0.25, 0], [0, 1, 0], [1, 0, 0]]
-
-
-def test_one_class_alone_is_undefined_and_said_so() -> None:
-    with pytest.raises(UndefinedMetricError, match=r"classes \[2\] cannot be evaluated"):
-        confusion_matrix(np.array([0, 1]), np.eye(3)[:2], np.ones(2))

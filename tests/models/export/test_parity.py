@@ -12,7 +12,6 @@ from feature_datasets import CLASSES, made_particles
 from networks import NAMES, ON_PARTICLES, made_network
 
 from features.columns import MAX_PARTICLES, NUM_HLF, NUM_PARTICLE_FEATURES
-from models.errors import InputError
 from models.export.onnx_classifier import OnnxClassifier
 from models.export.onnx_export import export_onnx
 from models.export.parity import PARITY_TOLERANCE, largest_difference
@@ -167,10 +166,3 @@ def test_a_file_that_drops_nan_is_no_parity(columns: Columns, name: ModelName) -
     few: Any = {column: values[:20] for column, values in columns.items()}
     dropping: Any = Dropping()
     assert np.isnan(largest_difference(model, dropping, few, batch_sizes=(20,), particle_counts=(1,)))
-
-
-def test_no_events_are_an_error(tmp_path: Path, columns: Columns) -> None:
-    spec = spec_for("hlf", columns)
-    model = made_network(spec)
-    with pytest.raises(InputError, match="no events to compare"):
-        largest_difference(model, exported(model, spec, tmp_path), {"hlf": np.zeros((0, NUM_HLF), np.float32)})
