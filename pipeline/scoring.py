@@ -72,6 +72,7 @@ class EventClassifier(NamedTuple):
 
         Raises:
             features.errors.DatasetError: A column is missing.
+            ModelError: The model is damaged: selected events get probabilities that are not finite.
         """
         table = _as_table(events)
         if not COLLECTIONS.keys() <= set(table.schema.names):
@@ -90,6 +91,7 @@ class EventClassifier(NamedTuple):
 
         Raises:
             ingestion.errors.IngestionError: The file cannot be read.
+            ModelError: The model is damaged: selected events get probabilities that are not finite.
         """
         for raw in read_events(info, settings, start=0, stop=info.entries):
             selected = select_events(raw, info, settings)
@@ -113,7 +115,10 @@ class EventClassifier(NamedTuple):
                 inputs["particles"] = matrices_of(offsets - offsets[0], of_columns(core.T), None)
                 inputs["num_particles"] = np.diff(offsets).astype(INPUT_COLUMNS["num_particles"].dtype)
             parts.append(self.model.probabilities(inputs))
-        return np.concatenate(parts)
+        found = np.concatenate(parts)
+        if not np.isfinite(found).all():
+            raise ModelError(f"{self.name} gives events with finite features no finite probabilities. Train it again.")
+        return found
 
     def _probabilities(self, inputs: Mapping[str, NDArray[Any]], num_events: int) -> NDArray[np.float32]:
         parts = [np.empty((0, len(self.classes)), np.float32)]

@@ -32,6 +32,8 @@ from pipeline.scoring import FLAGS, EventClassifier, load_classifier
 from pipeline.terminal.progress import Bar
 
 TREE: Final = "predictions"
+#: Columns beside the probabilities.
+OWN_COLUMNS: Final = ("entry", "flag", "predicted")
 
 
 class FileDone(NamedTuple):
@@ -86,7 +88,7 @@ def predict(
         keep: Branches of one number per event.
 
     Raises:
-        ConfigError: The model in use is none or not the only one, or `out` is no local folder.
+        ConfigError: The model in use is not the only one, `out` is no local folder, or a column is there already.
         MissingInputError: There is no model.
         RunFolderError: The folder exists already or cannot be written.
         ModelError: The model cannot be read, or does not say how its events were read.
@@ -94,6 +96,8 @@ def predict(
     """
     place = located(model) if model else str(_in_use(run_folder, network))
     classifier = load_classifier(place)
+    if taken := sorted({*keep} & {*OWN_COLUMNS, *probability_branches(classifier.classes)}):
+        raise ConfigError(f"--keep: {', '.join(taken)} is a column of the scores themselves. Keep other branches.")
     settings = IngestSettings.model_validate(classifier.reading.model_dump() | {"pass_through": list(keep)})
     sample = SampleSettings(name="inputs", label=0, files=[located(each) for each in inputs], weight=NO_WEIGHT)
     infos = found_files(
@@ -134,9 +138,13 @@ def _in_use(run_folder: RunFolder, network: str | None) -> Path:
 
 def _names(infos: Sequence[FileInfo], suffix: str) -> list[str]:
     """Names of the files of scores: those of the inputs, with a number where two are the same."""
-    stems = [Path(info.path).name.removesuffix(".root") for info in infos]
-    numbers = [stems[:place].count(stem) for place, stem in enumerate(stems)]
-    return [f"{stem}{f'-{n + 1}' if n else ''}.scores.{suffix}" for stem, n in zip(stems, numbers, strict=True)]
+    names: list[str] = []
+    for info in infos:
+        stem, number = Path(info.path).name.removesuffix(".root"), 1
+        while (name := f"{stem}{f'-{number}' if number > 1 else ''}.scores.{suffix}") in names:
+            number += 1
+        names.append(name)
+    return names
 
 
 @contextmanager

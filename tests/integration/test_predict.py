@@ -166,6 +166,13 @@ def test_what_cannot_be_is_refused_before_any_work_and_leaves_nothing(finished: 
     assert sorted(tmp_path.iterdir()) == before
 
 
+def test_a_branch_that_is_kept_replaced_a_column_of_the_scores(finished: Finished, tmp_path: Path) -> None:
+    done = finished.predict(FILE, "--model", finished.model, "--out", tmp_path / "out", "--keep", "flag")
+    assert done.exit_code == Exit.USAGE
+    assert "flag is a column of the scores themselves" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_branches_and_selection_are_those_of_the_training(finished: Finished, tmp_path: Path) -> None:
     model = tmp_path / "renamed"
     shutil.copytree(finished.model, model)
@@ -187,6 +194,28 @@ def test_a_model_of_an_earlier_release_is_refused(finished: Finished, tmp_path: 
     path.write_text(json.dumps(content))
     with pytest.raises(ModelError, match="does not say how the events"):
         load_classifier(tmp_path / "old")
+
+
+def test_a_damaged_model_marks_no_event_as_scored(finished: Finished, tmp_path: Path) -> None:
+    classifier = load_classifier(finished.model)
+    for weights in classifier.model.parameters():  # type: ignore[attr-defined]
+        weights.data.fill_(float("nan"))
+    with pytest.raises(ModelError, match="no finite probabilities"):
+        classifier.scores(pq.read_table(next(finished.current("ingest").glob("events/*.parquet"))))
+
+
+def test_files_of_one_name_overwrote_each_others_scores(finished: Finished, tmp_path: Path) -> None:
+    """The second `a.root` was named like the scores of `a-2.root`."""
+    events = [made_event(electrons=[lepton(40.0, 0.5, 0.5)], tracks=[])]
+    files = []
+    for number, name in enumerate(("x/a.root", "x/a-2.root", "y/a.root"), start=1):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        files.append(write_delphes(tmp_path / name, events * number))
+    done = finished.predict(*files, "--model", finished.model, "--out", tmp_path / "out", "--parquet")
+    assert done.exit_code == Exit.OK, done.stderr
+    rows = {path.name: pq.read_metadata(path).num_rows for path in (tmp_path / "out").iterdir()}
+    assert sorted(rows.values()) == [1, 2, 3]
+    assert rows["a-3.scores.parquet"] == 3
 
 
 def features_of(finished: Finished) -> pa.Table:
