@@ -1,4 +1,4 @@
-"""Turns the inputs of `features.matrices` into the tensors that networks take."""
+"""Checks the inputs of `features.matrices`, and cuts them as networks take them. No torch."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
+from numpy.typing import DTypeLike, NDArray
 
 from features.columns import INPUT_COLUMNS
 from models.errors import InputError
 
 
-def input_tensors(columns: Mapping[str, NDArray[Any]], names: Sequence[str], *, dtype: torch.dtype) -> list[Tensor]:
-    """Input tensors for the `forward` of a network, as `features.matrices.model_inputs` makes them.
+def inputs_json(inputs: Sequence[str]) -> dict[str, Any]:
+    """Shapes, names and units of a network's inputs, in the order of its `forward`."""
+    return {name: INPUT_COLUMNS[name].to_json() for name in inputs}
+
+
+def input_arrays(
+    columns: Mapping[str, NDArray[Any]], names: Sequence[str], dtype: DTypeLike = np.float32
+) -> dict[str, NDArray[Any]]:
+    """Arrays for the `forward` of a network, as `features.matrices.model_inputs` makes them.
 
     Particle lists are cut to the longest event, since the time of a recurrent network grows with the list. They have
     at least one row.
@@ -33,24 +38,21 @@ def input_tensors(columns: Mapping[str, NDArray[Any]], names: Sequence[str], *, 
 
     Examples:
         >>> columns = {"particles": np.zeros((2, 801, 19), np.float32), "num_particles": np.array([5, 3], np.int32)}
-        >>> [tuple(tensor.shape) for tensor in input_tensors(columns, list(columns), dtype=torch.float32)]
-        [(2, 5, 19), (2,)]
+        >>> {name: values.shape for name, values in input_arrays(columns, list(columns)).items()}
+        {'particles': (2, 5, 19), 'num_particles': (2,)}
     """
-    tensors = []
+    found: dict[str, NDArray[Any]] = {}
     for name in names:
         values = _shaped(name, columns[name])
-        if name == "num_particles":
-            tensors.append(torch.from_numpy(values.astype(np.int64)))
-            continue
         if name == "particles":
             values = values[:, : _longest(columns["num_particles"], values.shape[1])]
             values = values if values.shape[1] else np.zeros((len(values), 1, values.shape[2]), values.dtype)
         # A copy, since arrays from Arrow are read-only, which torch does not support.
-        tensors.append(torch.from_numpy(np.array(values)).to(dtype))
-    if len({len(tensor) for tensor in tensors}) > 1:
-        counts = ", ".join(f"{name} {len(tensor)}" for name, tensor in zip(names, tensors, strict=True))
+        found[name] = np.array(values, np.int64 if name == "num_particles" else dtype)
+    if len({len(values) for values in found.values()}) > 1:
+        counts = ", ".join(f"{name} {len(values)}" for name, values in found.items())
         raise InputError(f"the columns have different numbers of events: {counts}. Make the features again.")
-    return tensors
+    return found
 
 
 def _shaped(name: str, values: NDArray[Any]) -> NDArray[Any]:

@@ -11,6 +11,7 @@ from torch import nn
 
 from features.columns import INPUT_COLUMNS
 from models.errors import InputError, SavedModelError
+from models.inputs import inputs_json
 from models.networks.classifier import Classifier, fresh
 from models.networks.network_settings import NetworkSettings
 from models.networks.registry import settings_from_json
@@ -91,7 +92,7 @@ def save_model(model: nn.Module, spec: ModelSpec, folder: Path) -> None:
         "version": MODEL_VERSION,
         "settings": spec.settings.to_json(),
         "classes": spec.classes,
-        "inputs": inputs_json(spec.settings),
+        "inputs": inputs_json(spec.settings.inputs),
         "scalers": {name: scaler._asdict() for name, scaler in spec.scalers.items()},
         "definitions": spec.definitions,
         "reading": spec.reading,
@@ -126,7 +127,7 @@ def load_model(folder: Path) -> tuple[Classifier, ModelSpec]:
 
 def _spec_from_json(content: dict[str, Any]) -> ModelSpec:
     settings = settings_from_json(content["settings"])
-    if content["inputs"] != inputs_json(settings):
+    if content["inputs"] != inputs_json(settings.inputs):
         raise InputError("it takes other features than this code computes")
     return ModelSpec(
         settings,
@@ -135,8 +136,3 @@ def _spec_from_json(content: dict[str, Any]) -> ModelSpec:
         content["definitions"],
         content.get("reading", {}),
     )
-
-
-def inputs_json(settings: NetworkSettings) -> dict[str, Any]:
-    """Shapes, names and units of a network's inputs, in the order of its `forward`."""
-    return {column: INPUT_COLUMNS[column].to_json() for column in settings.inputs}

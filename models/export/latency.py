@@ -36,7 +36,7 @@ def measure_latency(exported: OnnxClassifier, columns: Columns, *, calls: int = 
 
     Args:
         exported: The network.
-        columns: Columns of at least one real event, as for `models.inputs.input_tensors`.
+        columns: Columns of at least one real event, as for `models.inputs.input_arrays`.
         calls: Number of measured calls.
         warm_up: Number of calls before the measurement.
 
@@ -67,7 +67,7 @@ def measure_throughput(
 
     Args:
         exported: The network.
-        columns: Columns of at least one real event, as for `models.inputs.input_tensors`; repeated to fill the batch.
+        columns: Columns of at least one real event, as for `models.inputs.input_arrays`; repeated to fill the batch.
         batch_size: Events per call.
         seconds: Least time of the measurement, which begins after one more call [s].
 

@@ -6,23 +6,24 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import onnxruntime
-import torch
 from numpy.typing import NDArray
 
 from models.errors import InputError, SavedModelError
-from models.export.onnx_export import FORMAT_VERSION, OUTPUT
-from models.inputs import input_tensors
+from models.inputs import input_arrays, inputs_json
 from models.networks.network_settings import NetworkSettings
 from models.networks.registry import settings_from_json
-from models.saved_model import inputs_json
 
 #: Arrays by name of the input, with the types and shapes of the file's inputs.
 Feeds = dict[str, NDArray[Any]]
 
+#: Name of the output, (batch, num_classes).
+OUTPUT: Final = "probability"
+#: Version of the file's metadata, inputs and output.
+FORMAT_VERSION: Final = 2
 #: onnxruntime's log level for fatal messages only; errors are raised as exceptions anyway.
 _FATAL = 4
 
@@ -72,7 +73,7 @@ class OnnxClassifier:
             settings = settings_from_json(json.loads(found["settings"]))
         except (KeyError, TypeError, ValueError) as cause:
             raise SavedModelError(f"{path} has damaged metadata ({cause}). Export the model again.") from cause
-        if inputs != inputs_json(settings):
+        if inputs != inputs_json(settings.inputs):
             raise SavedModelError(
                 f"{path} takes other features than this code computes. Train on features of this code, and "
                 f"export that model."
@@ -80,13 +81,12 @@ class OnnxClassifier:
         return cls(session, settings, classes, definitions, reading)
 
     def prepare(self, columns: Mapping[str, NDArray[Any]]) -> Feeds:
-        """Input arrays for `run`, from columns as for `models.inputs.input_tensors`.
+        """Input arrays for `run`, from columns as for `models.inputs.input_arrays`.
 
         Raises:
             InputError: A column has another shape, or a number of particles is negative or above the number of rows.
         """
-        tensors = input_tensors(columns, self.inputs, dtype=torch.float32)
-        return {name: tensor.numpy() for name, tensor in zip(self.inputs, tensors, strict=True)}
+        return input_arrays(columns, self.inputs)
 
     def run(self, feeds: Feeds) -> NDArray[np.float32]:
         """Probabilities, (num_events, num_classes), for input arrays from `prepare`."""
@@ -124,14 +124,13 @@ class OneEventClassifier:
         self._num_classes = self._session.get_outputs()[0].shape[1]
 
     def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        """Probabilities, (num_events, num_classes), for columns as for `models.inputs.input_tensors`.
+        """Probabilities, (num_events, num_classes), for columns as for `models.inputs.input_arrays`.
 
         Raises:
             InputError: A column has another shape, or an event has more particles than the file has rows.
         """
         names = [*self.inputs, *(["num_particles"] if "particles" in self.inputs else [])]
-        tensors = input_tensors(columns, names, dtype=torch.float32)
-        given = {name: tensor.numpy() for name, tensor in zip(names, tensors, strict=True)}
+        given = input_arrays(columns, names)
         if "particles" in given:
             rows = self._shapes["particles"][1]
             given["particles"] = _only_particles(given["particles"], given.pop("num_particles"), rows)

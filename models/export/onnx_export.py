@@ -17,15 +17,13 @@ from torch.onnx.utils import register_custom_op_symbolic
 
 from features.columns import INPUT_COLUMNS, NUM_HLF, NUM_PARTICLE_FEATURES
 from models.export.one_event_network import OneEventNetwork
+from models.export.onnx_classifier import FORMAT_VERSION, OUTPUT
+from models.inputs import inputs_json
 from models.networks.classifier import Classifier, ProbabilityNetwork
-from models.saved_model import ModelSpec, inputs_json
+from models.saved_model import ModelSpec
 
-#: Name of the output, (batch, num_classes).
-OUTPUT: Final = "probability"
 #: From 2021: onnxruntime 1.10 and later read it.
 OPSET: Final = 15
-#: Version of the file's metadata, inputs and output.
-FORMAT_VERSION: Final = 2
 
 
 class Provenance(NamedTuple):
@@ -161,7 +159,7 @@ def metadata(spec: ModelSpec, inputs: Sequence[str], provenance: Provenance) -> 
         inputs: The inputs of the file, in order.
         provenance: Where the network comes from.
     """
-    described = inputs_json(spec.settings)
+    described = inputs_json(spec.settings.inputs)
     content = {
         "classes": spec.classes,
         "inputs": {name: described[name] for name in inputs},

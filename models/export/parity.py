@@ -35,7 +35,7 @@ def largest_difference(
     Args:
         model: The network; it is set to evaluation mode.
         exported: The exported network.
-        columns: Columns of at least one real event, as for `models.inputs.input_tensors`.
+        columns: Columns of at least one real event, as for `models.inputs.input_arrays`.
         batch_sizes: Numbers of events per batch, from 1.
         particle_counts: Numbers of particles per event, 0 to 801.
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from features.columns import INPUT_COLUMNS
-from models.export.onnx_export import OUTPUT
+from models.export.onnx_classifier import OUTPUT
 from models.networks.network_settings import NetworkSettings
 
 #: Highest number of events that the server puts into one call.

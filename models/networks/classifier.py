@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from features.columns import NUM_HLF, NUM_PARTICLE_FEATURES
-from models.inputs import input_tensors
+from models.inputs import input_arrays
 from models.networks.network_settings import NetworkSettings
 from models.networks.scaling_layer import Scaler, Standardize
 
@@ -63,10 +63,11 @@ class Classifier(nn.Module):
         return None
 
     def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        """`ProbabilityNetwork` of columns as for `models.inputs.input_tensors`, (num_events, num_classes)."""
+        """`ProbabilityNetwork` of columns as for `models.inputs.input_arrays`, (num_events, num_classes)."""
         self.eval()
         weights = next(self.parameters())
-        inputs = [tensor.to(weights.device) for tensor in input_tensors(columns, self.inputs, dtype=weights.dtype)]
+        tensors = [torch.from_numpy(values) for values in input_arrays(columns, self.inputs).values()]
+        inputs = [tensor.to(weights) if tensor.is_floating_point() else tensor.to(weights.device) for tensor in tensors]
         with torch.inference_mode():
             return np.asarray(ProbabilityNetwork(self)(*inputs).cpu().numpy(), dtype=np.float32)
 

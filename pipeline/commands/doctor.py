@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ingestion.environment import noted
 from ingestion.secrets import redact_all
 from pipeline.errors import MachineError
-from pipeline.machine.doctor import Finding, Need, Severity, render
+from pipeline.machine.doctor import Finding, Need, Severity, about_names, render
 from pipeline.run_folder import RunFolder
 
 
@@ -47,7 +47,8 @@ def doctor(run_folder: RunFolder, say: Callable[[str], None]) -> Diagnosis:
     spark, train = run_folder.config.spark, run_folder.config.train
     is_alone = train.workers > 1 and train.launcher == "mpirun" and without_network(train.launcher_args, Path()) != []
     ignored = noted(os.environ, local_spark=spark.master.startswith("local"), one_host=is_alone)
-    found = Diagnosis(run_folder.examine(list(Need)), [])
+    clash = about_names()
+    found = Diagnosis([*run_folder.examine(list(Need)), *([clash] if clash else [])], [])
     say(render(found.findings))
 
     def note(words: str) -> None:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -109,7 +110,7 @@ def predict(
         names = _names(infos, "parquet" if parquet else "root")
         work = [(info, folder / name) for info, name in zip(infos, names, strict=True)]
         total = sum(info.entries for info in infos)
-        if len(work) > 1:
+        if len(work) > 1 and find_spec("pyspark"):
             found = _on_spark(run_folder, place, settings, work, total)
         else:
             with Bar(run_folder.console, "predict", "events", total) as bar:

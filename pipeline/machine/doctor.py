@@ -6,7 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import cache, partial
 from importlib import metadata
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ingestion.environment import LOCAL_SPARK, ignored
+from pipeline.runs.code_meaning import PACKAGES, ROOT
 from pipeline.runs.provenance import DISTRIBUTION, installed_version
 from pipeline.runs.space import LEAST_BYTES
 from training.cores import usable_cores
@@ -41,10 +42,10 @@ class Severity(StrEnum):
 
 
 class Need(StrEnum):
-    """What a stage needs; this chooses the checks."""
+    """What a stage needs, by the extra of pyproject.toml that installs it; this chooses the checks."""
 
     SPARK = "spark"
-    MPI = "mpi"
+    MPI = "train"
 
 
 class Finding(NamedTuple):
@@ -76,7 +77,7 @@ def examine(
     Returns:
         The findings, errors first.
     """
-    found = [about_packages(), about_disk(run_dir, min_free_bytes)]
+    found = [about_packages(needs), about_disk(run_dir, min_free_bytes)]
     if Need.SPARK in needs:
         found.append(about_java(os.environ))
     if Need.MPI in needs:
@@ -91,10 +92,10 @@ def render(findings: Sequence[Finding]) -> str:
     return "\n".join(lines) or "nothing wrong found"
 
 
-def about_packages() -> Finding | None:
+def about_packages(extras: Iterable[str]) -> Finding | None:
     """A package that is missing or unsupported, for example after another `pip install`."""
     try:
-        unmet = _unmet(tuple(metadata.requires(DISTRIBUTION) or ()))
+        unmet = _unmet(tuple(metadata.requires(DISTRIBUTION) or ()), frozenset({"", *extras}))
     except metadata.PackageNotFoundError:  # This project is on the path without being installed.
         return None
     if not unmet:
@@ -103,6 +104,20 @@ def about_packages() -> Finding | None:
     install = shlex.join([sys.executable, "-m", "pip", "install", *unmet])
     problem = f"Packages differ from pyproject.toml: {found}."
     return Finding("packages", Severity.ERROR, problem, f"Run `make setup`, or `{install}`.")
+
+
+def about_names() -> Finding | None:
+    """A package or module of another project that has the name of one of ours: Python imports one of the two."""
+    owners = metadata.packages_distributions()
+    found = [f"{name} of {owner}" for name in PACKAGES for owner in {*owners.get(name, ())} - {DISTRIBUTION}]
+    places = {*sys.path, *os.environ.get("PYTHONPATH", "").split(os.pathsep)} - {""}
+    for folder in sorted({Path(place).resolve() for place in places} - {ROOT}):
+        found += [str(folder / name) for name in PACKAGES if (folder / name / "__init__.py").is_file()]
+        found += [str(folder / f"{name}.py") for name in PACKAGES if (folder / f"{name}.py").is_file()]
+    if not found:
+        return None
+    problem = f"Python also finds {', '.join(found)}, which have the names of packages of this project."
+    return Finding("names", Severity.WARNING, problem, "Use an environment, and a PYTHONPATH, without them.")
 
 
 def about_disk(run_dir: Path, needed: int) -> Finding | None:
@@ -175,13 +190,13 @@ def _java_version(java: str, env: frozenset[tuple[str, str]]) -> str:
 
 
 @cache  # The metadata of a hundred packages takes longer than some commands.
-def _unmet(requirements: tuple[str, ...]) -> Mapping[str, str | None]:
+def _unmet(requirements: tuple[str, ...], extras: frozenset[str]) -> Mapping[str, str | None]:
     """Unmet requirements with the installed versions; None for missing packages."""
     from packaging.requirements import Requirement  # noqa: PLC0415 - `status` starts without it
 
     unmet = {}
     for wanted in map(Requirement, requirements):
-        if wanted.marker is None or wanted.marker.evaluate({"extra": ""}):
+        if wanted.marker is None or any(wanted.marker.evaluate({"extra": each}) for each in extras):
             version = installed_version(wanted.name)
             if version is None or not wanted.specifier.contains(version, prereleases=True):
                 unmet[str(wanted)] = version

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import psutil
-from py4j.protocol import Py4JError, Py4JJavaError
 from pydantic import SecretStr
 
 from ingestion.environment import LOCAL_SPARK, ignored
@@ -119,7 +118,8 @@ def watched(bar: Bar, total: int, count: Callable[[], int]) -> Iterator[None]:
     Raises:
         SparkJobError: The job failed.
     """
-    from pyspark import SparkContext  # noqa: PLC0415 - Spark is loaded only by stages that need it
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - Spark is loaded only by stages that need it
+    from pyspark import SparkContext  # noqa: PLC0415
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
     finished = threading.Event()
@@ -146,6 +146,8 @@ def watched(bar: Bar, total: int, count: Callable[[], int]) -> Iterator[None]:
 
 def _end_tasks(context: SparkContext | None) -> None:
     """Cancel all jobs, and wait until no task runs: Spark reports the failure of one task while others still write."""
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - see `watched`
+
     deadline, were_running = time.monotonic() + _SECONDS_FOR_TASKS_TO_END, False
     # The JVM may have ended before.
     with suppress(Py4JError, OSError):

@@ -13,7 +13,6 @@ from features.settings import FeatureSettings
 from ingestion.copies import UInt64s
 from models.errors import ModelError
 from models.prediction import Candidate
-from models.saved_model import load_model
 from pipeline.runs.seen_events import NO_KEYS, count_seen, dataset_of
 from pipeline.runs.store import Version
 
@@ -62,6 +61,8 @@ def read_trained(name: str, folder: Path) -> FoundModel:
     Raises:
         ModelError: The model cannot be read.
     """
+    from models.saved_model import load_model  # noqa: PLC0415 - exported files need no torch
+
     model, spec = load_model(folder / "model")
     records = folder / "metrics" / "rank-0.jsonl"
     history = records.read_text(encoding="utf-8").splitlines() if records.exists() else []

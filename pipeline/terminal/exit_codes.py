@@ -13,6 +13,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from enum import IntEnum
+from importlib import metadata
 from types import FrameType
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from rich.markup import escape
 
 from ingestion.secrets import redact
 from pipeline.errors import NOT_THERE_YET, USER_ERRORS, ConfigError, FolderInUseError
+from pipeline.runs.provenance import DISTRIBUTION
 from pipeline.runs.space import out_of_room
 from pipeline.terminal.interrupts import requested
 
@@ -29,6 +31,8 @@ _SECONDS_BEFORE_AGAIN: Final = 0.05
 _WIDTH_OF_FILES: Final = 1000
 #: Variables that force colours on help texts and tracebacks, also in files.
 _FORCING_COLOURS: Final = ("FORCE_COLOR", "PY_COLORS")
+#: Packages whose modules have other names.
+_PACKAGE_OF: Final = {"py4j": "pyspark", "sklearn": "scikit-learn"}
 #: Control characters, which move the cursor or change colours; names of files may hold them.
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -138,6 +142,12 @@ def _explain(error: BaseException) -> Exit:
         if isinstance(error, FolderInUseError):
             return Exit.IN_USE
         return Exit.NOT_THERE_YET if isinstance(error, NOT_THERE_YET) else Exit.USER_ERROR
+    if isinstance(error, ModuleNotFoundError) and (extra := _extra_of(error.name or "")):
+        err.print(
+            f"[bold red]error:[/] {error.name} is not installed, and this command needs it. Install the extra of this "
+            f"package that has it: pip install {escape(f"'{DISTRIBUTION}[{extra}]'")}"
+        )
+        return Exit.USER_ERROR
     if of_system := out_of_room(error) or (error if isinstance(error, OSError) else None):
         err.print(f"[bold red]error:[/] {escape(str(of_system))}. Check this name, its permissions and its disk.")
         return Exit.USER_ERROR
@@ -146,6 +156,16 @@ def _explain(error: BaseException) -> Exit:
         "This is a bug of the pipeline; run again with --debug for the traceback and report it."
     )
     return Exit.BUG
+
+
+def _extra_of(module: str) -> str | None:
+    """The first extra of our package that installs a module; None if there is none."""
+    package = _PACKAGE_OF.get(module.split(".")[0], module.split(".")[0])
+    for line in metadata.requires(DISTRIBUTION) or ():
+        name, _, marker = line.partition(";")
+        if re.split(r"[^a-z0-9_.-]", name.lower(), maxsplit=1)[0].replace("-", "_") == package.replace("-", "_"):
+            return next(iter(re.findall(r"extra == ['\"]([^'\"]+)", marker)), None)
+    return None
 
 
 def _leave(code: Exit) -> None:

@@ -1,4 +1,4 @@
-"""From columns of the features Parquet to tensors."""
+"""From columns of the features Parquet to what networks take."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from feature_datasets import made_particles
 
 from features.columns import (
@@ -15,7 +14,7 @@ from features.columns import (
     NUM_PARTICLE_FEATURES,
 )
 from models.errors import InputError
-from models.inputs import input_tensors
+from models.inputs import input_arrays
 
 Columns = dict[str, np.ndarray[Any, Any]]
 
@@ -30,26 +29,26 @@ def columns_of(lengths: list[int]) -> Columns:
     }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_particles_are_cut_to_the_longest_event_and_nothing_is_lost(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_particles_are_cut_to_the_longest_event_and_nothing_is_lost(dtype: type) -> None:
     columns = columns_of([4, 1, 7])
-    hlf, particles, num_particles = input_tensors(columns, ["hlf", "particles", "num_particles"], dtype=dtype)
+    hlf, particles, num_particles = input_arrays(columns, ["hlf", "particles", "num_particles"], dtype).values()
     assert particles.shape == (3, 7, NUM_PARTICLE_FEATURES)
     assert hlf.dtype == particles.dtype == dtype
-    assert (num_particles.dtype, num_particles.tolist()) == (torch.int64, [4, 1, 7])
+    assert (num_particles.dtype, num_particles.tolist()) == (np.int64, [4, 1, 7])
     whole = columns["particles"].reshape(3, MAX_PARTICLES, NUM_PARTICLE_FEATURES)
     assert np.array_equal(particles, whole[:, :7])
     assert not whole[:, 7:].any()
     assert np.array_equal(hlf, columns["hlf"])
 
 
-def test_tensors_share_no_memory_with_what_came_from_arrow() -> None:
+def test_arrays_share_no_memory_with_what_came_from_arrow() -> None:
     columns = columns_of([MAX_PARTICLES])
     before = {name: values.copy() for name, values in columns.items()}
     for values in columns.values():
         values.flags.writeable = False
-    for tensor in input_tensors(columns, list(columns), dtype=torch.float32):
-        tensor.zero_()
+    for values in input_arrays(columns, list(columns)).values():
+        values[:] = 0
     assert all(np.array_equal(columns[name], before[name]) for name in columns)
 
 
@@ -58,7 +57,7 @@ def test_tensors_share_no_memory_with_what_came_from_arrow() -> None:
 def test_at_least_one_row_of_particles_is_left(lengths: list[int], rows: int) -> None:
     shape = (len(lengths), rows * NUM_PARTICLE_FEATURES)
     columns = {"particles": np.zeros(shape, np.float32), "num_particles": np.array(lengths, np.int32)}
-    particles, _ = input_tensors(columns, ["particles", "num_particles"], dtype=torch.float32)
+    particles, _ = input_arrays(columns, ["particles", "num_particles"]).values()
     assert particles.shape == (len(lengths), 1, NUM_PARTICLE_FEATURES)
 
 
@@ -76,4 +75,4 @@ def test_at_least_one_row_of_particles_is_left(lengths: list[int], rows: int) ->
 )
 def test_columns_of_another_shape_are_refused(change: Columns, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        input_tensors(columns_of([2, 3]) | change, ["hlf", "particles", "num_particles"], dtype=torch.float32)
+        input_arrays(columns_of([2, 3]) | change, ["hlf", "particles", "num_particles"])

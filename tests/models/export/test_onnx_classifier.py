@@ -14,8 +14,8 @@ from networks import NAMES, made_network, made_spec, onnx_file
 
 from features.columns import NUM_HLF, NUM_PARTICLE_FEATURES
 from models.errors import SavedModelError
-from models.export.onnx_classifier import OnnxClassifier
-from models.export.onnx_export import FORMAT_VERSION, export_one_event, export_onnx
+from models.export.onnx_classifier import FORMAT_VERSION, OnnxClassifier
+from models.export.onnx_export import export_one_event, export_onnx
 from models.networks.registry import NETWORKS, ModelName
 
 Columns = dict[str, np.ndarray[Any, Any]]

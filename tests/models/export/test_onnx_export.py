@@ -25,9 +25,10 @@ from networks import (
 from torch import Tensor
 
 from features.columns import HLF_NAMES, NUM_HLF, PARTICLE_FEATURE_NAMES
-from models.export.onnx_export import FORMAT_VERSION, OPSET, Provenance, export_onnx
+from models.export.onnx_classifier import FORMAT_VERSION
+from models.export.onnx_export import OPSET, Provenance, export_onnx
+from models.inputs import inputs_json
 from models.networks.registry import NETWORKS, ModelName
-from models.saved_model import inputs_json
 
 PROVENANCE = Provenance(
     "train 0001-abcdef01 0123456789abcdef",
@@ -97,7 +98,7 @@ def test_the_metadata_say_what_goes_in_and_comes_out(tmp_path: Path, name: Model
     content = {key: json.loads(value) for key, value in properties.items()}
     assert content == {
         "classes": CLASSES,
-        "inputs": inputs_json(NETWORKS[name]()),
+        "inputs": inputs_json(NETWORKS[name]().inputs),
         "settings": spec.settings.to_json(),
         "definitions": {"jet_min_pt": 30.0},
         "reading": {"tree": "Events"},

@@ -15,7 +15,7 @@ from features.columns import MAX_PARTICLES, NUM_HLF, NUM_PARTICLE_FEATURES
 from models.export.onnx_classifier import OnnxClassifier
 from models.export.onnx_export import export_onnx
 from models.export.parity import PARITY_TOLERANCE, largest_difference
-from models.inputs import input_tensors
+from models.inputs import input_arrays
 from models.networks.classifier import Classifier
 from models.networks.registry import NETWORKS, ModelName
 from models.networks.scaling_layer import Scaler
@@ -54,7 +54,7 @@ def sharpened(model: Classifier, columns: Columns) -> Classifier:
     """The network with a last layer that tells events apart: their logits differ from the mean by up to 5."""
     *_, weight, bias = model.parameters()
     with torch.no_grad():
-        logits = model(*input_tensors(columns, model.inputs, dtype=torch.float32))
+        logits = model(*map(torch.from_numpy, input_arrays(columns, model.inputs).values()))
         mean = logits.mean(dim=0)
         factor = 5 / (logits - mean).abs().max()
         bias.sub_(mean).mul_(factor)

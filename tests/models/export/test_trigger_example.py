@@ -13,7 +13,8 @@ import torch
 from networks import made_network, made_spec
 
 from features.columns import INPUT_COLUMNS, NUM_HLF
-from models.export.onnx_export import FORMAT_VERSION, OPSET, Provenance, export_onnx, metadata
+from models.export.onnx_classifier import FORMAT_VERSION
+from models.export.onnx_export import OPSET, Provenance, export_onnx, metadata
 
 TEXT = (Path(__file__).resolve().parents[3] / "docs" / "trigger.md").read_text(encoding="utf-8")
 

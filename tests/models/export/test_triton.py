@@ -13,7 +13,7 @@ from google.protobuf import text_format
 from networks import NAMES
 
 from features.columns import NUM_HLF
-from models.export.onnx_export import OUTPUT
+from models.export.onnx_classifier import OUTPUT
 from models.export.triton import triton_config
 from models.networks.registry import NETWORKS, ModelName
 

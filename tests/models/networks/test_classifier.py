@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from features.columns import INPUT_COLUMNS, NUM_HLF, NUM_PARTICLE_FEATURES
 from features.matrices import model_inputs
-from models.inputs import input_tensors
+from models.inputs import input_arrays
 from models.networks.registry import NETWORKS, ModelName
 from models.networks.scaling_layer import Scaler
 from models.prediction import predict
@@ -33,7 +33,8 @@ def training_events(inputs: Sequence[str], file: Path) -> tuple[list[Tensor], Te
     """Inputs of a network and labels of a features file."""
     table = pq.read_table(file)
     columns = model_inputs(table, [*inputs, "label"])
-    return input_tensors(columns, inputs, dtype=torch.float32), torch.tensor(columns["label"])
+    tensors = [torch.from_numpy(values) for values in input_arrays(columns, inputs).values()]
+    return tensors, torch.tensor(columns["label"])
 
 
 @pytest.mark.parametrize(
