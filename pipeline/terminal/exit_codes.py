@@ -143,10 +143,8 @@ def _explain(error: BaseException) -> Exit:
             return Exit.IN_USE
         return Exit.NOT_THERE_YET if isinstance(error, NOT_THERE_YET) else Exit.USER_ERROR
     if isinstance(error, ModuleNotFoundError) and (extra := _extra_of(error.name or "")):
-        err.print(
-            f"[bold red]error:[/] {error.name} is not installed, and this command needs it. Install the extra of this "
-            f"package that has it: pip install {escape(f"'{DISTRIBUTION}[{extra}]'")}"
-        )
+        wanted = escape(f"'{DISTRIBUTION}[{extra}]'")
+        err.print(f"[bold red]error:[/] this command needs {error.name}, an extra package: pip install {wanted}")
         return Exit.USER_ERROR
     if of_system := out_of_room(error) or (error if isinstance(error, OSError) else None):
         err.print(f"[bold red]error:[/] {escape(str(of_system))}. Check this name, its permissions and its disk.")
