@@ -12,8 +12,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from features.columns import INPUT_COLUMNS
+from features.kernel_pass import unmixed_rows
 from features.kernels import OUTCOMES, SELECTED, FeatureBlock, build_features
-from features.matrices import matrices_of, model_inputs, of_columns
+from features.matrices import list_columns, matrices_of, model_inputs, of_columns
 from features.settings import FeatureSettings
 from ingestion.files import FileInfo
 from ingestion.reader import RawEvents, read_events, select_events
@@ -74,7 +75,7 @@ class EventClassifier(NamedTuple):
             features.errors.DatasetError: A column is missing.
             ModelError: The model is damaged: selected events get probabilities that are not finite.
         """
-        table = _as_table(events)
+        table = as_table(events)
         if not COLLECTIONS.keys() <= set(table.schema.names):
             return self._probabilities(model_inputs(table, self.model.inputs, most_particles=None), table.num_rows)
         found = np.full((table.num_rows, len(self.classes)), np.nan, np.float32)
@@ -142,7 +143,23 @@ def load_classifier(path: str | Path) -> EventClassifier:
     return EventClassifier.of(found[0])
 
 
-def _as_table(events: Any) -> pa.Table:
+def features_of(events: Any, selection: FeatureSettings) -> pa.Table:
+    """Features of the events that the selection keeps, with the columns of the features Parquet.
+
+    Args:
+        events: An awkward array, pandas DataFrame or Arrow table with the columns of the events Parquet.
+        selection: The section `features` of a config, or `EventClassifier.selection`.
+    """
+    table = as_table(events)
+    block = build_features(table, selection)
+    rows = pa.Table.from_batches([unmixed_rows(table, block)]).drop_columns(["core"])
+    for name, column in list_columns(block.particle_offsets, of_columns(block.core.T)).items():
+        rows = rows.append_column(name, column)
+    return rows.append_column("num_particles", pa.array(np.diff(block.particle_offsets).astype(np.int32)))
+
+
+def as_table(events: Any) -> pa.Table:
+    """An awkward array, pandas DataFrame or Arrow table as an Arrow table."""
     if isinstance(events, pa.Table):
         return events
     if isinstance(events, ak.Array):

@@ -24,7 +24,7 @@ from ingestion.paths import located
 from ingestion.settings import NO_WEIGHT, IngestSettings, SampleSettings
 from models.prediction_files import probability_branches
 from pipeline.configuration.local_folder import chosen_folder
-from pipeline.errors import ConfigError, MissingInputError, RunFolderError, cannot_write, nearest
+from pipeline.errors import ConfigError, RunFolderError, cannot_write
 from pipeline.machine.spark_session import counted
 from pipeline.run_folder import RunFolder
 from pipeline.runs import own_folders
@@ -95,7 +95,7 @@ def predict(
         ModelError: The model cannot be read, or does not say how its events were read.
         IngestionError: Files are missing or bad, or lack branches.
     """
-    place = located(model) if model else str(_in_use(run_folder, network))
+    place = located(model) if model else str(Registry.in_use(run_folder.config.run_dir, network).folder)
     classifier = load_classifier(place)
     if taken := sorted({*keep} & {*OWN_COLUMNS, *probability_branches(classifier.classes)}):
         raise ConfigError(f"--keep: {', '.join(taken)} is a column of the scores themselves. Keep other branches.")
@@ -118,23 +118,6 @@ def predict(
         BadFilesError.raise_any([each for each in found if not isinstance(each, FileDone)])
     files = [each._replace(path=str(out / Path(each.path).name)) for each in found if isinstance(each, FileDone)]
     return Done(files, total / max(time.monotonic() - began, 1e-9))
-
-
-def _in_use(run_folder: RunFolder, network: str | None) -> Path:
-    """The folder of the model in use."""
-    in_use = {each.folder.name: each.current() for each in Registry.all_of(run_folder.config.run_dir)}
-    there = {name: version.folder for name, version in in_use.items() if version is not None}
-    if not there:
-        raise MissingInputError(
-            f"no model is in use in {run_folder.config.run_dir}. Name a training folder or an ONNX file with --model, "
-            f"or run `python -m pipeline promote`."
-        )
-    if network is None and len(there) > 1:
-        raise ConfigError(f"several models are in use: {', '.join(there)}. Name one with --network.")
-    name = network or next(iter(there))
-    if name not in there:
-        raise ConfigError(f"--network: no model of '{name}' is in use.{nearest(name, there)}")
-    return there[name]
 
 
 def _names(infos: Sequence[FileInfo], suffix: str) -> list[str]:

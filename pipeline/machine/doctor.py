@@ -199,5 +199,5 @@ def _unmet(requirements: tuple[str, ...], extras: frozenset[str]) -> Mapping[str
         if wanted.marker is None or any(wanted.marker.evaluate({"extra": each}) for each in extras):
             version = installed_version(wanted.name)
             if version is None or not wanted.specifier.contains(version, prereleases=True):
-                unmet[str(wanted)] = version
+                unmet[f"{wanted.name}{wanted.specifier}"] = version
     return unmet

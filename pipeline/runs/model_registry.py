@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from pipeline.errors import ConfigError, MissingInputError, nearest
 from pipeline.runs import own_folders
 from pipeline.runs.outputs import OutputFile, digest_of
 from pipeline.runs.store import StageStore, Version, number_of
@@ -46,6 +47,31 @@ class Registry(StageStore):
     def all_of(cls, run_dir: Path) -> list[Registry]:
         """The registries of all networks with promoted models, by name."""
         return [cls(run_dir, path.name) for path in sorted((run_dir / REGISTRY).glob("*")) if path.is_dir()]
+
+    @classmethod
+    def in_use(cls, run_dir: Path, network: str | None = None) -> Version:
+        """The model in use.
+
+        Args:
+            run_dir: The run folder.
+            network: Which of several models.
+
+        Raises:
+            MissingInputError: No model is in use.
+            ConfigError: Several models are in use, or none of this network.
+        """
+        current = {each.folder.name: each.current() for each in cls.all_of(run_dir)}
+        there = {name: version for name, version in current.items() if version is not None}
+        if not there:
+            raise MissingInputError(
+                f"no model is in use in {run_dir}. Name a training folder or an ONNX file (`--model`), or run "
+                f"`python -m pipeline promote`."
+            )
+        if network is None and len(there) > 1:
+            raise ConfigError(f"several models are in use: {', '.join(there)}. Name one (`--network`).")
+        if network is not None and network not in there:
+            raise ConfigError(f"no model of '{network}' is in use.{nearest(network, there)}")
+        return there[network or next(iter(there))]
 
     def promoted(self) -> dict[str, str]:
         """Digests of the models that were not withdrawn, by name of their version, the oldest first."""

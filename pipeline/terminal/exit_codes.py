@@ -22,7 +22,7 @@ from rich.console import Console, ConsoleDimensions
 from rich.markup import escape
 
 from ingestion.secrets import redact
-from pipeline.errors import NOT_THERE_YET, USER_ERRORS, ConfigError, FolderInUseError
+from pipeline.errors import NOT_THERE_YET, USER_ERRORS, ConfigError, FolderInUseError, MachineError
 from pipeline.runs.provenance import DISTRIBUTION
 from pipeline.runs.space import out_of_room
 from pipeline.terminal.interrupts import requested
@@ -135,6 +135,7 @@ def _explain(error: BaseException) -> Exit:
             signal.signal(number, signal.SIG_IGN)
         err.print("\ninterrupted; finished stages stay; the same command resumes there")
         return Exit.INTERRUPTED
+    error = _missing_extra(error) or error
     if isinstance(error, USER_ERRORS):
         err.print(f"[bold red]error:[/] {escape(str(error))}")
         if isinstance(error, ConfigError):
@@ -142,10 +143,6 @@ def _explain(error: BaseException) -> Exit:
         if isinstance(error, FolderInUseError):
             return Exit.IN_USE
         return Exit.NOT_THERE_YET if isinstance(error, NOT_THERE_YET) else Exit.USER_ERROR
-    if isinstance(error, ModuleNotFoundError) and (extra := _extra_of(error.name or "")):
-        wanted = escape(f"'{DISTRIBUTION}[{extra}]'")
-        err.print(f"[bold red]error:[/] this command needs {error.name}, an extra package: pip install {wanted}")
-        return Exit.USER_ERROR
     if of_system := out_of_room(error) or (error if isinstance(error, OSError) else None):
         err.print(f"[bold red]error:[/] {escape(str(of_system))}. Check this name, its permissions and its disk.")
         return Exit.USER_ERROR
@@ -156,13 +153,14 @@ def _explain(error: BaseException) -> Exit:
     return Exit.BUG
 
 
-def _extra_of(module: str) -> str | None:
-    """The first extra of our package that installs a module; None if there is none."""
-    package = _PACKAGE_OF.get(module.split(".")[0], module.split(".")[0])
-    for line in metadata.requires(DISTRIBUTION) or ():
-        name, _, marker = line.partition(";")
-        if re.split(r"[^a-z0-9_.-]", name.lower(), maxsplit=1)[0].replace("-", "_") == package.replace("-", "_"):
-            return next(iter(re.findall(r"extra == ['\"]([^'\"]+)", marker)), None)
+def _missing_extra(error: BaseException) -> MachineError | None:
+    """The error for a module that an extra of this package installs."""
+    name = (getattr(error, "name", None) or "").split(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    package = _PACKAGE_OF.get(name, name).replace("_", "-")
+    for line in metadata.requires(DISTRIBUTION) or () if name else ():
+        extra = re.fullmatch(rf"{re.escape(package)}\b[^;]*; extra == .(\w+).", line)
+        if extra:
+            return MachineError(f"this command needs {name}. Install it: pip install '{DISTRIBUTION}[{extra[1]}]'")
     return None
 
 

@@ -1,0 +1,120 @@
+"""For notebooks and other programs: finished runs, models in use, features and scores. All else is private.
+
+>>> from pipeline.api import current_model, load_run
+>>> run = load_run("demo")  # doctest: +SKIP
+>>> current_model(run.folder).scores(run.events())  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import awkward as ak
+import pyarrow.parquet as pq
+
+from features.dataset import FeatureDataset
+from features.settings import FeatureSettings
+from ingestion.storage import place
+from pipeline.errors import NoOutputYetError
+from pipeline.runs.model_registry import Registry
+from pipeline.runs.store import StageStore
+from pipeline.scoring import EventClassifier, features_of, load_classifier
+
+if TYPE_CHECKING:
+    import hist
+    import pyarrow as pa
+
+__all__ = ["EventClassifier", "FeatureSettings", "Run", "current_model", "features_of", "load_classifier", "load_run"]
+
+
+class Run(NamedTuple):
+    """The outputs of a run folder, of the versions in use."""
+
+    folder: Path
+    storage: str | None = None
+    """Where the outputs of `ingest` and `features` lie if not in the folder."""
+
+    def output(self, stage: str) -> Path:
+        """Folder of the output of a stage.
+
+        Raises:
+            NoOutputYetError: The stage has not run yet.
+            RunFolderError: The output is damaged.
+        """
+        version = self._store(stage).current()
+        if version is None:
+            raise NoOutputYetError(f"{self.folder} has no output of '{stage}'. Run `python -m pipeline {stage}` first.")
+        return version.folder
+
+    def dataset(self) -> FeatureDataset:
+        """The features: classes, definitions, weights, and the files of each split."""
+        return FeatureDataset.load(self.output("features"))
+
+    @property
+    def classes(self) -> list[str]:
+        """Names of the classes, in the order of labels and probabilities."""
+        return self.dataset().classes
+
+    def events(self) -> ak.Array:
+        """All ingested events, a record each; their collections are lists of records, in GeV and radians."""
+        return ak.from_parquet(self._store("ingest").data_of(self.output("ingest")) / "events")
+
+    def features(self, split: str = "test") -> pa.Table:
+        """Features of the events of a split: `train`, `val` or `test`."""
+        return pq.ParquetDataset(self.dataset().files(split)).read()
+
+    def histograms(self) -> dict[str, hist.Hist[Any]]:
+        """Distributions of all features by name (`hlf.ht`); the first axis is the feature, the second the class."""
+        from pipeline.reporting.card import load_histograms  # noqa: PLC0415 - the one part that draws
+
+        return load_histograms(self.output("features"))
+
+    def predictions(self, network: str) -> pa.Table:
+        """Probabilities of a network for the events of the test split; `file_uuid` and `entry` identify an event."""
+        return pq.read_table(self.output("evaluate") / network / "predictions.parquet")
+
+    def metrics(self) -> dict[str, Any]:
+        """All numbers of the evaluation, by network."""
+        content: dict[str, Any] = json.loads((self.output("evaluate") / "metrics.json").read_text(encoding="utf-8"))
+        return content
+
+    def classifier(self, network: str) -> EventClassifier:
+        """A trained network, in use or not."""
+        return load_classifier(self.output("train") / network)
+
+    def _store(self, stage: str) -> StageStore:
+        return StageStore(self.folder, stage, storage=place(self.storage) if self.storage else None)
+
+
+def load_run(name: str | Path) -> Run:
+    """A finished run.
+
+    Args:
+        name: A run folder, or the name or path of a config.
+
+    Raises:
+        ConfigError: There is neither such a folder nor such a config.
+    """
+    if Path(name).is_dir():
+        return Run(Path(name))
+    from pipeline.config import load_config  # noqa: PLC0415 - a run folder needs no config
+
+    config = load_config(str(name))
+    return Run(config.run_dir, config.storage)
+
+
+def current_model(run: Run | str | Path, network: str | None = None) -> EventClassifier:
+    """The model that `promote` put in use.
+
+    Args:
+        run: A run, or its folder.
+        network: Which of several models in use.
+
+    Raises:
+        MissingInputError: No model is in use.
+        ConfigError: Several models are in use, or none of this network.
+    """
+    folder = run.folder if isinstance(run, Run) else Path(run)
+    return load_classifier(Registry.in_use(folder, network).folder)
