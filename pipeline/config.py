@@ -99,6 +99,9 @@ class Config(BaseModel):
     mlflow: MlflowSettings = MlflowSettings()
     report: ReportSettings = ReportSettings()
     spark: SparkSettings = SparkSettings()
+    notify: list[str] = Field(default=[], examples=[["/opt/site/tell", "--channel", "trigger"]])
+    """A program with its arguments: it gets the outcome of each command that holds the run folder, as JSON on its
+    standard input, for example to send a mail after a night."""
 
     @model_validator(mode="after")
     def _samples_fit_classes(self) -> Self:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import glob
+import json
+import subprocess
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
@@ -10,8 +13,10 @@ from typing import Any, Final
 import tenacity
 from rich.console import Console
 
+from ingestion.secrets import redact_all
 from ingestion.storage import place
 from pipeline.config import Config, simulated_processes
+from pipeline.configuration.credentials import shown
 from pipeline.errors import (
     NOT_THERE_YET,
     FolderInUseError,
@@ -24,13 +29,14 @@ from pipeline.machine.doctor import Finding, Need, Severity, examine, render
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.runs.fingerprint import Fingerprint
 from pipeline.runs.lock import locked, reading
-from pipeline.runs.log import RunLog
+from pipeline.runs.log import RunLog, results
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.provenance import now
 from pipeline.runs.store import StageStore, Version
 from pipeline.stages.base import Stage
 from pipeline.stages.table import STAGE_OF, STAGES
 
+_SECONDS_TO_NOTIFY: Final = 60.0
 _SECONDS_BETWEEN_TRIES: Final = 0.5
 
 
@@ -57,7 +63,9 @@ class RunFolder:
 
     @contextmanager
     def locked(self, job: str = "") -> Iterator[None]:
-        """Hold the run folder; see `pipeline.runs.lock`. In a file, a line of time, run and outcome comes last.
+        """Hold the run folder; see `pipeline.runs.lock`.
+
+        In a file, a line of time, run, outcome and results comes last. The command of `notify` gets the same as JSON.
 
         Args:
             job: Name of a job that only reads versions and has its own output: it locks that output, and runs beside
@@ -66,16 +74,42 @@ class RunFolder:
         Raises:
             RunFolderError: It cannot be written, or another command holds it longer than the time to wait.
         """
-        outcome = "done"
+        ended: BaseException | None = None
         try:
             with self._held(job):
                 yield
         except BaseException as error:
-            outcome = _outcome(error)
+            ended = error
             raise
         finally:
-            if not self.console.is_terminal:
-                self.say(f"{now()} run {self.log.run_id}: {outcome}")
+            self._tell_the_outcome(ended, notify=not job)
+
+    def _tell_the_outcome(self, ended: BaseException | None, *, notify: bool) -> None:
+        stages = _manifests_in_use(map(self.store, STAGE_OF))
+        outcome, found, when = _outcome(ended), results(stages), now()
+        if not self.console.is_terminal:
+            numbers = [f"{count:,} files {state}" for state, count in found["files"].items() if count]
+            numbers += [f"accuracy of {network} {value:.3f}" for network, value in found["accuracy"].items()]
+            self.say(f"{when} run {self.log.run_id}: {', '.join([outcome, *numbers])}")
+        if notify and self.config.notify:
+            message = "" if ended is None else str(ended)
+            versions = {name: made["created"] for name, made in stages.items() if made is not None}
+            about = {"time": when, "run": self.log.run_id, "run_dir": str(self.config.run_dir.absolute())}
+            about |= {"command": " ".join(map(shown, sys.argv[1:])), "outcome": outcome, "message": message}
+            self._notify({**about, "log": str(self.log.path.absolute()), "made": versions, **found})
+
+    def _notify(self, about: Mapping[str, Any]) -> None:
+        """Give the outcome to the command of `notify`; its failure is said and changes nothing."""
+        try:
+            done = subprocess.run(
+                self.config.notify, input=json.dumps(redact_all(about)), text=True, capture_output=True,
+                timeout=_SECONDS_TO_NOTIFY, check=False,
+            )  # fmt: skip
+            problem = f"it ended with code {done.returncode}: {done.stderr.strip()[-200:]}" if done.returncode else ""
+        except (OSError, subprocess.TimeoutExpired) as error:
+            problem = str(error)
+        if problem:
+            self.say(f"warning: the command of `notify` failed: {problem}")
 
     @contextmanager
     def _held(self, job: str) -> Iterator[None]:
@@ -230,8 +264,10 @@ def with_simulated_samples(config: Config) -> Config:
     return config.model_copy(update={"samples": samples})
 
 
-def _outcome(error: BaseException) -> str:
+def _outcome(error: BaseException | None) -> str:
     """How a command ended; a night that waits is no failure."""
+    if error is None:
+        return "done"
     if isinstance(error, FolderInUseError):
         return "waits for another run"
     if isinstance(error, KeyboardInterrupt):

@@ -25,6 +25,7 @@ have defaults, and none changes the graph:
     HEP_PIPELINE_CPU_POOL       pool of all tasks but the training, which must exist; default: default_pool
     HEP_PIPELINE_GPU_POOL       pool of the training, which must exist; default: default_pool
     HEP_PIPELINE_OWNER          owner of the tasks; default: hep
+    HEP_PIPELINE_CALLBACK       `module:function` that Airflow calls after a run of the DAG; default: none
     HEP_PIPELINE_WEB            web address at which the files of HEP_PIPELINE_DIR are served; default: links are paths
 """
 
@@ -33,6 +34,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import pkgutil
 import subprocess
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -326,6 +328,11 @@ def _pool(task: Task) -> dict[str, Any]:
     return {"pool": name} if name else {"max_active_tis_per_dag": 1}
 
 
+def _callback() -> Any:
+    name = os.environ.get("HEP_PIPELINE_CALLBACK")
+    return pkgutil.resolve_name(name) if name else None
+
+
 with DAG(
     dag_id="hep_pipeline",
     description="ROOT files to trained, evaluated and promoted trigger classifiers",
@@ -346,6 +353,8 @@ with DAG(
         "trigger_rule": "none_failed",
     },
     tags=["hep"],
+    on_success_callback=_callback(),
+    on_failure_callback=_callback(),
 ) as dag:
     chain(
         *(

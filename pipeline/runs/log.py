@@ -104,21 +104,34 @@ class RunLog:
 
 
 def _measure_results(gauge: Callable[..., Callable[..., Gauge]], stages: Mapping[str, Any]) -> None:
-    """Files and events of `ingest`, accuracies of `evaluate`, as far as the versions in use hold them."""
+    """A gauge for each kind of the `results`."""
+    words = {
+        "files": "Files that were read, skipped as damaged, or left for a later run",
+        "events": "Events of a sample after ingest",
+        "accuracy": "Accuracy on the test split",
+    }
+    labels = {"files": "state", "events": "sample", "accuracy": "network"}
+    for name, values in results(stages).items():
+        measured = gauge(name, words[name], labels[name])
+        for label, value in values.items():
+            measured(label).set(value)
+
+
+def results(stages: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Numbers of files by what became of them, of events by sample, and accuracies by network, as far as there are any.
+
+    Args:
+        stages: Manifest of the version in use of each stage; None before the first.
+    """
     ingest, counters, evaluated = stages.get("ingest") or {}, _counters(stages, "ingest"), _counters(stages, "evaluate")
-    files = gauge("files", "Files that were read, skipped as damaged, or left for a later run", "state")
-    found = {
+    files = {
         "read": ingest.get("inputs"), "skipped": counters.get("bad_files"), "waiting": counters.get("waiting_files")
     }  # fmt: skip
-    for state, those in found.items():
-        if those is not None:
-            files(state).set(len(those))
-    events = gauge("events", "Events of a sample after ingest", "sample")
-    for sample, counts in counters.get("samples", {}).items():
-        events(sample).set(counts["events"])
-    accuracy = gauge("accuracy", "Accuracy on the test split", "network")
-    for network, run in evaluated.get("runs", {}).items():
-        accuracy(network).set(run["accuracy"]["value"])
+    return {
+        "files": {state: len(those) for state, those in files.items() if those is not None},
+        "events": {sample: counts["events"] for sample, counts in counters.get("samples", {}).items()},
+        "accuracy": {network: run["accuracy"]["value"] for network, run in evaluated.get("runs", {}).items()},
+    }
 
 
 def _counters(stages: Mapping[str, Any], stage: str) -> dict[str, Any]:

@@ -42,6 +42,7 @@ VALUES: dict[str, Any] = {
     "model.transformer.width": 64,
     "simulate.processes": [{"name": "ttbar"}],
     "train.algorithm": "local-sgd",
+    "notify": ["/bin/true"],
     "storage": "s3://bucket/night",
     "train.launcher_args": ["-x", "A"],
     "train.schedule.milestones": [3],
@@ -51,7 +52,7 @@ VALUES: dict[str, Any] = {
 }
 #: Where a run lies and runs, how fast it is, and when it ends: no output changes.
 OF_NO_OUTPUT = {
-    *("run_dir", "storage"),
+    *("notify", "run_dir", "storage"),
     *(f"ingest.{key}" for key in ("on_bad_file", "settle_seconds", "until", "entries_per_task")),
     "simulate.max_generated",
     *(

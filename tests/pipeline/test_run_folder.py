@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import io
+import json
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -121,3 +123,40 @@ def test_a_night_refused_by_another_run_says_so_on_a_line(tmp_path: Path) -> Non
     with RunFolder(config, Console(quiet=True)).locked(), pytest.raises(FolderInUseError), other.locked():
         pass
     assert file.getvalue().endswith(f" run {other.log.run_id}: waits for another run\n")
+
+
+#: Writes its input to the file that is its argument.
+KEEPS = "import sys; open(sys.argv[1], 'w').write(sys.stdin.read()); sys.exit('no network' if sys.argv[2:] else 0)"
+
+
+@pytest.mark.parametrize("error", [None, MachineError("no Java, s3://key:secret@bucket")])
+def test_a_night_told_nobody_how_it_ended(tmp_path: Path, error: Exception | None) -> None:
+    told, file = tmp_path / "told.json", io.StringIO()
+    chosen = load_config(
+        str(small_config(tmp_path, SAMPLES)), [f"notify={json.dumps([sys.executable, '-c', KEEPS, str(told)])}"]
+    )
+    run_folder = RunFolder(chosen, Console(file=file, width=200))
+    publish(chosen.run_dir, "ingest", counters={"samples": {"qcd": {"events": 7}}, "bad_files": ["a.root"]})
+    with suppress(MachineError), run_folder.locked():
+        if error is not None:
+            raise error
+    about = json.loads(told.read_text(encoding="utf-8"))
+    assert about["outcome"] == ("done" if error is None else "failed (MachineError)")
+    assert "no Java" in about["message"] if error else about["message"] == ""
+    assert "secret" not in told.read_text(encoding="utf-8")
+    assert (about["run_dir"], about["run"]) == (str(chosen.run_dir.absolute()), run_folder.log.run_id)
+    assert about["events"] == {"qcd": 7}
+    assert about["files"]["skipped"] == 1
+    assert "ingest" in about["made"]
+    assert "1 files skipped" in file.getvalue()
+    assert "warning" not in file.getvalue()
+
+
+@pytest.mark.parametrize("command", [["/not/there"], [sys.executable, "-c", KEEPS, "/dev/null", "fail"]])
+def test_a_notification_that_fails_is_said_and_changes_nothing(tmp_path: Path, command: list[str]) -> None:
+    file = io.StringIO()
+    chosen = load_config(str(small_config(tmp_path, SAMPLES)), [f"notify={json.dumps(command)}"])
+    with RunFolder(chosen, Console(file=file, width=200)).locked():
+        pass
+    assert "warning: the command of `notify` failed" in file.getvalue()
+    assert ("no network" in file.getvalue()) == (command[-1] == "fail")
