@@ -22,6 +22,7 @@ import typer
 import yaml
 from pydantic import BaseModel
 
+import pipeline.api
 from features.columns import COLUMNS, INPUT_COLUMNS
 from ingestion.schema import COLLECTIONS, SCALARS
 from pipeline.cli import app
@@ -166,12 +167,19 @@ def _algorithm(name: str, kind: type) -> list[str]:
     return [f"## {name}", "", *shown, f"[{source}](../{source})", ""]
 
 
+def api_page() -> str:
+    """What other programs may import; mkdocstrings fills it in."""
+    shown = (f"::: {getattr(pipeline.api, name).__module__}.{name}" for name in pipeline.api.__all__)
+    return "\n\n".join(["# Python", "[From Python](../library.md) has an example of each.", *shown])
+
+
 #: The pages by name.
 PAGES: Final[dict[str, Callable[[], str]]] = {
     "config": config_page,
     "commands": commands_page,
     "features": features_page,
     "algorithms": algorithms_page,
+    "api": api_page,
 }
 
 
