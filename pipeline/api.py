@@ -66,8 +66,7 @@ class Run(NamedTuple):
         return pq.ParquetDataset(self.dataset().files(split)).read()
 
     def histograms(self) -> dict[str, hist.Hist[Any]]:
-        """Distributions of all features by name (`hlf.ht`); the first axis is the feature, the second the number
-        of the class."""
+        """Distributions of all features by name (`hlf.ht`); axes: the feature, the number of the class."""
         from pipeline.reporting.card import load_histograms  # noqa: PLC0415 - the one part that draws
 
         return load_histograms(self.output("features"))
