@@ -128,42 +128,6 @@ def shows_weights(steps: Sequence[Step]) -> bool:
     )
 
 
-def as_text(steps: Sequence[Step], *, width: int | None = None) -> str:
-    """A table for the terminal: events and efficiency with error for each column; weights too if any differ.
-
-    Args:
-        steps: The cutflow.
-        width: Characters per line; columns that do not fit follow in another table. None: no limit.
-    """
-    weighted = shows_weights(steps)
-    head = f"{'events':>9} {'efficiency':>15}" + (f" {'weights':>10} {'efficiency':>15}" if weighted else "")
-    first = max(len(step.name) for step in steps)
-    names = list(steps[0].yields)
-    room = len(names) if width is None else max(1, (width - first) // (len(head) + 1))
-    parts = [names[place : place + room] for place in range(0, len(names), room)]
-    return "\n".join(_as_text(steps, each, head, first, weighted=weighted) for each in parts)
-
-
-def _as_text(steps: Sequence[Step], names: Sequence[str], head: str, width: int, *, weighted: bool) -> str:
-    lines = [
-        " ".join([" " * width, *(f"{name:>{len(head)}}" for name in names)]),
-        " ".join([" " * width, *(head for _ in names)]),
-    ]
-    for step in steps:
-        cells = []
-        for name in names:
-            cell = f"{step.yields[name].events:>9} {_words(step.efficiencies[name]):>15}"
-            if weighted:
-                cell += f" {step.yields[name].weight:>10.5g} {_words(step.weighted[name]):>15}"
-            cells.append(cell)
-        lines.append(" ".join([f"{step.name:<{width}}", *cells]))
-    return "\n".join(lines) + "\n"
-
-
-def _words(each: Efficiency | None) -> str:
-    return "not defined" if each is None else f"{each.value:.4f}+-{(each.high - each.low) / 2:.4f}"
-
-
 def as_json(steps: Sequence[Step]) -> list[dict[str, Any]]:
     """The cutflow as JSON content; an undefined efficiency is null."""
     return [

@@ -17,7 +17,7 @@ from pipeline.configuration.sections import flat_items
 from pipeline.errors import MissingInputError
 from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import counted
-from pipeline.reporting.cutflow import as_applied, as_json, as_text, cutflow, uncertain_mixtures
+from pipeline.reporting.cutflow import as_applied, as_json, cutflow, uncertain_mixtures
 from pipeline.runs import own_folders
 from pipeline.runs.kernel_outputs import remove_unused_outputs
 from pipeline.runs.store import StageStore
@@ -202,6 +202,7 @@ def _counters(result: FeaturesResult) -> dict[str, Any]:
 def _write_cutflow(context: Context, counters: dict[str, Any]) -> None:
     """`cutflow.txt` by class, `cutflow.json` by sample and by class; both with counters beside the cuts."""
     from features.kernel_pass import LACKS_OWN_TRACK
+    from pipeline.terminal.tables import cutflow_table
 
     ingested = context.upstream["ingest"].manifest
     config = {
@@ -224,7 +225,8 @@ def _write_cutflow(context: Context, counters: dict[str, Any]) -> None:
         of = ", ".join(stated)
         lines.insert(0, f"Efficiencies of weights are relative to all generated events (sum_of_weights) of: {of}\n")
         context.say(lines[0].rstrip())
-    (context.out_dir / "cutflow.txt").write_text("".join([as_text(by_class), *lines]), encoding="utf-8")
+    table = cutflow_table(by_class)
+    (context.out_dir / "cutflow.txt").write_text("".join([str(table), *lines]), encoding="utf-8")
     content = {
         "classes": as_json(by_class),
         "samples": as_json(by_sample),
@@ -233,8 +235,7 @@ def _write_cutflow(context: Context, counters: dict[str, Any]) -> None:
         "normalisation": counters["normalisation"],
     }
     (context.out_dir / "cutflow.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
-    shown = as_text(by_class, width=context.console.width)
-    context.console.print(shown, highlight=False, markup=False, end="", soft_wrap=True)
+    context.console.print(table)
 
 
 def _result(result: FeaturesResult, counters: dict[str, Any], total: int) -> Result:

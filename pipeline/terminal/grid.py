@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Final
 
 from rich import box
@@ -18,7 +19,7 @@ class Grid:
     """A table of text, printed by rich.
 
     Args:
-        columns: Headings of the columns.
+        columns: Headings of the columns, of one line or more.
         keys: Number of leading columns that name a row; each table repeats them.
         title: Line above the table.
         caption: Line below the table.
@@ -33,6 +34,12 @@ class Grid:
     def add_row(self, *cells: str) -> None:
         """Add a row with as many cells as there are columns."""
         self.rows.append(cells)
+
+    def __str__(self) -> str:
+        """All columns side by side."""
+        text = io.StringIO()
+        Console(file=text, width=sum(len(cell) + _GAP for row in self.rows for cell in row)).print(self)
+        return text.getvalue()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The title, as many tables as the width asks for, the caption."""
@@ -50,7 +57,8 @@ class Grid:
             yield Text(self.caption, style="dim italic")
 
     def _columns_by_table(self, room: int) -> list[list[int]]:
-        widths = [max(map(cell_len, cells)) + _GAP for cells in zip(*self.rows, strict=True)]
+        lines = ([line for cell in cells for line in cell.split("\n")] for cells in zip(*self.rows, strict=True))
+        widths = [max(map(cell_len, each)) + _GAP for each in lines]
         first = list(range(self._keys))
         tables = [list(first)]
         for place in range(self._keys, len(widths)):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from pipeline.reporting.cutflow import Step, shows_weights
 from pipeline.reporting.summary import estimate, shifts, spread
 from pipeline.terminal.grid import Grid
 from training.settings import TrainSettings
 
 if TYPE_CHECKING:
+    from models.evaluation.intervals import Efficiency
     from training.gridsearch.results import Score
 
 #: Number of settings of a search that a table shows, the best first.
@@ -38,6 +40,24 @@ def describe(settings: TrainSettings) -> str:
         f"{settings.algorithm.name} with {settings.optimizer}, {settings.workers} worker(s), learning rate "
         f"{rate:g}{scaled}{slow}"
     )
+
+
+def cutflow_table(steps: Sequence[Step]) -> Grid:
+    """Events and efficiency with its error after each step, by column; weights too if they tell more."""
+    weighted = shows_weights(steps)
+    heads = ("events", "efficiency", *(("weights", "weighted eff.") if weighted else ()))
+    table = Grid("", *(f"{column}\n{head}" for column in steps[0].yields for head in heads))
+    for step in steps:
+        cells = [step.name]
+        for column, each in step.yields.items():
+            cells += [str(each.events), _efficiency(step.efficiencies[column])]
+            cells += [f"{each.weight:.5g}", _efficiency(step.weighted[column])] if weighted else []
+        table.add_row(*cells)
+    return table
+
+
+def _efficiency(each: Efficiency | None) -> str:
+    return "not defined" if each is None else f"{each.value:.4f}+-{(each.high - each.low) / 2:.4f}"
 
 
 def rank_table(summary: dict[str, Any]) -> Grid:

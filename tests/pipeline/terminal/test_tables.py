@@ -11,10 +11,17 @@ import pytest
 from rich.console import Console
 
 from models.evaluation.intervals import Efficiency
-from pipeline.reporting.cutflow import Step, Yield, as_text
+from pipeline.reporting.cutflow import Step, Yield
 from pipeline.terminal.exit_codes import SafeConsole
 from pipeline.terminal.grid import Grid
-from pipeline.terminal.tables import evaluation_tables, export_table, firmware_table, rank_table, search_table
+from pipeline.terminal.tables import (
+    cutflow_table,
+    evaluation_tables,
+    export_table,
+    firmware_table,
+    rank_table,
+    search_table,
+)
 from training.gridsearch.results import Cost, Score
 from training.gridsearch.settings import Trial
 
@@ -94,16 +101,21 @@ def test_columns_without_room_follow_with_the_names_of_the_rows() -> None:
     assert [line.split()[0] for line in file.getvalue().splitlines() if "%" in line] == ["a", "b", "a", "b"]
 
 
-def test_a_cutflow_fits_and_a_file_has_all_columns_side_by_side() -> None:
+@pytest.mark.parametrize("weight", [9, 7.5])
+def test_a_cutflow_fits_and_a_file_has_all_columns_side_by_side(weight: float) -> None:
     whole, half = Efficiency(1.0, 1.0, 1.0), Efficiency(0.5, 0.49, 0.51)
     steps = [
-        Step(name, *(dict.fromkeys(CLASSES, each) for each in (Yield(9, 9, 9), share, share)))
+        Step(name, *(dict.fromkeys(CLASSES, each) for each in (Yield(9, weight, 9), share, share)))
         for name, share in (("read", whole), ("lepton with pT > 23 GeV", half))
     ]
-    shown = as_text(steps, width=80)
-    assert max(map(len, shown.splitlines())) <= 80
-    assert shown.split().count("0.5000+-0.0100") == as_text(steps).split().count("0.5000+-0.0100") == 3
-    assert len(as_text(steps).splitlines()) == 4
+    file = io.StringIO()
+    Console(file=file, width=80).print(cutflow_table(steps))
+    assert max(map(len, file.getvalue().splitlines())) <= 80
+    num_kinds = 1 if weight == 9 else 2
+    for shown in (file.getvalue(), str(cutflow_table(steps))):
+        assert shown.split().count("0.5000+-0.0100") == 3 * num_kinds
+        assert shown.count("eff") == 3 * num_kinds
+    assert len(str(cutflow_table(steps)).splitlines()) == 5
 
 
 def test_a_log_file_gets_whole_lines_and_no_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
