@@ -167,7 +167,8 @@ bench-workers: setup ## Measure: training on one and two workers, the simulator 
 
 .PHONY: docs notebooks update-docs
 # Not with --quiet, which hides the warnings that --strict counts.
-docs: $(VENV)/.docs-installed ## Build the documentation into build/site, with a reference from the code; broken links are errors
+docs: $(VENV)/.docs-installed ## Build the documentation into build/site, with a reference from the code and the report of the demo; broken links are errors
+	$(PIPELINE) run --config demo
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo build/site/index.html
 

@@ -16,6 +16,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
 import reference  # noqa: E402 - the path to it is set above
 
+from pipeline.api import load_run  # noqa: E402
+
+#: The report of the demo, which `make docs` runs.
+REPORT = "example/report.html"
 #: Pages of the site that stand elsewhere in the repository, and files of which the site has a page.
 PAGE_OF = {
     "README.md": "index.md",
@@ -39,6 +43,10 @@ def on_files(files: Files, config: Any) -> Files:
     for path, page in PAGE_OF.items():
         if path.endswith(".md"):
             add(page, _with_links((ROOT / path).read_text(encoding="utf-8"), path, page, config))
+    front = files.get_file_from_path("index.md")
+    add(REPORT, (load_run("demo").output("report") / "report.html").read_bytes())
+    if front is not None:
+        front.content_string = re.sub(r"(!\[The top of the report\]\(\S+\))", rf"[\1]({REPORT})", front.content_string)
     for name, make in reference.PAGES.items():
         add(f"reference/{name}.md", _with_links(make(), "docs/reference.md", f"reference/{name}.md", config))
     for notebook in sorted((ROOT / "docs" / "examples").glob("*.ipynb")):
