@@ -105,12 +105,7 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def cleaned(before: Mapping[str, str], *, kept: Collection[str] = ()) -> dict[str, str]:
-    """The environment of a process of ours.
-
-    Args:
-        before: The environment that it was started with.
-        kept: Names that count nevertheless.
-    """
+    """The environment of a process of ours."""
     own = _SET if _is_installed() else {**_SET, "PYTHONPATH": _ROOT}
     own = {name: value for name, value in own.items() if name not in kept}
     without = {name for name in ignored(EVERYWHERE, before) if name not in kept}
@@ -124,9 +119,7 @@ def cleaned(before: Mapping[str, str], *, kept: Collection[str] = ()) -> dict[st
 def of_one_host(before: Mapping[str, str], *, own_mpi: bool) -> dict[str, str]:
     """The environment of an mpirun on one host, where parameters of users and sites do not count.
 
-    Args:
-        before: The environment of the launcher.
-        own_mpi: Whether mpirun is that of this Python.
+    `own_mpi` says that mpirun is that of this Python.
     """
     without = {*ignored(ONE_HOST_MPI, before), *(_OTHER_MPI if own_mpi else ())}
     files = {f"{layer}_MCA_mca_base_param_files": os.devnull for layer in ("OMPI", "PRTE", "PMIX")}
@@ -138,10 +131,7 @@ def of_one_host(before: Mapping[str, str], *, own_mpi: bool) -> dict[str, str]:
 def noted(env: Mapping[str, str], *, local_spark: bool, one_host: bool = False) -> list[str]:
     """Variables and files that are there, and that this process, its Spark and its ranks ignore.
 
-    Args:
-        env: The environment of this process, after `enter`.
-        local_spark: Whether Spark runs on this machine.
-        one_host: Whether all ranks do.
+    `env` is the environment after `enter`.
     """
     of_others = ignored((LOCAL_SPARK if local_spark else {}) | (ONE_HOST_MPI if one_host else {}), env)
     files = [name for name in (*FILES, *(_MPI_FILES if one_host else ())) if os.path.exists(os.path.expanduser(name))]  # noqa: PTH110, PTH111 - as above

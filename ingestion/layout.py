@@ -138,12 +138,6 @@ def sources_of(
 ) -> dict[str, Branch]:
     """Where each field is read from, and the counter of each collection (`jets.count`) that needs one.
 
-    Args:
-        names: The names in the tree.
-        wanted: Name of each field's branch.
-        branch_map: `ingest.branch_map`.
-        file: Path of the file, for messages.
-
     Raises:
         IngestionError: A branch has a type that its field cannot have, or nothing counts the slots of arrays.
     """

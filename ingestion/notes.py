@@ -32,14 +32,7 @@ Rows = Sequence[Mapping[str, Any]]
 def notes(
     files: Rows, samples: Rows, counters: Mapping[str, Mapping[str, int]] | None = None, left_out: Rows = ()
 ) -> list[str]:
-    """All sentences.
-
-    Args:
-        files: Input files, as the manifest of ingest holds them.
-        samples: Settings of the samples.
-        counters: Counters of ingest by sample, once events are read.
-        left_out: Files that were skipped or wait, likewise.
-    """
+    """All sentences."""
     return [
         *_missing_weights(files),
         *_skims(files, samples),
@@ -110,11 +103,7 @@ def _unclosed(files: Rows) -> list[str]:
 
 
 def unusual_content(samples: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
-    """Sentences about events that look as if units, padding, charges or b-tags were not those that are read.
-
-    Args:
-        samples: Counters of ingest, by sample.
-    """
+    """Sentences about events that look as if units, padding, charges or b-tags were not those that are read."""
     for name, counts in samples.items():
         bad = [(key.removeprefix(NOT_FINITE), each) for key, each in counts.items() if key.startswith(NOT_FINITE)]
         if bad:

@@ -31,10 +31,6 @@ def located(words: str, folder: str | Path = "") -> Located:
     A variable is `$NAME` or `${NAME}`. A name with a dollar sign that is there stands for itself. In a URL, `~` is a
     letter.
 
-    Args:
-        words: As the user wrote it.
-        folder: Where relative paths start.
-
     Raises:
         PathError: A variable or a user is unknown.
 

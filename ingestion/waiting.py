@@ -22,11 +22,6 @@ class Waiting(NamedTuple):
 def refuse_waiting(waiting: Sequence[Waiting], readable: Collection[str], bad: Sequence[str]) -> None:
     """Refuse a sample whose readable files all wait: the data is fine, but it is too early to read it.
 
-    Args:
-        waiting: The files that wait.
-        readable: Names of the samples with a file that can be read now.
-        bad: The sample of each file that is skipped.
-
     Raises:
         FilesToComeError: A sample has files that wait, and none that can be read now.
     """

@@ -44,10 +44,7 @@ def like_weights(branches: Iterable[str]) -> tuple[str, ...]:
 def generated_sum(file: Any, words: str, path: str) -> float:
     """Sum of the weights of all generated events of an open file: of a branch of another tree, or a histogram's bin.
 
-    Args:
-        file: The file, as uproot opens it.
-        words: `Runs.genEventSumw`, or `CountWeighted[1]` (bins count from 1).
-        path: Of the file, for messages.
+    `words` is `Runs.genEventSumw`, or `CountWeighted[1]`: bins count from 1.
 
     Raises:
         MissingBranchError: There is no such tree, branch, histogram or bin.

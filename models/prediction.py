@@ -130,11 +130,7 @@ def inputs_of(
 ) -> dict[str, NDArray[Any]]:
     """Inputs of a model, of some rows of features files.
 
-    Args:
-        model: The model.
-        files: Features Parquet files.
-        rows: Numbers of the rows, counted through all files, rising.
-        batch_size: Number of rows to read at once.
+    `rows` are numbers of rows, counted through all files, rising.
     """
     chosen: list[pa.RecordBatch] = []
     first = 0

@@ -36,10 +36,7 @@ def write_parquet(predictions: pa.Table, classes: Sequence[str], path: Path) -> 
     The metadata of the file have the form of those of the features Parquet (`features.schema.described`): classes, and
     what the columns are.
 
-    Args:
-        predictions: Predictions from `models.prediction.predict`; without `label` if true classes are unknown.
-        classes: Names of the classes, in the order of the labels.
-        path: The file; an existing file is replaced.
+    The predictions have no `label` if true classes are unknown.
 
     Raises:
         ModelError: Two classes would have the same column name, or a column name would be empty.
@@ -77,11 +74,7 @@ def write_root(predictions: pa.Table, classes: Sequence[str], path: Path, *, chu
     An RDataFrame compares the numbers (docs/results.md): to it, the text is an array of characters, which equals no
     string.
 
-    Args:
-        predictions: Predictions from `models.prediction.predict`; without `label` if true classes are unknown.
-        classes: Names of the classes, in the order of the labels.
-        path: The file; an existing file is replaced.
-        chunk_rows: Events per conversion and write.
+    The predictions have no `label` if true classes are unknown.
 
     Raises:
         ModelError: Two classes would have the same branch name, or a branch name would be empty.

@@ -55,10 +55,6 @@ class Dataset(Protocol):
 def model_spec(settings: NetworkSettings, dataset: Dataset) -> ModelSpec:
     """Specification of a network for a dataset.
 
-    Args:
-        settings: Settings of the network.
-        dataset: A `features.dataset.FeatureDataset`.
-
     Raises:
         InputError: The dataset has no scaler for an input of the network.
     """
@@ -77,13 +73,7 @@ def build(spec: ModelSpec) -> Classifier:
 
 
 def save_model(model: nn.Module, spec: ModelSpec, folder: Path) -> None:
-    """Write a model folder, each file atomically.
-
-    Args:
-        model: The network.
-        spec: Specification of the network.
-        folder: The folder; made if absent.
-    """
+    """Write a model folder, each file atomically."""
     folder.mkdir(exist_ok=True)
     weights = folder / ".weights.pt"
     torch.save(model.state_dict(), weights)

@@ -103,9 +103,8 @@ def app_options(
 def command(work: Callable[..., None], *, without: Collection[str] = ()) -> Callable[..., None]:
     """Make a command of a function: its name is the command's, its docstring the help. Returns the function unchanged.
 
-    Args:
-        work: The function. Its first argument is `Asked`, the options that all commands share; the others are its own.
-        without: Its own and common options that the command lacks, such as `wait` where it never waits for another one.
+    The first argument of the function is `Asked`, the options that all commands share; `without` names options that the
+    command lacks, such as `wait` where it never waits for another one.
     """
 
     def run(

@@ -334,11 +334,7 @@ class LoadedConfig(NamedTuple):
     overrides: list[Override]
 
     def source(self, keys: Keys) -> str:
-        """The source of a value: the last `--set` that gives it or a part of it, the file, or the default.
-
-        Args:
-            keys: Keys of the value, from the outermost.
-        """
+        """The source of a value: the last `--set` that gives it or a part of it, the file, or the default."""
         for override in self.overrides[::-1]:
             if override.concerns(keys) and not _gives(override.value, keys[len(override.keys) :]):
                 return "default"
@@ -369,9 +365,8 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> Config:
 def load(name: str, overrides: Sequence[str] = ()) -> LoadedConfig:
     """Read a config.
 
-    Args:
-        name: Path of a YAML file, or the name of a shipped one (`demo`).
-        overrides: `a.b=c` each; c is read as YAML.
+    `name` is the path of a YAML file, or the name of a shipped one (`demo`); an override is `a.b=c`, and c is read as
+    YAML.
 
     Raises:
         ConfigError: The file is missing, is no YAML, or has mistakes; the message lists all.

@@ -46,10 +46,7 @@ class StorageInUseError(RunFolderError):
 def cannot_write(what: Path | str, cause: BaseException, *, other: str = "another run_dir") -> RunFolderError:
     """The error for a file or folder that the system does not let us write.
 
-    Args:
-        what: The file or folder.
-        cause: The error of the system.
-        other: The alternative that the message proposes.
+    `other` is the alternative that the message proposes.
     """
     return RunFolderError(
         f"{what} cannot be written ({cause}). Check space and permissions, and limits of file sizes (`ulimit -f`), "

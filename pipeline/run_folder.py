@@ -41,13 +41,7 @@ _SECONDS_BETWEEN_TRIES: Final = 0.5
 
 
 class RunFolder:
-    """The run folder of a config; making this object writes nothing.
-
-    Args:
-        config: The config.
-        console: Console for progress and notes.
-        wait: Seconds to wait while another command holds the run folder.
-    """
+    """The run folder of a config; making this object writes nothing."""
 
     def __init__(self, config: Config, console: Console, *, wait: float = 0.0) -> None:
         self._written = config
@@ -67,9 +61,8 @@ class RunFolder:
 
         In a file, a line of time, run, outcome and results comes last. The command of `notify` gets the same as JSON.
 
-        Args:
-            job: Name of a job that only reads versions and has its own output: it locks that output, and runs beside
-                all other commands. `clean` keeps the versions that were in use when the job began.
+        A `job` only reads versions and has its own output: it locks that output, and runs beside all other commands.
+        `clean` keeps the versions that were in use when the job began.
 
         Raises:
             RunFolderError: It cannot be written, or another command holds it longer than the time to wait.
@@ -144,11 +137,8 @@ class RunFolder:
     ) -> dict[str, Version]:
         """Current versions of the stages that a stage reads.
 
-        Args:
-            stage: The stage.
-            mixed: Whether they may have been made from other versions than these.
-            command: The command that reads them, for messages, if it is not the stage.
-            instead: By stage, versions with other manifests than those on disk.
+        They may be `mixed`: made from other versions than these. `instead` has versions with other manifests than those
+        on disk.
 
         Raises:
             MissingInputError: One is missing, or they do not belong together.
@@ -171,10 +161,6 @@ class RunFolder:
 
     def refuse_missing_upstream(self, stages: Iterable[Stage], *, command: str = "") -> None:
         """Refuse stages whose input neither exists nor is made by an earlier stage of the list.
-
-        Args:
-            stages: The stages to run, in order.
-            command: The command that reads the input, for messages, if it is not the stage.
 
         Raises:
             NoOutputYetError: The input of a stage is missing.
@@ -199,9 +185,7 @@ class RunFolder:
     def examine(self, needs: Collection[Need], *, workers: int | None = None) -> list[Finding]:
         """Problems of this machine.
 
-        Args:
-            needs: What the command needs.
-            workers: Number of MPI ranks; None for that of the training.
+        Without `workers`, those of the training count.
         """
         train = self.config.train
         if Need.MPI in needs and train.launcher.startswith("spark"):
@@ -240,9 +224,6 @@ def with_simulated_samples(config: Config) -> Config:
     """The config with paths instead of `simulate://` names, and with the cross-sections of the simulation.
 
     A cross-section, or its error, of the config prevails. Without an output of `simulate` nothing changes.
-
-    Args:
-        config: The config.
     """
     if not any(map(simulated_processes, config.samples)):
         return config

@@ -60,11 +60,7 @@ class StagePlan(NamedTuple):
 
 
 class Runner:
-    """Runs the stages of a run folder.
-
-    Args:
-        run_folder: The run folder.
-    """
+    """Runs the stages of a run folder."""
 
     def __init__(self, run_folder: RunFolder) -> None:
         self.run_folder = run_folder
@@ -117,12 +113,7 @@ class Runner:
         return [stage for stage in STAGES if stage.is_wanted(self.config)]
 
     def run(self, names: Sequence[str], *, force: bool = False) -> list[str]:
-        """Run the named stages in order, skipping those that are up to date; returns the stages that ran.
-
-        Args:
-            names: Names of stages.
-            force: Run them even if they are up to date.
-        """
+        """Run the named stages in order, skipping those that are up to date; returns the stages that ran."""
         with self.run_folder.locked():
             # A run that cannot begin writes nothing.
             chosen = [stage for stage in STAGES if stage.name in names]

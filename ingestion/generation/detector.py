@@ -66,14 +66,7 @@ class _TrackArrays(NamedTuple):
 def simulate(
     block: GeneratedBlock, pool: StableParticles | None, pile_up: PileUpSettings, rng: np.random.Generator
 ) -> dict[str, Jagged]:
-    """Detect a block of generated events; the collections by the names of Delphes' branches.
-
-    Args:
-        block: The hard events.
-        pool: Minimum-bias events for the pile-up.
-        pile_up: Number and spread of the collisions.
-        rng: All randomness of the detector.
-    """
+    """Detect a block of generated events; the collections by the names of Delphes' branches."""
     crossing = overlay(block.particles, pool, pile_up, rng)
     particles, num_events = crossing.particles, crossing.particles.num_events
     arrival = propagate(particles)

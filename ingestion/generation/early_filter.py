@@ -92,13 +92,7 @@ class EarlyFilter(pythia8mc.UserHooks):  # type: ignore[misc]
 
 
 class EarlyQuarkFilter(EarlyFilter):
-    """For enrichment: promising is a heavy quark well above its threshold.
-
-    Args:
-        settings: The threshold.
-        thinning: As in `EarlyFilter`.
-        rng: As in `EarlyFilter`.
-    """
+    """For enrichment: promising is a heavy quark well above its threshold."""
 
     def __init__(self, settings: HeavyFlavourSettings, thinning: int, rng: np.random.Generator) -> None:
         super().__init__(thinning, _QUARK_SCALE, rng)
@@ -118,12 +112,7 @@ class _HardLepton(NamedTuple):
 
 
 class EarlyLeptonFilter(EarlyFilter):
-    """Promising is an electron or muon of the hard process near the thresholds.
-
-    Args:
-        settings: The thresholds, and how many of the other events are followed.
-        rng: As in `EarlyFilter`.
-    """
+    """Promising is an electron or muon of the hard process near the thresholds."""
 
     def __init__(self, settings: LeptonFilterSettings, rng: np.random.Generator) -> None:
         super().__init__(settings.thinning, _LEPTON_SCALE, rng)

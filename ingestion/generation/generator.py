@@ -114,12 +114,7 @@ class Tally(NamedTuple):
 class Generator:
     """Pythia with the settings of a process.
 
-    Args:
-        lines: Settings of Pythia, in order.
-        energy_tev: Energy in the centre of mass [TeV].
-        seed: 1 to `LAST_SEED`.
-        lepton_filter: The filter; None keeps all events.
-        heavy_flavour: Enrichment; None for none.
+    Seeds are 1 to `LAST_SEED`.
 
     Raises:
         GenerationError: Pythia refuses the settings.

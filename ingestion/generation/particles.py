@@ -108,12 +108,7 @@ def wrapped(phi: Floats) -> Floats:
 
 
 def passes(particles: StableParticles, settings: LeptonFilterSettings) -> NDArray[np.bool_]:
-    """Which events have an electron or muon above threshold whose isolation is low enough; (num_events,).
-
-    Args:
-        particles: Stable particles of generated events, without pile-up.
-        settings: Thresholds.
-    """
+    """Which events have an electron or muon above threshold whose isolation is low enough; (num_events,)."""
     if settings.min_pt == 0:
         return np.ones(particles.num_events, np.bool_)
     found = np.zeros(particles.num_events, np.bool_)
@@ -138,8 +133,5 @@ def compiled(function: Loop) -> Loop:
     """Compile a loop at its first call, and keep the machine code on disk; a division by zero is infinite.
 
     Numba looks for changes in one file only, so a loop calls no function of another.
-
-    Args:
-        function: The loop; its signature stays.
     """
     return cast("Loop", numba.njit(cache=True, error_model="numpy")(function))

@@ -29,14 +29,7 @@ class Crossing(NamedTuple):
 def overlay(
     hard: StableParticles, pool: StableParticles | None, settings: PileUpSettings, rng: np.random.Generator
 ) -> Crossing:
-    """Add pile-up to hard events, and move all collisions along the beam.
-
-    Args:
-        hard: The hard events, each with its collision at z = 0.
-        pool: Minimum-bias events; None if the mean is 0.
-        settings: Mean number of collisions and their spread.
-        rng: Draws numbers, events, angles and positions.
-    """
+    """Add pile-up to hard events, and move all collisions along the beam."""
     num_events = hard.num_events
     hard_z = beam_spot(num_events, settings.beam_spot_mm, rng)
     moved = hard._replace(z=hard.z + np.repeat(hard_z, np.diff(hard.offsets)))

@@ -110,12 +110,7 @@ def finished(folder: Path, file: SimulatedFile) -> dict[str, Any] | None:
 
 
 def events_made(folder: Path, pieces: Sequence[SimulatedFile | PoolPart]) -> int:
-    """Number of events of these pieces that are made, in unfinished ones too.
-
-    Args:
-        folder: The folder of the version.
-        pieces: All files, or all parts of the pool.
-    """
+    """Number of events of these pieces that are made, in unfinished ones too."""
     number = 0
     for piece in pieces:
         path = folder / piece.name
@@ -195,10 +190,7 @@ def load_pool(paths: tuple[Path, ...]) -> StableParticles | None:
 def make_file(file: SimulatedFile, settings: SimulateSettings, folder: Path) -> dict[str, Any]:
     """Generate, detect and write the events of a file; returns its record.
 
-    Args:
-        file: What to make.
-        settings: All settings of the simulation.
-        folder: The folder of the version, with the complete pool.
+    `folder` holds the complete pool.
 
     Raises:
         GenerationError: Pythia refuses the settings, nothing passes the filter, or events would come twice.
@@ -257,10 +249,7 @@ def make_file(file: SimulatedFile, settings: SimulateSettings, folder: Path) -> 
 def write_delphes(path: Path, collections: Mapping[str, Jagged], identity: UUID) -> None:
     """Write detected events as Delphes does: a TTree of jagged branches such as `Jet.PT`; it appears complete.
 
-    Args:
-        path: The file.
-        collections: The candidates by the names of the branches; all have the same number of events.
-        identity: UUID of the file: equal events of another run have the same.
+    The UUID `identity` of the file is the same for equal events of another run.
     """
     columns = {name: each.listed() for name, each in collections.items()}
     with (

@@ -54,12 +54,7 @@ class Flowing(NamedTuple):
 
 
 def puppi_weights(candidates: Flowing, num_vertices: Integers) -> Floats:
-    """Weights from 0 to 1; (n,).
-
-    Args:
-        candidates: All charged and neutral candidates but leptons.
-        num_vertices: (num_events,) number of collisions of each event, the hard one included.
-    """
+    """Weights from 0 to 1; (n,)."""
     event, pt, eta, phi, is_charged, is_pile_up = candidates
     weights = np.where(is_charged & ~is_pile_up, 1.0, 0.0)
     found = np.floor(_FOUND_VERTICES * num_vertices)

@@ -31,15 +31,7 @@ class Versions(NamedTuple):
 def decayed_often(
     pythia: Any, partons: Any, *, hadronisations: int, decays: int, lepton_filter: LeptonFilterSettings
 ) -> Versions:
-    """Hadronise an event several times, and decay its taus and heavy hadrons many times in each.
-
-    Args:
-        pythia: The generator; its event record is overwritten.
-        partons: Event record before hadronisation.
-        hadronisations: How often it is hadronised.
-        decays: Number of versions of each hadronisation.
-        lepton_filter: The filter.
-    """
+    """Hadronise an event several times, and decay its taus and heavy hadrons many times in each."""
     # Hadronisation leaves these as they are; all other stable particles come after the partons.
     colourless = [place for place, each in enumerate(partons) if each.isFinal() and each.colType() == 0]
     found = Versions(None, 0)

@@ -29,13 +29,8 @@ def produce(
 ) -> list[dict[str, Any]]:
     """Make all files that are missing; returns the records of all, in order.
 
-    Args:
-        spark: The running context.
-        settings: Processes, events, pile-up and seed.
-        folder: Folder of the version, which every task can reach.
-        watch: Shows progress during the pool, then during the files. It takes their name, the number of events, and a
-            function that counts those that are made; Spark's own counters know ended tasks only.
-        num_tasks: Number of Spark tasks for a number of files; by default one each, since a file takes long.
+    `watch` shows progress during the pool, then during the files: it takes their name, the number of events, and a
+    function that counts those that are made, since Spark's own counters know ended tasks only.
 
     Raises:
         IngestionError: A file cannot be made.

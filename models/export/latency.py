@@ -34,12 +34,6 @@ def measure_latency(exported: OnnxClassifier, columns: Columns, *, calls: int = 
 
     The time covers only the call into onnxruntime, without the preparation of the event's arrays.
 
-    Args:
-        exported: The network.
-        columns: Columns of at least one real event, as for `models.inputs.input_arrays`.
-        calls: Number of measured calls.
-        warm_up: Number of calls before the measurement.
-
     Raises:
         InputError: The columns are not what the network takes.
     """
@@ -65,11 +59,7 @@ def measure_throughput(
 ) -> float:
     """Events per second of repeated calls with one batch, without the preparation of its arrays.
 
-    Args:
-        exported: The network.
-        columns: Columns of at least one real event, as for `models.inputs.input_arrays`; repeated to fill the batch.
-        batch_size: Events per call.
-        seconds: Least time of the measurement, which begins after one more call [s].
+    The columns are repeated to fill the batch.
 
     Raises:
         InputError: The columns are not what the network takes.

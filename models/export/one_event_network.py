@@ -23,9 +23,6 @@ class PlainScaling(nn.Module):
     """`Standardize` in operators that small runtimes have, so without Asinh, Where and Clip.
 
     asinh(x) is log(z + sqrt(z^2 + 1)) of the size z of x, with the sign of x; a limit is made of two Relu.
-
-    Args:
-        scaling: The layer; its numbers are copied.
     """
 
     mean: Tensor
@@ -69,9 +66,6 @@ class HoldingEncoder(nn.Module):
 
     The GRU gets one more input, 1 in rows of padding, which opens its update gates entirely. So nothing is gathered,
     and the number of particles is not needed.
-
-    Args:
-        encoder: The encoder; its weights are copied.
     """
 
     kinds: Tensor
@@ -109,9 +103,6 @@ class HoldingEncoder(nn.Module):
 
 class OneEventNetwork(nn.Module):
     """A network of the common form from the raw columns of one event to (1, num_classes) probabilities.
-
-    Args:
-        model: The network, in single precision.
 
     Raises:
         ValueError: Its `parts` are None.

@@ -110,9 +110,6 @@ class OnnxClassifier:
 class OneEventClassifier:
     """A file of `models.export.onnx_export.export_one_event`: a call for each event, with all rows of its particles.
 
-    Args:
-        path: The file.
-
     Raises:
         SavedModelError: The file is missing, no ONNX file, or damaged.
     """

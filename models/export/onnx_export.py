@@ -55,12 +55,6 @@ def export_onnx(model: Classifier, spec: ModelSpec, path: Path, provenance: Prov
     `num_particles` (batch,) int64, in the units of `features.columns`. The output `probability` is
     (batch, num_classes) float32. Batch and num_rows may have any length. Networks in double precision are
     exported in single precision.
-
-    Args:
-        model: The network; it stays unchanged.
-        spec: Specification of the network.
-        path: The file; its folder exists.
-        provenance: Where the network comes from.
     """
     # Two events of three particles; no length is 1, since exporters treat 1 as a constant.
     made = {"hlf": torch.zeros(2, NUM_HLF), "particles": torch.zeros(2, 3, NUM_PARTICLE_FEATURES)}
@@ -76,12 +70,6 @@ def export_one_event(model: Classifier, spec: ModelSpec, path: Path, provenance:
 
     Inputs are `hlf` (1, NUM_HLF) and `particles` (1, 801, 19), as far as the network takes them. The rows behind the
     last particle are 0. The output `probability` is (1, num_classes).
-
-    Args:
-        model: The network; it stays unchanged.
-        spec: Specification of the network.
-        path: The file; its folder exists.
-        provenance: Where the network comes from.
 
     Raises:
         ValueError: The network has no form for one event.
@@ -106,13 +94,7 @@ def write_onnx(
 ) -> None:
     """Write a module as an ONNX file, all or nothing.
 
-    Args:
-        network: The module, from tensors to one tensor.
-        examples: Inputs by name.
-        axes: Names of the axes with any length, by name of the input or output and number of the axis.
-        properties: Metadata of the file.
-        path: The file; its folder exists.
-        output: Name of the output.
+    `axes` names the axes with any length, by name of the input or output and number of the axis.
     """
     temporary = path.with_name(f".{path.name}")
     try:
@@ -152,13 +134,7 @@ def _without_exporter_warnings() -> Iterator[None]:
 
 
 def metadata(spec: ModelSpec, inputs: Sequence[str], provenance: Provenance) -> dict[str, str]:
-    """Metadata of an exported file; lists and dictionaries are JSON.
-
-    Args:
-        spec: Specification of the network.
-        inputs: The inputs of the file, in order.
-        provenance: Where the network comes from.
-    """
+    """Metadata of an exported file; lists and dictionaries are JSON."""
     described = inputs_json(spec.settings.inputs)
     content = {
         "classes": spec.classes,

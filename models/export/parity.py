@@ -32,13 +32,6 @@ def largest_difference(
     without particle lists are compared once per batch size. No events are compared too, and the events with a number
     each that is not finite, with NaN for padding as well: where the network gives NaN, the file must.
 
-    Args:
-        model: The network; it is set to evaluation mode.
-        exported: The exported network.
-        columns: Columns of at least one real event, as for `models.inputs.input_arrays`.
-        batch_sizes: Numbers of events per batch, from 1.
-        particle_counts: Numbers of particles per event, 0 to 801.
-
     Returns:
         The difference; NaN if only one of two probabilities is NaN. Differences up to `PARITY_TOLERANCE` are rounding.
 

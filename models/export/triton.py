@@ -20,10 +20,6 @@ def triton_config(settings: NetworkSettings, classes: Sequence[str]) -> str:
 
     Lists of particles have any length; the number of particles is one number per event, without an axis of its own.
 
-    Args:
-        settings: Settings of the network.
-        classes: Names of the classes, in the order of the output; a parameter holds them as JSON.
-
     Examples:
         >>> from models.networks.particles_settings import ParticlesSettings
         >>> print(triton_config(ParticlesSettings(), ["QCD", "ttbar"]).splitlines()[2])

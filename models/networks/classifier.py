@@ -43,11 +43,6 @@ class Classifier(nn.Module):
     * `particles`, (B, L, 19): see `features.columns.PARTICLE`; L is at least 1, and readers cut it to
       the longest event of the batch.
     * `num_particles`, (B,) int64: number of valid rows of `particles`, from the first; the other rows are padding.
-
-    Args:
-        settings: Settings of the network.
-        scalers: A scaler for each scaled input.
-        num_classes: Width of the output.
     """
 
     def __init__(self, settings: NetworkSettings, scalers: Mapping[str, Scaler], num_classes: int) -> None:  # noqa: ARG002
@@ -77,9 +72,6 @@ class ProbabilityNetwork(nn.Module):
 
     An event with a number that is not finite has no probabilities: all are NaN. A network alone may give plausible
     ones: its scaling cuts off infinite numbers, and onnxruntime's GRU drops NaN.
-
-    Args:
-        network: The network.
     """
 
     def __init__(self, network: Classifier) -> None:

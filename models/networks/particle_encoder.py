@@ -21,9 +21,7 @@ class ParticleEncoder(nn.Module):
     on the CPU, forward and backward, than packed sequences. The length and the content of the padding do not change the
     result. An event without particles counts as one particle with the mean of every feature.
 
-    Args:
-        settings: Settings of its network. What the GRU reads last counts most in its state.
-        scaler: Scaler of the 19 features.
+    What the GRU reads last counts most in its state.
     """
 
     def __init__(self, settings: RecurrentSettings, scaler: Scaler) -> None:
@@ -60,10 +58,6 @@ def remember_long(gru: nn.GRU, longest: int) -> None:
     on a linear scale, which suits short lists less. With torch's default the gradient shrinks by 10^12 within 60
     particles of about 700: the network only uses the particles that it reads last, and memorises its training events.
     Such small gradients are also denormal numbers, which make a CPU several times slower.
-
-    Args:
-        gru: A GRU with one layer and one direction.
-        longest: Length of the longest sequence.
     """
     width = gru.hidden_size
     update_gate = slice(width, 2 * width)  # torch keeps the gates in the order reset, update, new.

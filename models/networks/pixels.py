@@ -10,10 +10,6 @@ from models.networks.scaling_layer import Scaler, Standardize
 class Pixels(nn.Module):
     """Raw images (B, H, W, C) of 0 to 255 to scaled ones (B, C, side, side), around the centre.
 
-    Args:
-        scaler: Scaler of the C channels.
-        side: Height and width of the result, at most H and W.
-
     Examples:
         >>> import torch
         >>> Pixels(Scaler([10.0], [2.0]), 2)(torch.full((1, 4, 4, 1), 14, dtype=torch.uint8))

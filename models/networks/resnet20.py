@@ -19,10 +19,6 @@ class ResidualBlock(nn.Module):
     """Two 3 x 3 convolutions with batch norm, and a shortcut without parameters (option A of the paper).
 
     Where the width doubles, the shortcut takes every second pixel, and its further channels are 0.
-
-    Args:
-        width_in: Channels of the input.
-        width: Channels of the output.
     """
 
     def __init__(self, width_in: int, width: int) -> None:
@@ -45,11 +41,7 @@ class ResidualBlock(nn.Module):
 
 
 class ResNet20(nn.Module):
-    """19 convolutions with batch norm, the mean over the pixels, and one dense layer, for images (B, 32, 32, 3).
-
-    Args:
-        scaler: Scaler of the three channels.
-    """
+    """19 convolutions with batch norm, the mean over the pixels, and one dense layer, for images (B, 32, 32, 3)."""
 
     def __init__(self, scaler: Scaler) -> None:
         super().__init__()

@@ -26,10 +26,6 @@ class AttentionBlock(nn.Module):
     """Multihead attention and two dense layers, each added to its input and after a layer norm (MAB of the paper).
 
     torch's own module is not used: its exported form holds the number of events as a constant.
-
-    Args:
-        width: Width of all vectors.
-        heads: Number of heads; a divisor of the width.
     """
 
     def __init__(self, width: int, heads: int) -> None:
@@ -56,13 +52,7 @@ class AttentionBlock(nn.Module):
 
 
 class InducedBlock(nn.Module):
-    """Learnt points attend to the particles, then the particles to the points (ISAB of the paper).
-
-    Args:
-        width: Width of all vectors.
-        heads: Number of heads.
-        points: Number of inducing points.
-    """
+    """Learnt points attend to the particles, then the particles to the points (ISAB of the paper)."""
 
     def __init__(self, width: int, heads: int, points: int) -> None:
         super().__init__()

@@ -11,9 +11,6 @@ def wide_perceptron(scaler: Scaler) -> nn.Module:
     """Dense layers with ReLU, 4,798,010 parameters, for the 784 pixels of an image in one row (B, 784).
 
     Compiled code trains it on the CPU.
-
-    Args:
-        scaler: Scaler of the 784 pixels.
     """
     return nn.Sequential(
         Standardize(scaler),

@@ -117,10 +117,6 @@ class StageTask(BaseSensorOperator):
     """A command of the pipeline in its own interpreter, without a shell: its words are never read as code.
 
     It is a sensor: where it must wait, Airflow starts it again later, and nothing is occupied meanwhile.
-
-    Args:
-        task: What it runs.
-        options: Of every operator.
     """
 
     def __init__(self, *, task: Task, **options: Any) -> None:

@@ -33,11 +33,6 @@ def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Re
     `compare`, reads; and the versions that these were made from. Results of `evaluate-files` and `compare` belong to
     the user and stay. Folders that this code has not made, and targets of symbolic links, stay and are named.
 
-    Args:
-        run_folder: The run folder.
-        keep: Number of versions of each stage to keep, at least 1.
-        dry_run: Remove nothing.
-
     Returns:
         The versions that were, or would be, removed.
 

@@ -36,12 +36,7 @@ class Diagnosis(NamedTuple):
 
 
 def doctor(run_folder: RunFolder, say: Callable[[str], None]) -> Diagnosis:
-    """Check the machine and, if it has no errors, start the ranks for a short test.
-
-    Args:
-        run_folder: The run folder.
-        say: Called with each finding and note.
-    """
+    """Check the machine and, if it has no errors, start the ranks for a short test."""
     from training.launching.loopback_only import without_network
 
     spark, train = run_folder.config.spark, run_folder.config.train

@@ -13,13 +13,7 @@ from pipeline.stages.table import STAGE_OF
 
 
 def plan(run_folder: RunFolder, *, until: str | None = None, force: bool = False) -> list[StagePlan]:
-    """The state of each stage that `run` includes.
-
-    Args:
-        run_folder: The run folder.
-        until: The last stage to plan.
-        force: Whether stages that are up to date would also run.
-    """
+    """The state of each stage that `run` includes."""
     runner = Runner(run_folder)
     names = names_until(runner, until)
     plans = [each for each in runner.plan() if each.stage.name in names]

@@ -53,9 +53,7 @@ def promote(run_folder: RunFolder, *, force: bool = False) -> Iterator[Promotion
     or if the mean cross-entropy improves by more than `promote.min_sigma` standard errors. If the two cannot be
     compared, as after a change of the features, the model in use stays.
 
-    Args:
-        run_folder: The run folder.
-        force: Promote independent of the comparison, also if there is none.
+    `force` promotes them independent of the comparison, also if there is none.
 
     Raises:
         MissingInputError: There is no trained model, or it does not belong to the current features.

@@ -13,11 +13,7 @@ from pipeline.runner import Runner
 def run(run_folder: RunFolder, names: Sequence[str] = (), *, until: str | None = None, force: bool = False) -> bool:
     """Run the named stages if they are stale, and print the path of the report; returns whether any ran.
 
-    Args:
-        run_folder: The run folder.
-        names: Names of stages; empty for all that the config includes.
-        until: The last stage to run.
-        force: Run them even if they are up to date.
+    Without names it runs all that the config includes.
 
     Raises:
         ConfigError: There is no such stage.

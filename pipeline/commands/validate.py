@@ -24,10 +24,7 @@ from pipeline.terminal.progress import Bar
 def validate(config: Config, console: Console, *, features: Version | None = None) -> Iterator[str]:
     """Find the input files and check them as `ingest` will: trees, branches; yields lines for the terminal.
 
-    Args:
-        config: The config.
-        console: The terminal.
-        features: The features in use, whose number of events says how many steps a training has; None: not known.
+    The features in use say how many steps a training has; None: not known.
 
     Raises:
         ConfigError: The section `compare` has a key that no study has, or the signal is not known.

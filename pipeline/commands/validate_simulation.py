@@ -36,10 +36,7 @@ def validate_simulation(run_folder: RunFolder, reference: Sequence[str], out: Pa
 
     Writes `validation.json` and, for each sample, `<sample>-features.png` and `<sample>-candidates.png`.
 
-    Args:
-        run_folder: Its config names the samples; simulated ones must have been made.
-        reference: `SAMPLE=GLOB` each; the bundled files for samples that are not named.
-        out: Folder for the results.
+    `reference` is `SAMPLE=GLOB` each; the bundled files for samples that are not named.
 
     Raises:
         ConfigError: A sample is unknown, or a folder cannot be used.

@@ -21,14 +21,7 @@ _LINES_SHOWN: Final = 20
 
 
 def explain(error: ValidationError, model: type[BaseModel], *, place: str, overrides: Sequence[Override] = ()) -> str:
-    """All mistakes of a config, one per line; those of a single option follow with its name.
-
-    Args:
-        error: The mistakes of the config with its overrides.
-        model: The model of the config.
-        place: Name of the file.
-        overrides: The overrides of the command line.
-    """
+    """All mistakes of a config, one per line; those of a single option follow with its name."""
     in_file, in_options = [], []
     for mistake in error.errors():
         where = _place_of(mistake["loc"], model)

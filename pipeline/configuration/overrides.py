@@ -37,10 +37,6 @@ class Override(NamedTuple):
 def read_override(text: str, model: type[BaseModel]) -> Override:
     """Read `a.b=c`. YAML reads c, except where the config expects text.
 
-    Args:
-        text: The value of `--set`.
-        model: The model of the config.
-
     Raises:
         ConfigError: The text has another form.
 

@@ -25,10 +25,7 @@ _WORDS: Final = ("spark.executor_python", "train.launcher_args.*")
 def locate_paths(content: Any, folder: str | Path, place: str) -> None:
     """Write out all paths of a config, in place.
 
-    Args:
-        content: The config; values of the wrong type, and paths that are written out already, stay unchanged.
-        folder: Where relative paths start.
-        place: The file, for messages.
+    Values of the wrong type, and paths that are written out already, stay unchanged.
 
     Raises:
         ConfigError: A path has an unknown variable or user.

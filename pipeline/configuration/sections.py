@@ -41,10 +41,7 @@ def kinds_of(field: FieldInfo) -> dict[str, type[BaseModel]]:
 def advice(key: str, section: type[BaseModel], *, prefix: str = "") -> str:
     """What may be meant by a key that a section lacks: a key of a section inside it, or a name like it.
 
-    Args:
-        key: The unknown key.
-        section: The section.
-        prefix: Keys of the section, with a dot at the end.
+    `prefix` holds the keys of the section, with a dot at the end.
 
     Examples:
         >>> from training.settings import TrainSettings

@@ -67,13 +67,6 @@ def examine(
 ) -> list[Finding]:
     """Check the packages and the disk, and what the needs ask for.
 
-    Args:
-        needs: What is going to run.
-        run_dir: Folder of the run; need not exist yet.
-        workers: Number of training workers that start on this host.
-        threads: Threads of each of them.
-        min_free_bytes: Disk space that the run needs.
-
     Returns:
         The findings, errors first.
     """
@@ -158,9 +151,7 @@ def about_java(env: Mapping[str, str]) -> Finding | None:
 def about_shared_memory(free: int | None, workers: int) -> Finding | None:
     """Too small a /dev/shm, as in a container (64 MiB by default), where the ranks share memory.
 
-    Args:
-        free: Free bytes; None without a /dev/shm.
-        workers: Ranks on this host.
+    `free` is None without a /dev/shm.
     """
     wanted = _SHM_BASE + _SHM_PER_WORKER * workers
     if workers == 1 or free is None or free >= wanted:

@@ -18,12 +18,7 @@ StartSpark = Callable[[], "SparkContext"]
 
 
 def launcher_of(spec: RunSpec, start_spark: StartSpark) -> Callable[..., None]:
-    """What trains a network, with the configured launcher.
-
-    Args:
-        spec: The training.
-        start_spark: Called if the launcher needs the executors of a Spark cluster.
-    """
+    """What trains a network, with the configured launcher."""
     if spec.train.launcher == "spark-agents":
         from training.agents.spark_job import train_on_spark  # noqa: PLC0415 - Spark is loaded only where it is needed
 

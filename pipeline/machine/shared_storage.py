@@ -22,10 +22,7 @@ _MOST_NAMED: Final = 3
 def refuse_unshared(spark: SparkContext, folder: Path, inputs: Iterable[str] = ()) -> None:
     """Write a file; executors look for it and for one input of each folder, and write beside it.
 
-    Args:
-        spark: The context of a cluster.
-        folder: An existing folder for outputs, or one on object storage, which executors only list.
-        inputs: Paths that tasks will read; URLs are passed over.
+    `folder` exists, or is on object storage, which executors only list; inputs that are URLs are passed over.
 
     Raises:
         MachineError: Executors do not see the folder or an input, or cannot write there; the message names the hosts.
@@ -61,11 +58,7 @@ def refuse_unshared(spark: SparkContext, folder: Path, inputs: Iterable[str] = (
 def _looking(folder: str, inputs: Iterable[Path], written: Path | None = None) -> Callable[[int], str]:
     """What a task does: it returns a problem, or nothing. A closure, since executors have no module of this package.
 
-    Args:
-        folder: Folder for outputs.
-        inputs: Inputs that must be there.
-        written: File of the driver in a folder that all hosts mount; None on object storage, whose library is the
-            executor's own.
+    `written` is None on object storage, whose library is the executor's own.
     """
     seconds, needed = _TASK_SECONDS, list(inputs)
 

@@ -47,11 +47,7 @@ _NO_NEWS: Final = b"WARNING: Using incubator modules"
 
 
 class SparkProvider:
-    """Starts Spark on first use.
-
-    Args:
-        settings: The section `spark` of the config.
-    """
+    """Starts Spark on first use."""
 
     def __init__(self, settings: SparkSettings) -> None:
         self._settings = settings
@@ -65,10 +61,6 @@ class SparkProvider:
 
     def context(self, *, folder: Path | None = None, inputs: Iterable[str] = ()) -> SparkContext:
         """The running context.
-
-        Args:
-            folder: A folder for the output of tasks, local or on object storage.
-            inputs: Paths that tasks will read.
 
         Raises:
             MachineError: Spark does not start, or executors do not see the folder or the inputs.

@@ -62,11 +62,7 @@ def scaled(each: Yield, factor: float) -> Yield:
 
 
 def uncertain_mixtures(config: Mapping[str, Any]) -> list[str]:
-    """A sentence about each class of several samples without cross-sections.
-
-    Args:
-        config: A resolved config, as a manifest holds it.
-    """
+    """A sentence about each class of several samples without cross-sections."""
     found = []
     for label, name in enumerate(config["classes"]):
         samples = [sample for sample in config["samples"] if sample["label"] == label]
@@ -81,14 +77,7 @@ def uncertain_mixtures(config: Mapping[str, Any]) -> list[str]:
 def cutflow(
     ingested: Mapping[str, Any], selected: Mapping[str, Any], config: Mapping[str, Any], *, by_class: bool = False
 ) -> list[Step]:
-    """Steps from `in the files` to `selected`.
-
-    Args:
-        ingested: Counters of ingest (`samples` and `weights`).
-        selected: Counters of features, likewise, and `normalisation`: weights are physics weights.
-        config: The resolved config.
-        by_class: Whether to add up the samples of each class.
-    """
+    """Steps from `in the files` to `selected`."""
     columns = {sample["name"]: sample["name"] for sample in config["samples"]}
     if by_class:
         columns = {sample["name"]: config["classes"][sample["label"]] for sample in config["samples"]}
@@ -155,12 +144,7 @@ def _unweighted(each: Yield) -> Yield:
 
 
 def as_applied(features: Mapping[str, Any], files: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The section `features` without a cut on isolation, if the files have no particles to compute one from.
-
-    Args:
-        features: The section.
-        files: Input files, as the manifest of ingest holds them.
-    """
+    """The section `features` without a cut on isolation, if the files have no particles to compute one from."""
     lacks = any(field.startswith(PARTICLE_COLLECTIONS) for each in files for field in each["missing_optional"])
     return {**features, "max_lepton_isolation": None} if lacks else dict(features)
 

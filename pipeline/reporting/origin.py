@@ -41,10 +41,6 @@ def origin_of(config: Mapping[str, Any], files: Files) -> Origin:
     """What a config and the input files say about the events; the section `report` prevails.
 
     Events with weights of a generator, and those of Delphes, are simulated.
-
-    Args:
-        config: A resolved config, as a manifest holds it.
-        files: The input files, as the manifest of ingest holds them.
     """
     report = config["report"]
     is_bundled = bool(files) and all(file["uuid"] in BUNDLED for file in files)

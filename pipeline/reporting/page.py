@@ -60,14 +60,7 @@ def render(
     *,
     comparisons: Mapping[str, Any] | None = None,
 ) -> str:
-    """The report as HTML.
-
-    Args:
-        versions: Current versions of ingest, features, train and evaluate, and of gridsearch and export if they exist.
-        report: The section `report` of the config, with the words of `pipeline.reporting.origin`.
-        card: Folder of the dataset card's figures.
-        comparisons: Tables of comparisons of optimisers, by study.
-    """
+    """The report as HTML."""
     # Every file is escaped: names of samples and paths come from users and files.
     environment = Environment(
         loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, finalize=_tight

@@ -105,11 +105,7 @@ def point_to_show(runs: Mapping[str, Any]) -> int | None:
 
 
 def answer(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
-    """How much background is left at 90 % of the signal, by the model that leaves the least; None if unmeasurable.
-
-    Args:
-        metrics: Numbers of an evaluation.
-    """
+    """How much background is left at 90 % of the signal, by the model that leaves the least; None if unmeasurable."""
     place = point_to_show(metrics["runs"])
     if place is None:
         return None
@@ -145,9 +141,7 @@ def unmeasurable(metrics: Mapping[str, Any]) -> str:
 def shifts(run: Mapping[str, Any], kind: str) -> list[tuple[str, float, list[str]]]:
     """What other weights or shifted inputs change in the numbers of a model, at each measurable working point.
 
-    Args:
-        run: Numbers of the model.
-        kind: `weights` or `systematics`.
+    `kind` is `weights` or `systematics`.
 
     Returns:
         Name of the variation, wanted signal efficiency, and shifts of accuracy, area and efficiency of each class;

@@ -40,9 +40,6 @@ class _Module(NamedTuple):
 def code_digests(entry_points: Iterable[str]) -> dict[str, str]:
     """Digest of the meaning of every module that the entry points run, by name.
 
-    Args:
-        entry_points: Names of modules.
-
     Raises:
         FileNotFoundError: A module does not exist.
 
@@ -149,9 +146,7 @@ def _without_table(statements: list[ast.stmt], package: str) -> list[ast.stmt]:
 def _canonical(node: object, *, typed: bool = True) -> str:
     """A syntax tree as text, equal under every Python: without positions, contexts, docstrings and empty fields.
 
-    Args:
-        node: A node, a list of nodes, or a plain value.
-        typed: Whether types of arguments count, since a decorator may read them.
+    `typed`: types of arguments count, since a decorator may read them.
     """
     if isinstance(node, list):
         return f"[{','.join(_canonical(each, typed=typed) for each in node if not _without_effect(each))}]"

@@ -40,11 +40,7 @@ def remove_unused_outputs(store: StageStore) -> None:
 
 
 def unused_outputs(store: StageStore) -> list[UnusedOutputs]:
-    """Unused outputs in folders of ours: of replaced events, and of runs that failed or were killed.
-
-    Args:
-        store: The store of the features stage.
-    """
+    """Unused outputs in folders of ours: of replaced events, and of runs that failed or were killed."""
     current = store.current()
     named = [] if current is None else current.manifest.get("counters", {}).get("kernel_outputs", [])
     used = {(each["lies_in"], Path(each["name"]).with_suffix(".arrow").name) for each in named}

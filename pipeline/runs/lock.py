@@ -26,9 +26,7 @@ def locked(run_dir: Path, name: str = ".lock") -> Iterator[None]:
 
     Folders that were made for the lock are removed with it if they hold nothing else.
 
-    Args:
-        run_dir: The run folder.
-        name: Name of the lock file; jobs with different lock files run beside each other.
+    Jobs with different lock files run beside each other.
 
     Raises:
         FolderInUseError: Another run holds it.

@@ -26,11 +26,7 @@ _LOGS: Final = "logs"
 
 
 class RunLog:
-    """The events of one command.
-
-    Args:
-        run_dir: The run folder.
-    """
+    """The events of one command."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
@@ -62,10 +58,7 @@ class RunLog:
     ) -> None:
         """Replace `metrics.prom`; each value names its run folder, so that several run folders do not collide.
 
-        Args:
-            stages: Manifest of the version in use of each stage; None before the first.
-            in_use: Manifest of the model in use of each network; None if none can be read.
-            failed: The stage that failed in this run, or `promote`; None if none did.
+        `failed` is the stage that failed in this run, or `promote`.
 
         Raises:
             RunFolderError: It cannot be written.
@@ -118,11 +111,7 @@ def _measure_results(gauge: Callable[..., Callable[..., Gauge]], stages: Mapping
 
 
 def results(stages: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Numbers of files by what became of them, of events by sample, and accuracies by network, as far as there are any.
-
-    Args:
-        stages: Manifest of the version in use of each stage; None before the first.
-    """
+    """Numbers of files by what became of them, of events by sample, and accuracies by network."""
     ingest, counters, evaluated = stages.get("ingest") or {}, _counters(stages, "ingest"), _counters(stages, "evaluate")
     files = {
         "read": ingest.get("inputs"), "skipped": counters.get("bad_files"), "waiting": counters.get("waiting_files")

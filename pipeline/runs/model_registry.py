@@ -21,24 +21,14 @@ _WITHDRAWN: Final = "withdrawn"
 
 
 def model_digest(files: Iterable[OutputFile], folder: str = "model") -> str:
-    """Digest of the bytes of a model.
-
-    Args:
-        files: Files of the version that holds it.
-        folder: Folder of the model there.
-    """
+    """Digest of the bytes of a model."""
     return digest_of(
         {each.path.removeprefix(folder): each.digest for each in files if each.path.startswith(f"{folder}/")}
     )
 
 
 class Registry(StageStore):
-    """The models of one network that were promoted.
-
-    Args:
-        run_dir: The run folder.
-        network: Name of the network.
-    """
+    """The models of one network that were promoted."""
 
     def __init__(self, run_dir: Path, network: str) -> None:
         super().__init__(run_dir, network, group=REGISTRY)
@@ -51,10 +41,6 @@ class Registry(StageStore):
     @classmethod
     def in_use(cls, run_dir: Path, network: str | None = None) -> Version:
         """The model in use.
-
-        Args:
-            run_dir: The run folder.
-            network: Which of several models.
 
         Raises:
             MissingInputError: No model is in use.

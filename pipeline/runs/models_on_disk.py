@@ -32,9 +32,7 @@ _TAKEN: Final = frozenset(
 def find_models(words: Sequence[str], classes: Sequence[str] | None = None) -> list[FoundModel]:
     """Read models.
 
-    Args:
-        words: `PATH` or `NAME=PATH`; a path is an ONNX file, the folder of a training run, or a folder of several.
-        classes: Classes of the events; None if these have none.
+    A word is `PATH` or `NAME=PATH`; a path is an ONNX file, the folder of a training run, or a folder of several.
 
     Raises:
         MissingInputError: There is no model at a path.

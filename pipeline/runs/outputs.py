@@ -69,11 +69,8 @@ def written_files(
 ) -> list[OutputFile]:
     """All files of a version, by path. They and their names are flushed to disk.
 
-    Args:
-        folder: The version's folder.
-        but: Names of files to leave out, such as the manifest.
-        earlier: Folder and files of each earlier version, the newest first; read as far as needed. A file that was
-            taken over keeps its digest: a new one would hide damage.
+    `earlier` yields folder and files of each earlier version, the newest first. A file that was taken over keeps its
+    digest: a new one would hide damage.
     """
     inside = sorted(folder.rglob("*"))
     paths = {each.relative_to(folder).as_posix(): each for each in inside if each.is_file() and each.name not in but}
@@ -130,10 +127,7 @@ def changed_files(folder: Path, files: Collection[OutputFile]) -> list[OutputFil
 def content_digest(files: Iterable[OutputFile], counters: Mapping[str, Any], patterns: Sequence[str]) -> str:
     """One digest of the content of the files and counters that match patterns.
 
-    Args:
-        files: All files of a version.
-        counters: The counters of its manifest.
-        patterns: Patterns of paths below its folder, and of counters as `COUNTERS`; `*` also matches slashes.
+    `*` in a pattern also matches slashes.
     """
     content = {each.path: each.content for each in files}
     content |= {f"counters/{name}": each for name, each in counters.items()}
@@ -142,10 +136,6 @@ def content_digest(files: Iterable[OutputFile], counters: Mapping[str, Any], pat
 
 def digest_of(value: object, place: str = "") -> str:
     """Digest of a JSON value, without `NOT_CONTENT`.
-
-    Args:
-        value: The value.
-        place: Name of its file.
 
     Examples:
         >>> first, second = (digest_of({"folds": 4, "seconds": each}, "search.json") for each in (3.1, 2.8))

@@ -32,10 +32,7 @@ NO_KEYS: Final[UInt64s] = _NO_EVENT[1:]
 def count_seen(dataset: FeatureDataset, events: pa.Array, keys: UInt64s = NO_KEYS) -> int | None:
     """Number of events in the training and validation splits of a dataset, also those that are copies of others there.
 
-    Args:
-        dataset: The dataset, a version of `features`.
-        events: The events; see `features.schema.identities`.
-        keys: Keys by which copies are known; see `distinct_keys`.
+    Copies are known by their `keys`; see `distinct_keys`.
 
     Returns:
         None if it holds none of the identities, and may hold copies.
@@ -48,20 +45,12 @@ def count_seen(dataset: FeatureDataset, events: pa.Array, keys: UInt64s = NO_KEY
 
 
 def distinct_keys(folder: Path) -> UInt64s:
-    """The keys of the events that have one (`ingestion.copies`), each once and in order.
-
-    Args:
-        folder: Of the files of the keys.
-    """
+    """The keys of the events that have one (`ingestion.copies`), each once and in order."""
     return np.unique(np.concatenate([_NO_EVENT, *map(read_keys, folder.iterdir())]))[1:]
 
 
 def _originals(features: Path, keys: UInt64s) -> list[str] | None:
     """`uuid:entry` of the ingested events that new files hold too: after `hadd` or a skim under another identity.
-
-    Args:
-        features: The version of `features` that was made of the ingested events.
-        keys: Of the new events; see `distinct_keys`.
 
     Returns:
         None if it is unknown: the ingested events are gone, or other code made their keys.

@@ -75,11 +75,7 @@ class Version(NamedTuple):
 class StageStore:
     """The versions of one stage.
 
-    Args:
-        run_dir: The run folder.
-        stage: Name of the stage.
-        group: Folder in the run folder that holds the folder of the stage.
-        storage: Where the Parquet of the stage goes instead, from `ingestion.storage.place`.
+    The Parquet of the stage goes to `storage`, if there is one.
     """
 
     def __init__(self, run_dir: Path, stage: str, *, group: str = "", storage: Path | None = None) -> None:
@@ -128,11 +124,7 @@ class StageStore:
         return str(json.loads(self.pointer.read_text(encoding="utf-8"))["version"])
 
     def next_folder(self, digest: str) -> Path:
-        """Folder of the next version; this makes nothing.
-
-        Args:
-            digest: Digest of the inputs of the version; a part of it is in the name.
-        """
+        """Folder of the next version; this makes nothing."""
         # Unfinished folders count: processes of a killed run must not find their folder again.
         numbers = [number_of(path.name) for path in self._named_like_versions()]
         return self.folder / f"{max(numbers, default=0) + 1:04d}-{digest[:8]}"
@@ -145,10 +137,6 @@ class StageStore:
         """Make a version folder, and remove folders of killed runs that cannot be continued.
 
         The folder is empty, or the newest unfinished one of the same digest that can be continued, renamed.
-
-        Args:
-            folder: The result of `next_folder`.
-            can_continue: Whether the work in an unfinished folder can be continued.
 
         Raises:
             RunFolderError: The folder cannot be written, or another run folder writes to the storage.
@@ -178,11 +166,7 @@ class StageStore:
     ) -> Version:
         """Publish a finished version: flush its files to disk, then the manifest, then the pointer.
 
-        Args:
-            folder: The version folder.
-            manifest: Its manifest, without the list of files.
-            digests: Known digests of files on object storage, by path.
-            taken_over: Files on object storage that an earlier version wrote.
+        `digests` of files on object storage are known; an earlier version wrote those `taken_over`.
 
         Raises:
             StorageInUseError: Another run folder has published a version of this number.
@@ -247,12 +231,7 @@ class StageStore:
         return [path for path in self._versions() if not (path / MANIFEST).exists() and own_folders.is_ours(path)]
 
     def remove(self, folders: Collection[Path], *, on_removed: Callable[[Path], None] = lambda _: None) -> None:
-        """Remove versions, and files on object storage that nothing names any more.
-
-        Args:
-            folders: Version folders of ours.
-            on_removed: Called after each folder is removed.
-        """
+        """Remove versions, and files on object storage that nothing names any more."""
         for folder in filter(own_folders.is_ours, folders):
             # First the manifest: after a kill, the rest is an unfinished version.
             (folder / MANIFEST).unlink(missing_ok=True)
@@ -265,8 +244,7 @@ class StageStore:
     def unused_files(self, without: Collection[Path] = ()) -> dict[str, dict[str, int]]:
         """Sizes of the files on object storage that no complete version names; see `StoredFiles.unused`.
 
-        Args:
-            without: Versions that do not count.
+        The versions in `without` do not count.
         """
         names = set(self.complete()) - {path.name for path in without}
         manifests = {name: self.manifest_of(name) for name in names}

@@ -29,20 +29,13 @@ _OBJECT: Final = re.compile(rf"(?:{KERNELS}/)?(?P<version>[0-9]{{4,}}-[0-9a-f]{{
 
 
 class StoredFiles:
-    """The objects of one stage.
-
-    Args:
-        root: Folder of the stage, from `ingestion.storage.place`.
-    """
+    """The objects of one stage."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def refuse_others(self, known: Collection[str]) -> str:
         """The words of the claim; empty before the first one.
-
-        Args:
-            known: Words that this run folder wrote, or was about to write.
 
         Raises:
             StorageInUseError: Another run folder writes there.
@@ -60,9 +53,7 @@ class StoredFiles:
     def claim(self, words: str, *, is_first: bool) -> None:
         """Write the words of the claim.
 
-        Args:
-            words: The new words.
-            is_first: Whether there was no claim; then only one of several run folders succeeds.
+        Of several first claims only one succeeds.
 
         Raises:
             StorageInUseError: Another run folder was faster.
@@ -82,12 +73,7 @@ class StoredFiles:
                     ) from cause
 
     def written(self, version: str, digests: Mapping[str, str]) -> list[OutputFile]:
-        """The files that the run of a version wrote, without kernel outputs.
-
-        Args:
-            version: Name of the version.
-            digests: Digests of files that are known, by path; the others are read.
-        """
+        """The files that the run of a version wrote, without kernel outputs."""
         folder = self.root / version
         files = []
         for path, size in sorted(sizes_below(folder).items()):
@@ -97,12 +83,7 @@ class StoredFiles:
         return files
 
     def unused(self, used: Collection[str], known: Collection[str]) -> dict[str, dict[str, int]]:
-        """Sizes of the objects that nothing names, by version and path below the folder of the stage.
-
-        Args:
-            used: Paths of the objects that manifests name.
-            known: Words of this run folder; without its claim the objects are not its own.
-        """
+        """Sizes of the objects that nothing names, by version and path below the folder of the stage."""
         found: defaultdict[str, dict[str, int]] = defaultdict(dict)
         is_ours = bool(known) and self._words() in known
         for path, size in self._objects().items() if is_ours else ():
@@ -144,10 +125,7 @@ class StoredFiles:
 def used_by(manifests: Iterable[dict[str, Any]], current: dict[str, Any] | None, root: Path) -> set[str]:
     """Paths, below the folder of a stage, of the files on object storage that manifests name.
 
-    Args:
-        manifests: The manifests of all complete versions.
-        current: That of the version in use; only this one passes kernel outputs on.
-        root: Folder of the stage.
+    Only the version in use, `current`, passes kernel outputs on.
     """
     used = {
         f"{each['lies_in']}/{each['path']}".removeprefix(f"{root}/")

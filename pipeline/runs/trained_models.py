@@ -33,10 +33,6 @@ class FoundModel(NamedTuple):
 def trained_models(trained: Version, classes: Sequence[str]) -> list[FoundModel]:
     """The networks of a version of `train`, each with its further trainings.
 
-    Args:
-        trained: The version.
-        classes: Classes of the events.
-
     Raises:
         ModelError: A model cannot be read, or has other classes.
     """
@@ -53,10 +49,6 @@ def trained_models(trained: Version, classes: Sequence[str]) -> list[FoundModel]
 
 def read_trained(name: str, folder: Path) -> FoundModel:
     """Read the model of a training, under a name.
-
-    Args:
-        name: Its name in the evaluation.
-        folder: Of the training of one network.
 
     Raises:
         ModelError: The model cannot be read.
@@ -103,10 +95,7 @@ def refuse_other_classes(found: FoundModel, classes: Sequence[str]) -> None:
 def refuse_seen_events(models: Sequence[FoundModel], files: Sequence[Path], keys: UInt64s = NO_KEYS) -> list[str]:
     """Refuse models that were trained, or chosen, on events of the evaluation.
 
-    Args:
-        models: The models.
-        files: Features of the events.
-        keys: Their keys, by which copies of training events are known; see `distinct_keys`.
+    Copies of training events are known by their `keys`; see `distinct_keys`.
 
     Returns:
         Names of the models whose training events are unknown.

@@ -84,9 +84,6 @@ class Context:
     def start_spark(self, inputs: Iterable[str] = ()) -> SparkContext:
         """The running context, whose executors see the folder of the Parquet; a progress bar shows its start.
 
-        Args:
-            inputs: Paths that tasks will read, besides the output of other stages.
-
         Raises:
             MachineError: Spark does not start, or executors do not share the storage.
         """
@@ -160,10 +157,7 @@ class Stage(ABC):
     def find_inputs(self, config: Config, current: Version | None, console: Console) -> StageInputs:  # noqa: ARG002
         """What it reads besides the output of other stages.
 
-        Args:
-            config: The config.
-            current: The version in use; its manifest may make it unnecessary to open files again.
-            console: For a progress bar.
+        The manifest of the version in use may make it unnecessary to open files again.
         """
         return StageInputs({})
 
@@ -172,13 +166,7 @@ class Stage(ABC):
         return None
 
     def complete(self, config: Config, current: Version, console: Console) -> None:  # noqa: B027
-        """Add optional outputs of the config, such as scalars, to a version that is up to date.
-
-        Args:
-            config: The config.
-            current: The version.
-            console: For a line about the addition.
-        """
+        """Add optional outputs of the config, such as scalars, to a version that is up to date."""
 
     def can_continue(self, folder: Path) -> bool:  # noqa: ARG002
         """Whether `run` would continue the interrupted work in a version folder."""

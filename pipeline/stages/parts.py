@@ -17,13 +17,7 @@ _PART: Final = "made-from"
 
 
 def unchanged_parts(before: Fingerprint | None, now: Fingerprint, missing: Iterable[str]) -> frozenset[str]:
-    """Parts of the version in use that are complete and would not change.
-
-    Args:
-        before: The fingerprint of the version in use; None if there is none.
-        now: The fingerprint of the next version.
-        missing: Paths of the outputs that are gone.
-    """
+    """Parts of the version in use that are complete and would not change."""
     old = {} if before is None else before.parts
     damaged = {path.split("/")[0] for path in missing}
     return frozenset(
@@ -36,11 +30,7 @@ def unchanged_parts(before: Fingerprint | None, now: Fingerprint, missing: Itera
 def begin_parts(store: StageStore, context: Context, parts: Mapping[str, Fingerprint], *, afresh: bool) -> None:
     """Give each part its folder: that of the version in use, that of an interrupted run, or an empty one.
 
-    Args:
-        store: The versions of the stage.
-        context: The new version.
-        parts: The fingerprint of each part.
-        afresh: Whether to leave the work of interrupted runs.
+    `afresh` leaves the work of interrupted runs.
     """
     for name, part in parts.items():
         folder = context.out_dir / name

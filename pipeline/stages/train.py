@@ -158,10 +158,7 @@ def _planned(context: Context, network: ModelName, folder: str, settings: TrainS
 def refuse_idle(network: ModelName, settings: TrainSettings, features: Version | None) -> None:
     """Refuse a training in which something that is set can never act.
 
-    Args:
-        network: The network.
-        settings: Its training.
-        features: The features in use; None: the number of events is not known.
+    Without `features`, the number of events is not known.
 
     Raises:
         IdleSettingError: There is such a setting; the message names it.

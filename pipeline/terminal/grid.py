@@ -18,11 +18,7 @@ _GAP: Final = 2
 class Grid:
     """A table of text, printed by rich.
 
-    Args:
-        columns: Headings of the columns, of one line or more.
-        keys: Number of leading columns that name a row; each table repeats them.
-        title: Line above the table.
-        caption: Line below the table.
+    The first `keys` columns name a row; each part of a wide table repeats them.
     """
 
     def __init__(self, *columns: str, keys: int = 1, title: str = "", caption: str = "") -> None:

@@ -16,14 +16,7 @@ _SECONDS_OF_SILENCE: Final = 9.0
 
 
 class Bar:
-    """Shows the progress of a piece of work with rate and remaining time; without updates, that it is still running.
-
-    Args:
-        console: Console that shows it.
-        label: Name of the work.
-        unit: Unit of the counts (`events`).
-        total: Number of units of the work, for `add`.
-    """
+    """Shows the progress of a piece of work with rate and remaining time; without updates, that it is still running."""
 
     def __init__(self, console: Console, label: str, unit: str, total: int = 0) -> None:
         self._console = console
