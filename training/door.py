@@ -18,10 +18,8 @@ _MOST: Final = 64
 class Door:
     """A listening socket. Nothing of a stranger is read but as many bytes as the token has.
 
-    Args:
-        server: The socket, which listens; the door closes it.
-        token: Secret of the run.
-        most: Number of strangers that may wait; at least as many as may come at once.
+    `server`: the socket, which listens; the door closes it. `most`: number of strangers that may wait; at least as many
+    as may come at once.
     """
 
     def __init__(self, server: socket.socket, token: bytes, *, most: int = _MOST) -> None:

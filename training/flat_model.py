@@ -30,9 +30,7 @@ class ModelState(NamedTuple):
 class FlatVectors(VectorModel):
     """A model whose parameters and gradients live in one vector each.
 
-    Args:
-        flat: (num_parameters,) all parameters, on any device.
-        gradient: (num_parameters,) all gradients.
+    `flat`: (num_parameters,) all parameters, on any device. `gradient`: (num_parameters,) all gradients.
     """
 
     def __init__(self, flat: nn.Parameter, gradient: Tensor) -> None:
@@ -88,8 +86,7 @@ class FlatModel(FlatVectors):
 
     All base optimisers are elementwise. So one call on the vector gives the same numbers as one tensor per layer.
 
-    Args:
-        module: The network, on its device; its parameters become views from now on.
+    `module`: the network, on its device; its parameters become views from now on.
     """
 
     def __init__(self, module: nn.Module) -> None:

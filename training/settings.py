@@ -89,7 +89,6 @@ class TrainSettings(SettingsSection):
 
     NEEDS: ClassVar[tuple[Needs, ...]] = (
         Needs("momentum", "optimizer: sgd", lambda train: train.optimizer is OptimizerName.SGD),
-        Needs("nesterov", "a momentum above 0", lambda train: train.momentum > 0),
         Needs("max_restarts", "on_rank_loss: restart", lambda train: train.on_rank_loss != "stop"),
         Needs(
             "staleness_bound",
@@ -137,8 +136,6 @@ class TrainSettings(SettingsSection):
     schedule: ScheduleSettings = ScheduleSettings()
     momentum: float = Field(default=0.0, ge=0, lt=1)
     """Momentum of the `sgd` optimiser, at least 0 and below 1."""
-    nesterov: bool = False
-    """Whether the momentum of the `sgd` optimiser has Nesterov's form."""
     weight_decay: float = Field(default=0.0, ge=0)
     """Factor of the L2 penalty on the weights, or of their decay with `adamw`; 0 for none."""
     seed: int = Field(default=1, ge=0, lt=SEEDS)

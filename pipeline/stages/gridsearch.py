@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from training.gridsearch.trainings import Search
 
 #: Keys of `train` that the trainings of a search use.
-_FROM_TRAIN: Final = ("optimizer", "momentum", "nesterov", "weight_decay", "schedule", "seed")
+_FROM_TRAIN: Final = ("optimizer", "momentum", "weight_decay", "schedule", "seed")
 #: Name of the part that holds the trainings, and of its folder.
 _TRAININGS: Final = "trainings"
 _MOST_SLOTS: Final = 64

@@ -19,7 +19,6 @@ AGENTS = {"launcher": "spark-agents", "algorithm": "mpca"}
     ("chosen", "key", "beside"),
     [
         ({"momentum": 0.9}, "momentum", {"optimizer": "sgd"}),
-        ({"nesterov": True}, "nesterov", {"optimizer": "sgd", "momentum": 0.9}),
         ({"max_restarts": 5, "on_rank_loss": "stop"}, "max_restarts", {"on_rank_loss": "restart"}),
         ({"staleness_bound": 2}, "staleness_bound", {"algorithm": "ad-psgd"}),
         ({"optimizer_state": "reset"}, "optimizer_state", {"algorithm": "local-sgd"}),
@@ -49,14 +48,13 @@ def test_keys_without_effect_are_refused(chosen: dict[str, Any], key: str, besid
     [
         ("swarm-sgd", {"local_steps": 1, "local_steps_law": "geometric"}, "local_steps_law", {"local_steps": 2}),
         ("downpour", {"zealous": True}, "zealous", {"local_steps": 2}),
-        ("easgd", {"local_steps": 1, "equilibrium_stop": True}, "equilibrium_stop", {"local_steps": 2}),
         ("easgd", {"synchronous": True, "shards": 4}, "shards", {"synchronous": False}),
         ("easgd", {"synchronous": True, "shards": None}, "shards", {"synchronous": False}),
         ("easgd", {"synchronous": True, "network": "ib0"}, "network", {"synchronous": False}),
         ("sharded", {"bound": 3}, "bound", {"overlap": "thread"}),
         ("sharded", {"applies_sum": True}, "applies_sum", {"overlap": "thread"}),
         ("sharded", {"local_optimizer": True}, "local_optimizer", {"overlap": "thread"}),
-        ("mpca", {"form": "replacement", "alpha": 0.1}, "alpha", {"form": "regulariser"}),
+        ("mpca", {"form": "replacement", "alpha": 0.1}, "alpha", {"form": "displacement"}),
         ("mpca", {"form": "replacement", "alpha_free": 1}, "alpha_free", {"form": "displacement"}),
         ("mpca", {"alpha_ramp": 0, "alpha_peak": 0.4}, "alpha_peak", {"alpha_ramp": 1}),
         ("mpca", {"beta": 1.0, "beta_ramp": 5}, "beta_ramp", {"beta": 0.9}),

@@ -92,12 +92,7 @@ def _run_agents(spark: SparkContext, job: Job, files: LaunchFiles, log: Path, te
 
 
 class _Agents:
-    """The agents of an attempt.
-
-    Args:
-        spark: The running context.
-        job: What they do.
-    """
+    """The agents of an attempt."""
 
     def __init__(self, spark: SparkContext, job: Job) -> None:
         self._spark, self._job, self._workers = spark, job, job.settings.workers

@@ -26,8 +26,6 @@ class AdagSettings(WindowSettings):
     gamma: float | None = Field(default=None, gt=0)
     """Square of the way of a weight that halves its step, greater than 0, such as 1e-4 (equation 4.7); null: the
     learning rate (equation 4.1)."""
-    squares_gamma: bool = False
-    """Whether gamma is the way itself instead of its square (equation 4.10)."""
     scaling: Literal["server", "worker"] = "server"
     """Who scales: the `server`, under the lock (Algorithms 11, 12), or the `worker`, by the server that it sees before
     its push, from which it then continues (Algorithm 13)."""
@@ -37,12 +35,12 @@ class AdagSettings(WindowSettings):
 class Adag(Agn):
     """Server <- server + s * 1/lambda sum_i u_i, with s = 1 / ((server - x_0)^2 / gamma + 1) for each weight.
 
-    x_0 is the server from which the window started (equations 4.1, 4.7, 4.10, 4.8).
+    x_0 is the server from which the window started (equations 4.1, 4.7, 4.8).
     """
 
     def __init__(self, settings: AdagSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
-        self._gamma, self._squares = settings.gamma, settings.squares_gamma
+        self._gamma = settings.gamma
         self._by_worker = settings.scaling == "worker"
         self._started_from = self.model.empty()
         self.scaling: Counter[int] = Counter()
@@ -74,7 +72,7 @@ class Adag(Agn):
 
     def _scale(self, way: Vector) -> Vector:
         gamma = self.rate if self._gamma is None else self._gamma
-        scale: Vector = 1 / (np.square(way) / (gamma**2 if self._squares else gamma) + 1)
+        scale: Vector = 1 / (np.square(way) / gamma + 1)
         if np.isfinite(mean := float(scale.mean())):
             self.scaling[round(100 * (1 - mean))] += 1
         return scale

@@ -24,10 +24,7 @@ class RandomPartners:
 
     With one stream for all ranks, all would choose the same partner.
 
-    Args:
-        neighbours: Ranks to draw from; none for a single worker.
-        seed: Seed of the run.
-        rank: Rank of the worker.
+    `neighbours`: ranks to draw from; none for a single worker.
 
     Examples:
         >>> partners = RandomPartners([1, 2, 3], seed=1, rank=0)

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient, Counters, Worker
 from training.algorithms.method import Traits, TransportOptions, algorithm
-from training.algorithms.mpca_joint import JointModel, JointModelSettings, displace, penalty_gradient
+from training.algorithms.mpca_joint import JointModel, JointModelSettings, displace
 from training.effects import Mechanism
 from training.transports.basics import Vector, is_finite
 
@@ -98,17 +98,11 @@ class Mpca(Algorithm):
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
         form, alpha = self._settings.form, self._settings.alpha_at(self.joint.cycles)
-        if form != "replacement":
-            self.acted["pulls"] += alpha > 0
         if form == "displacement" and alpha:
+            self.acted["pulls"] += 1
             self.model.read(self._local)
             self.model.write(displace(self._local, self.joint.projected, alpha))
         if await self.has_gradient(compute_gradient, num_samples):
-            if form == "regulariser" and alpha:
-                self.model.read(self._local)
-                penalty = penalty_gradient(self._local, self.joint.projected, alpha)
-                self.model.read_gradient(self._local)
-                self.model.write_gradient(self._local + penalty)
             self.optimizer.step()
             self.joint.steps += 1
         await self._exchange()

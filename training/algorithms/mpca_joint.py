@@ -80,7 +80,7 @@ class JointModelSettings(MpcaConstants, MethodSettings):
 
     NEEDS: ClassVar[tuple[Needs, ...]] = (
         *(
-            Needs(key, "form: displacement or regulariser, which pull", lambda own: own.form != "replacement")
+            Needs(key, "form: displacement, which pulls", lambda own: own.form == "displacement")
             for key in ("alpha", "alpha_peak", "alpha_free", "alpha_ramp")
         ),
         Needs("alpha_peak", "alpha_ramp above 0", lambda own: own.alpha_ramp > 0),
@@ -90,9 +90,9 @@ class JointModelSettings(MpcaConstants, MethodSettings):
 
     shards: int = Field(default=MOST_SHARDS, ge=1, le=MOST_SHARDS)
     """Number of parts of the model, exchanged in turn."""
-    form: Literal["displacement", "regulariser", "replacement"] = "displacement"
-    """How the average acts on a worker: it displaces the model before every gradient (equation 7), adds a penalty to
-    the gradient (equation 6), or replaces the model when it arrives."""
+    form: Literal["displacement", "replacement"] = "displacement"
+    """How the average acts on a worker: it displaces the model before every gradient (equation 7), or replaces
+    the model when it arrives."""
     weighted: bool = True
     """Whether a worker's weight in the average is the number of its steps since the last one, else 1."""
 
@@ -120,10 +120,8 @@ def contribution(local: Vector, steps: int, *, weighted: bool = True) -> Vector:
 
     A worker without a step since its last contribution, or with a shard that is not finite, adds nothing.
 
-    Args:
-        local: (n,) the worker's shard.
-        steps: Number tau_i of its steps since its last contribution.
-        weighted: Whether tau_i is the weight; else all workers with steps have the weight 1.
+    `local`: (n,) the worker's shard. `weighted`: whether tau_i is the weight; else all workers with steps have the
+    weight 1.
 
     Returns:
         (n + 1,) of the same type.
@@ -161,10 +159,7 @@ def project(joint: Vector, trajectory: Vector, gamma: float) -> Vector:
 def driver_rule(shard: JointShard, total: Vector, constants: MpcaConstants) -> JointShard:
     """The driver's rule of a cycle: equations 9, 8, 4 and 5; the same shard if nobody contributed.
 
-    Args:
-        shard: The shard of the joint model, which does not change.
-        total: (n + 1,) sum of the workers' contributions.
-        constants: The constants.
+    `total`: (n + 1,) sum of the workers' contributions.
     """
     aggregated = aggregate(total)
     if aggregated is None:
@@ -179,12 +174,6 @@ def displace(local: Vector, projected: Vector, alpha: float) -> Vector:
     if alpha:
         local -= alpha * (local - projected)
     return local
-
-
-def penalty_gradient(local: Vector, projected: Vector, alpha: float) -> Vector:
-    """The gradient of alpha / 2 |x_i - x~*|^2, to add to that of the loss (equation 6): alpha (x_i - x~*)."""
-    gradient: Vector = alpha * (local - projected)
-    return gradient
 
 
 def _share(done: int, length: int) -> float:
@@ -202,13 +191,6 @@ class JointModel:
     All workers apply the driver's rule to the same sums, so their replicas are equal without a driver's broadcast.
     Cycle c adds up shard c mod S. A worker begins a cycle only after the one before has ended, which all had begun: two
     workers are never more than one cycle apart.
-
-    Args:
-        transport: The other workers.
-        model: Initial joint model, the same on all workers.
-        shards: Number S of shards.
-        constants: MpcaConstants of the driver's rule.
-        weighted: Whether contributions count by their steps.
     """
 
     def __init__(
@@ -251,12 +233,7 @@ class JointModel:
         return self._slices[self.sums % len(self._slices)]
 
     def begin(self, local: Vector, *, ending: bool) -> int:
-        """Begin the sum of the shard whose turn it is; returns the worker's steps since its last contribution.
-
-        Args:
-            local: The worker's model.
-            ending: Whether the worker takes no more steps.
-        """
+        """Begin the sum of the shard whose turn it is; returns the worker's steps since its last contribution."""
         turn = self.sums % len(self._slices)
         own, self._sent = local[self.part], int(self.steps[turn])
         message = np.zeros(own.size + 3, local.dtype)

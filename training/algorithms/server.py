@@ -87,9 +87,7 @@ class ServerAlgorithm(Algorithm):
     async def push(self, rule: Rule, *, asks: bool = False) -> bool:
         """Change the server by a rule, and see what it is then.
 
-        Args:
-            rule: Changes a shard.
-            asks: Whether not to push, if another worker is at the server.
+        `asks`: whether not to push, if another worker is at the server.
 
         Returns:
             Whether the push was tried. Shards refuse what is not finite, which is counted.

@@ -26,9 +26,7 @@ INDEX_BYTES: Final = 4
 def largest(values: Vector, drop_rate: float) -> Vector:
     """Indices of the elements of largest magnitude, in ascending order.
 
-    Args:
-        values: (n,).
-        drop_rate: Fraction of the elements to leave out, below 1. Elements as large as the threshold are left out too.
+    `values`: (n,).
 
     Examples:
         >>> largest(np.array([0.1, -3.0, 2.0, 0.0]), 0.5).tolist()
@@ -48,10 +46,8 @@ def largest(values: Vector, drop_rate: float) -> Vector:
 class Dropper:
     """Sends the large elements of a sum, and keeps the others for later: sent + residual = sum of all that came.
 
-    Args:
-        residual: (n,) begins at 0; what is not yet sent.
-        bounds: Where the shards begin, and n; each has a threshold of its own.
-        drop_rate: Fraction of the elements to keep back.
+    `residual`: (n,) begins at 0; what is not yet sent. `bounds`: where the shards begin, and n; each has a threshold of
+    its own.
 
     Examples:
         >>> dropper = Dropper(np.zeros(4), [0, 2, 4], 0.5)
@@ -79,10 +75,7 @@ def update_view(view: Vector, values: Vector, drop_rate: float) -> int:
 
     The view and what is not yet told, values - view, always add up to the values.
 
-    Args:
-        view: (n,) what the client has; gets the largest differences.
-        values: (n,) the shard.
-        drop_rate: Fraction of the elements that are left as they are.
+    `view`: (n,) what the client has; gets the largest differences. `values`: (n,) the shard.
 
     Examples:
         >>> view = np.zeros(3)

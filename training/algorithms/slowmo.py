@@ -44,11 +44,7 @@ class SlowMo(Wrapper):
     applied as a difference, so that concurrent averages are kept. Where the server is the model, each of n workers adds
     1 / n of it; with elastic averaging each changes its own model.
 
-    Args:
-        settings: tau, alpha (the slow learning rate) and beta (the slow momentum factor).
-        base: The base method.
-        exact_average: Whether to average the models of all workers before the outer step.
-        state_policy: Treatment of the state of the base optimiser, and of the base method's momentum, at an outer step.
+    `settings`: tau, alpha (the slow learning rate) and beta (the slow momentum factor).
     """
 
     STATE_KEYS = ("_done", "_rate", "_momentum", "_origin")

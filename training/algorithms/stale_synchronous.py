@@ -17,10 +17,6 @@ class StaleSynchronous(Wrapper):
 
     After each step a worker sends an empty message to all others. Before the next one it waits for the messages of all
     others that are s + 1 steps old.
-
-    Args:
-        base: The base method.
-        bound: s.
     """
 
     def __init__(self, base: Algorithm, *, bound: int) -> None:

@@ -41,9 +41,7 @@ class SwarmSgdSettings(GossipSettings):
 def draw_local_steps(mean: int, rng: np.random.Generator | None) -> int:
     """Number of local steps until the next average, at least 1.
 
-    Args:
-        mean: The number H.
-        rng: Draws a geometrically distributed number of this mean; None: always H.
+    `rng`: draws a geometrically distributed number of this mean; None: always H.
 
     Examples:
         >>> draw_local_steps(3, None)

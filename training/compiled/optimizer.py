@@ -25,8 +25,6 @@ class Constants(NamedTuple):
     weight_decay: float
     momentum: float = 0.0
     """Momentum of SGD."""
-    nesterov: bool = False
-    """Whether the momentum of SGD has Nesterov's form."""
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
@@ -74,7 +72,7 @@ def update(
         for i in range(parameters.size):
             slope = gradient[i] + decay * parameters[i]
             first[i] = momentum * first[i] + slope
-            parameters[i] -= rate_ * (slope + momentum * first[i] if constants.nesterov else first[i])
+            parameters[i] -= rate_ * first[i]
     else:
         for i in range(parameters.size):
             parameters[i] -= rate_ * (gradient[i] + decay * parameters[i])
@@ -188,7 +186,6 @@ def constants_of(settings: TrainSettings) -> Constants:
         adam=name is not OptimizerName.SGD,
         weight_decay=settings.weight_decay,
         momentum=settings.momentum,
-        nesterov=settings.nesterov,
         decoupled=name is OptimizerName.ADAMW,
     )
 
@@ -205,5 +202,5 @@ def _group(constants: Constants) -> dict[str, Any]:
     if constants.adam:
         found = {"betas": (constants.beta1, constants.beta2), "eps": constants.epsilon}
     else:
-        found = {"momentum": constants.momentum, "dampening": 0.0, "nesterov": constants.nesterov}
+        found = {"momentum": constants.momentum, "dampening": 0.0}
     return {"weight_decay": constants.weight_decay, **found}

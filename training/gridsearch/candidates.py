@@ -33,10 +33,7 @@ def latencies(
     The networks are untrained, since the latency does not depend on the weights. They take turns, so that other work on
     the machine delays all of them and shows in the error.
 
-    Args:
-        architectures: Widths of the hidden layers of each network.
-        dataset: Gives the scaling and the number of classes.
-        generator: Random generator of the events' features.
+    `architectures`: widths of the hidden layers of each network.
     """
     columns = {"hlf": generator.normal(size=(_EVENTS, NUM_HLF)).astype(np.float32)}
     with tempfile.TemporaryDirectory() as folder:

@@ -78,10 +78,8 @@ def _plot_front(axes: Axes, scores: Sequence[Score], cost: Callable[[Score], Cos
 def plot_speed_up(expected: Mapping[int, float], measured: tuple[int, float] | None, labels: PlotLabels) -> Figure:
     """Speed-up of the search on several task slots over one slot.
 
-    Args:
-        expected: Speed-up by slots, from the measured times of the trainings alone (`training.gridsearch.results`).
-        measured: Slots and speed-up of this search; None if an earlier search did parts of it.
-        labels: Words on the plot.
+    `expected`: speed-up by slots, from the measured times of the trainings alone (`training.gridsearch.results`).
+    `measured`: slots and speed-up of this search; None if an earlier search did parts of it.
     """
     figure, axes = new_figure(labels)
     slots = list(expected)

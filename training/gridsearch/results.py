@@ -158,9 +158,7 @@ def pareto_front(scores: Sequence[Score], cost: Callable[[Score], Cost] = num_pa
 def makespan(seconds: Sequence[float], slots: int) -> float:
     """Time from the first start to the last end if each free slot takes the longest remaining training (Graham 1969).
 
-    Args:
-        seconds: Time of each training [s].
-        slots: Number of trainings at the same time.
+    `seconds`: time of each training [s].
 
     Examples:
         >>> makespan([3.0, 2.0, 2.0, 1.0], 2)

@@ -182,10 +182,8 @@ def rungs(num_trials: int, most_epochs: int, factor: int) -> list[int]:
 def promoted(scores: Sequence[tuple[Trial, float]], next_epochs: int, factor: int) -> list[Trial]:
     """The trials of a round that enter the next one, the best first; failed trials have no score.
 
-    Args:
-        scores: Trials and their scores; higher is better.
-        next_epochs: Number of epochs of the next round.
-        factor: 1/factor of the trials enters the next round, at least one.
+    `scores`: trials and their scores; higher is better. `factor`: 1/factor of the trials enters the next round, at
+    least one.
     """
     ordered = sorted(scores, key=lambda each: each[1], reverse=True)
     kept = ordered[: max(1, len(ordered) // factor)]

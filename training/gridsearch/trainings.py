@@ -61,10 +61,8 @@ class Curves(NamedTuple):
 def make_folds(labels: NDArray[np.int64], num_folds: int, *, seed: int) -> list[Fold]:
     """Divide events into folds with equal shares of the classes; each event is in one validation part.
 
-    Args:
-        labels: (num_rows,) classes of the training split.
-        num_folds: Number of folds, at least 2.
-        seed: Seed of the search; all trials get the same folds.
+    `labels`: (num_rows,) classes of the training split. `num_folds`: number of folds, at least 2. `seed`: seed of the
+    search; all trials get the same folds.
 
     Raises:
         ValueError: A class has fewer events than the number of folds.
@@ -102,13 +100,8 @@ def train_on_fold(
 ) -> Curves:
     """Train one network on one fold.
 
-    Args:
-        make_network: Makes a network with fresh weights from torch's random state.
-        settings: Optimiser, learning rate with its schedule, and number of epochs.
-        rows: The training split with the high-level features.
-        fold: The rows for training and for validation.
-        seed: Seed of the initial weights and of the order of the events.
-        num_steps: Steps per epoch, from `steps_per_epoch`; the events of a fold are spread evenly over them.
+    `make_network`: makes a network with fresh weights from torch's random state. `num_steps`: steps per epoch, from
+    `steps_per_epoch`; the events of a fold are spread evenly over them.
     """
     torch.manual_seed(seed)
     made = make_network()
@@ -193,11 +186,7 @@ def run_job(search: Search, job: SearchJob, epochs: int, folder: Path) -> JobRes
 
     The failure of a job is a result too, so that other jobs continue.
 
-    Args:
-        search: Data and settings common to all jobs.
-        job: The job.
-        epochs: Highest number of epochs.
-        folder: Folder of the results; every task must reach it.
+    `folder`: folder of the results; every task must reach it.
     """
     found = finished(folder, job, epochs)
     if found is not None:

@@ -31,12 +31,7 @@ _SET_FLAGS, _UP = 0x8914, 0x1
 
 
 def without_network(arguments: Sequence[str], folder: Path) -> list[str]:
-    """Words before mpirun that keep the network out of a run on this host alone; none for several hosts.
-
-    Args:
-        arguments: Those of mpirun.
-        folder: The ranks need it.
-    """
+    """Words before mpirun that keep the network out of a run on this host alone; none for several hosts."""
     leads_away = any(_OTHER_HOSTS.search(word) for word in arguments)
     if leads_away or sys.platform != "linux" or any(_ALLOCATION.match(name) for name in os.environ):
         return []

@@ -40,11 +40,7 @@ def rank_command(
 ) -> list[str]:
     """The command line as a list; nothing goes through a shell.
 
-    Args:
-        settings: Number of workers and launcher.
-        worker: The command line of each rank.
-        where: Further arguments of mpirun.
-        folder: What the ranks need to read, where ranks on this host alone shall have no network.
+    `worker`: the command line of each rank.
 
     Raises:
         LaunchError: There is no mpirun or srun, or the launcher has no ranks.
@@ -86,10 +82,6 @@ def rank_environment(settings: TrainSettings, where: Sequence[str] = ()) -> dict
 
     It has the number of threads, this checkout on the path, no start-up message of UCX, and, as far as ssh starts the
     daemons of mpirun, the options with which these notice a host that falls silent.
-
-    Args:
-        settings: Number of threads, and arguments of the launcher.
-        where: Further arguments of mpirun.
     """
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH", "")) if part)
@@ -103,9 +95,7 @@ def rank_environment(settings: TrainSettings, where: Sequence[str] = ()) -> dict
 def probe_mpi(settings: TrainSettings, hosts: Hosts = no_hosts) -> str:
     """A sentence about the ranks, which start for it, and their messages of the size of a small network.
 
-    Args:
-        settings: The run.
-        hosts: As in `training.launching.launcher.launch`.
+    `hosts`: as in `training.launching.launcher.launch`.
 
     Raises:
         LaunchError: The ranks do not start or fail.
@@ -122,10 +112,7 @@ def probe_mpi(settings: TrainSettings, hosts: Hosts = no_hosts) -> str:
 def measure_messages(settings: TrainSettings, sizes: Sequence[int], hosts: Hosts = no_hosts) -> list[Measurement]:
     """All-reduces, averages and pushes of vectors of some sizes, between the ranks of a run.
 
-    Args:
-        settings: The run.
-        sizes: Sizes of the vectors [bytes].
-        hosts: As in `training.launching.launcher.launch`.
+    `sizes`: sizes of the vectors [bytes]. `hosts`: as in `training.launching.launcher.launch`.
 
     Raises:
         LaunchError: The ranks do not start or fail.

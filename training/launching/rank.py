@@ -162,12 +162,6 @@ class Opened(NamedTuple):
 def opened(spec: RunSpec, transport: Transport, *, rank: int, meter: Meter) -> Opened:
     """Build network and reader from a spec, and set up this process for training.
 
-    Args:
-        spec: The run.
-        transport: The other workers, which get the same initial weights.
-        rank: Number of the worker.
-        meter: Gets signs of progress within long work.
-
     Raises:
         WarmStartError: The training cannot start from the configured model.
         LaunchError: There is no GPU.

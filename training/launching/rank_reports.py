@@ -30,9 +30,6 @@ _RANK_VARIABLES: Final = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLUR
 def told_of_loss(log: str) -> str:
     """What mpirun, srun or the driver of agents says of a lost rank, on one line; empty if they say nothing.
 
-    Args:
-        log: All that the launcher and the ranks wrote.
-
     Examples:
         >>> told_of_loss("srun: error: host2: task 1: Killed")
         'srun: error: host2: task 1: Killed'
@@ -72,11 +69,7 @@ def raise_described(where: str, content: dict[str, Any]) -> NoReturn:
 
 
 class LaunchFiles:
-    """`present/`, `errors/` and `stalls/rank-<n>.json`, `signs/rank-<n>`, `started`, `lost_ranks.jsonl`.
-
-    Args:
-        folder: Folder of the run.
-    """
+    """`present/`, `errors/` and `stalls/rank-<n>.json`, `signs/rank-<n>`, `started`, `lost_ranks.jsonl`."""
 
     def __init__(self, folder: Path) -> None:
         self._started = folder / "started"

@@ -46,10 +46,6 @@ def spark_hosts(spark: SparkContext, workers: int) -> Iterator[list[str]]:
 
     Python and this code must lie at the same path on all hosts, and the run folder on storage that all share.
 
-    Args:
-        spark: The running context.
-        workers: Number of slots.
-
     Yields:
         Arguments of mpirun, which start the ranks in the slots.
 

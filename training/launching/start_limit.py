@@ -22,10 +22,7 @@ class StartLimit:
 
     The time counts from the last news: a rank began, is in MPI, or trains.
 
-    Args:
-        files: What the ranks report.
-        settings: Number of ranks and the time without progress.
-        stop: Ends the launcher.
+    `settings`: number of ranks and the time without progress.
     """
 
     def __init__(self, files: LaunchFiles, settings: TrainSettings, stop: Callable[[], None]) -> None:

@@ -17,12 +17,7 @@ def record_of(
 ) -> dict[str, Any]:
     """What a worker did in an epoch, as a record of `training.loop.records`.
 
-    Args:
-        steps: Number of its steps.
-        sums: Sums over its batches.
-        seconds: Time by kind of work [s].
-        nbytes: Bytes that it sent.
-        counted: What its algorithm counted.
+    `seconds`: time by kind of work [s].
     """
     kinds = {kind: round(value, 6) for kind, value in seconds.items()}
     return {
@@ -39,13 +34,7 @@ def record_of(
 
 
 class Account:
-    """The account of a worker's current epoch.
-
-    Args:
-        work: The worker's computation.
-        algorithm: The algorithm, with counters of its own.
-        meter: The worker's time and bytes.
-    """
+    """The account of a worker's current epoch."""
 
     def __init__(self, work: Work, algorithm: Algorithm, meter: Meter) -> None:
         self._work = work

@@ -17,10 +17,6 @@ class SharedBuffers:
     each work unit, in a vector that others can read. A network without buffers takes no communication. Buffers that are
     not finite do not reach other workers; as running means never recover, their worker then takes over the mean, or the
     last ones that it published.
-
-    Args:
-        work: The worker's computation.
-        transport: The other workers.
     """
 
     def __init__(self, work: Work, transport: Transport) -> None:

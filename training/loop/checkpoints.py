@@ -65,9 +65,8 @@ class Checkpoint(NamedTuple):
 class CheckpointFolder:
     """The checkpoints of one run.
 
-    Args:
-        folder: Folder of the checkpoints; made with the first one.
-        digest: Digest of the settings, from `settings_digest`.
+    `folder`: folder of the checkpoints; made with the first one. `digest`: digest of the settings, from
+    `settings_digest`.
     """
 
     def __init__(self, folder: Path, digest: str) -> None:
@@ -127,11 +126,7 @@ class CheckpointFolder:
     ) -> None:
         """Write one rank's part, atomically.
 
-        Args:
-            positions: Epoch, and number of its finished steps or rows; of several checkpoints that share this part.
-            world_size: Number of ranks.
-            rank: The rank.
-            content: Tensors and plain values.
+        `positions`: epoch, and number of its finished steps or rows; of several checkpoints that share this part.
         """
         *others, last = (self._place(each, world_size) for each in positions[-_OPEN:])
         last.mkdir(parents=True, exist_ok=True)
@@ -191,9 +186,7 @@ class CheckpointFolder:
     def forget_after(self, position: tuple[int, int], resume: Checkpoint | None) -> None:
         """Remove what an earlier run of these settings wrote behind a position, before this run writes it again.
 
-        Args:
-            position: Where this run begins.
-            resume: The checkpoint that it resumes from, which stays.
+        `resume`: the checkpoint that it resumes from, which stays.
         """
         for folder in self.folder.glob("epoch-*"):
             is_before = _position_of(folder) <= position and (folder / "complete.json").exists()

@@ -36,13 +36,7 @@ def make_model(workload: Workload, settings: TrainSettings, transport: Transport
 
 
 def make_algorithm(model: VectorModel, settings: TrainSettings, transport: Transport) -> Algorithm:
-    """The algorithm of one worker, inside a bound on staleness and SlowMo if so configured.
-
-    Args:
-        model: The worker's model.
-        settings: Settings of the training.
-        transport: The other workers.
-    """
+    """The algorithm of one worker, inside a bound on staleness and SlowMo if so configured."""
     worker = make_worker(model, settings, transport)
     base: Algorithm = METHODS[settings.algorithm.name].kind(settings.algorithm, worker)
     if settings.staleness_bound is not None:
@@ -81,7 +75,7 @@ def torch_optimizer(flat: nn.Parameter, settings: TrainSettings) -> Optimizer:
         moments = {name: torch.zeros_like(flat.detach()) for name in ("exp_avg", "exp_avg_sq")}
         optimizer.state[flat] = {"step": torch.zeros(()), **moments}
     else:
-        optimizer = SGD([flat], lr=rate, momentum=settings.momentum, nesterov=settings.nesterov, weight_decay=decay)
+        optimizer = SGD([flat], lr=rate, momentum=settings.momentum, weight_decay=decay)
         if settings.momentum:
             optimizer.state[flat] = {"momentum_buffer": torch.zeros_like(flat.detach())}
     return optimizer

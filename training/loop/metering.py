@@ -28,11 +28,7 @@ _WaitCounter = Transport | SharedVector | ParameterServer
 
 
 class Meter:
-    """Seconds by kind of work, and bytes.
-
-    Args:
-        now: The clock.
-    """
+    """Seconds by kind of work, and bytes."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now

@@ -29,12 +29,7 @@ class Progress(NamedTuple):
 class ProgressReport:
     """Reports progress at regular times and at the end of an epoch.
 
-    Args:
-        on_progress: Called from time to time; None for workers without a progress display.
-        account: What the worker did in the epoch.
-        meter: Its time.
-        num_epochs: Number of epochs of the run.
-        num_rows: Number of events of an epoch, of all workers.
+    `on_progress`: called from time to time; None for workers without a progress display.
     """
 
     def __init__(
@@ -53,13 +48,7 @@ class ProgressReport:
         """Consensus distance when this worker last validated."""
 
     def tell(self, epoch: int, step: int, num_steps: int) -> None:
-        """Report, if it is time.
-
-        Args:
-            epoch: Number of epochs that are done.
-            step: Number of steps of this epoch that are done.
-            num_steps: Number of its steps.
-        """
+        """Report, if it is time."""
         if self._on_progress is None or not step:
             return
         now = time.monotonic()

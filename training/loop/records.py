@@ -100,13 +100,8 @@ def _write_lines(path: Path, records: Sequence[dict[str, Any]]) -> None:
 class DiskFiles:
     """Files on disk: `metrics/rank-<n>.jsonl` (one line per epoch, flushed at once), the best model, `checkpoints/`.
 
-    Args:
-        out_dir: Folder of the run.
-        rank: Rank of the worker.
-        world_size: Number of ranks.
-        digest: Digest of the settings; see `training.loop.checkpoints.settings_digest`.
-        save_model: Writes the best model with the given parameters and buffers.
-        scalars: Writes numbers for TensorBoard; None for none.
+    `digest`: digest of the settings; see `training.loop.checkpoints.settings_digest`. `scalars`: writes numbers for
+    TensorBoard; None for none.
     """
 
     keeps_checkpoints = True

@@ -26,8 +26,7 @@ _SHOWN: Final = (
 class TensorBoardScalars:
     """Writes numbers per epoch; the first ones make the file.
 
-    Args:
-        folder: Folder for `tensorboard --logdir`.
+    `folder`: folder for `tensorboard --logdir`.
 
     Raises:
         LaunchError: The package tensorboardX is not installed.

@@ -8,11 +8,7 @@ from training.settings import TrainSettings
 
 
 class SampleClock:
-    """Counts the samples of all workers in epochs, each as long as the samples that it uses.
-
-    Args:
-        settings: The rate and its schedule.
-    """
+    """Counts the samples of all workers in epochs, each as long as the samples that it uses."""
 
     def __init__(self, settings: TrainSettings) -> None:
         self._settings = settings
@@ -21,14 +17,7 @@ class SampleClock:
         self._offset = 0
 
     def begin(self, epoch: int, budget: int, *, done: int = 0, counted: int = 0) -> None:
-        """Begin an epoch.
-
-        Args:
-            epoch: Number of the epoch.
-            budget: Number of samples that it uses.
-            done: Number of these that were used before an interruption.
-            counted: What the workers' counter shows now.
-        """
+        """Begin an epoch."""
         self._epoch, self._budget, self._offset = epoch, budget, done - counted
 
     def learning_rate(self, counted: int) -> float:
@@ -41,10 +30,6 @@ def learning_rate(settings: TrainSettings, epochs_done: float) -> float:
 
     The warm-up is linear. It starts at the rate of one worker if the linear rule scales the rate (Goyal et al. 2017,
     section 2.2), else at 0. `epochs_done` includes the samples of the current step, so that the rate is never 0.
-
-    Args:
-        settings: The rate, its schedule and the number of epochs.
-        epochs_done: Samples so far, the current step included, over samples in the training split.
 
     Examples:
         >>> from training.settings import ScheduleSettings

@@ -16,14 +16,7 @@ CYCLES: Final = "cycles.jsonl"
 
 
 def write_summary(out_dir: Path, network: str, settings: TrainSettings, num_parameters: int) -> None:
-    """Write `summary.json`, after the records are complete.
-
-    Args:
-        out_dir: Folder of the run, with the records of all ranks.
-        network: Name of the network.
-        settings: Settings of the training.
-        num_parameters: Number of parameters of the network.
-    """
+    """Write `summary.json`, after the records are complete."""
     complete_records(out_dir)
     ranks = read_records(out_dir)
     history = ranks[0]
@@ -68,10 +61,6 @@ def samples_of(history: Sequence[Record]) -> dict[str, int]:
 
 def acted(settings: TrainSettings, numbers: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """How often each mechanism of the settings acted, by its counter, added up; without what nobody counted.
-
-    Args:
-        settings: The settings.
-        numbers: What was counted: by rank, or by run.
 
     Examples:
         >>> settings = TrainSettings(slowmo={"tau": 4}, checkpoint_steps=2)

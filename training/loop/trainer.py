@@ -298,9 +298,6 @@ class Trainer:
         """Write this worker's state: all workers together while none averages, or, with work units, when it passes.
 
         A state between two units is complete: the units before the position are done by someone, and none behind it.
-
-        Args:
-            positions: Places in order, at all of which the state is the same, but for records behind the place.
         """
         if not self._files.keeps_checkpoints or not positions:
             return

@@ -25,11 +25,8 @@ class Watchdog:
     is at a standstill only if no file changes. Reports go to `<folder>/rank-<n>.json`: what the rank was doing, for how
     long, and its stack.
 
-    Args:
-        folder: Folder of the reports; shared by all ranks.
-        signs: Folder of the files that ranks touch; shared by all ranks.
-        rank: Rank of the worker.
-        seconds: Time without progress that ends the run [s].
+    `folder`: folder of the reports; shared by all ranks. `signs`: folder of the files that ranks touch; shared by all
+    ranks. `seconds`: time without progress that ends the run [s].
     """
 
     def __init__(self, folder: Path, signs: Path, *, rank: int, seconds: float) -> None:

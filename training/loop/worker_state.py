@@ -30,12 +30,9 @@ async def worker_state(work: Work, algorithm: Algorithm) -> dict[str, Any]:
 async def start(work: Work, algorithm: Algorithm, parts: Sequence[dict[str, Any]], *, is_same: bool) -> None:
     """Start the algorithm; all workers together.
 
-    Args:
-        work: The worker's computation.
-        algorithm: Its algorithm.
-        parts: States of the workers of a checkpoint; none for a new run.
-        is_same: Whether the only part is this worker's own. It then continues exactly as it was, and else from the
-            model of the method, with new momentum and moments.
+    `parts`: states of the workers of a checkpoint; none for a new run. `is_same`: whether the only part is this
+    worker's own. It then continues exactly as it was, and else from the model of the method, with new momentum and
+    moments.
     """
     if is_same:
         (own,) = parts

@@ -58,11 +58,6 @@ def _keys(dataset: FeatureDataset, path: Path, split: str) -> list[bytes]:
 def reporting(dataset: FeatureDataset, split: str, where: str = "") -> Iterator[None]:
     """Turn errors of reading a split into those of its server, or of its files; others stay as they are.
 
-    Args:
-        dataset: The features dataset.
-        split: Name of the split.
-        where: Begin of the message about its files.
-
     Raises:
         DamagedDatasetError: A file is missing or cannot be read.
     """

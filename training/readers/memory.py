@@ -73,14 +73,6 @@ class MemoryRows:
     ) -> Self:
         """Read a whole split.
 
-        Args:
-            dataset: The features dataset.
-            split: Name of the split.
-            inputs: Columns that the model takes.
-            dtype: Floating point type of the tensors.
-            seed: Seed of the run.
-            device: Device of the tensors.
-
         Raises:
             HostileDatasetError: The dataset carries petastorm's pickled schema.
             DamagedDatasetError: A file is missing or cannot be read.
@@ -165,10 +157,7 @@ class MemoryRows:
 class MemoryReader:
     """A `Reader` of rows in memory; a batch is one copy of each column.
 
-    Args:
-        train: Rows of the training split.
-        val: Rows of the validation split.
-        own: Rows of each row group to train on; None: all.
+    `own`: rows of each row group to train on; None: all.
     """
 
     def __init__(self, train: MemoryRows, val: MemoryRows, *, own: OwnRows | None = None) -> None:

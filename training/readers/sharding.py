@@ -144,9 +144,7 @@ def cut(pieces: Sequence[Piece], bounds: Sequence[int]) -> list[tuple[Piece, ...
 def plan_of(pieces: Sequence[Sequence[Piece]], batch_size: int) -> EpochPlan:
     """The steps in which ranks train on these rows.
 
-    Args:
-        pieces: Rows of each rank, in reading order.
-        batch_size: Highest number of rows of a step.
+    `pieces`: rows of each rank, in reading order.
 
     Examples:
         >>> plan_of([[Piece(0, 0, 3)], [Piece(1, 0, 4)]], 2).samples.tolist()
@@ -185,11 +183,7 @@ class Assignment(NamedTuple):
 def assignment_of(plan: EpochPlan, *, rank: int, epoch: int, first_step: int = 0) -> Assignment:
     """The rows that a rank reads from some step of a plan on.
 
-    Args:
-        plan: The epoch's plan.
-        rank: Rank of the worker.
-        epoch: Number of the epoch, from 0.
-        first_step: Number of steps to skip.
+    `epoch`: number of the epoch, from 0.
 
     Raises:
         ValueError: The plan has fewer steps.
@@ -226,11 +220,8 @@ def reading_orders(
 ) -> Iterator[NDArray[np.int64]]:
     """Rows to read for each piece of an assignment, in reading order.
 
-    Args:
-        assignment: The assignment.
-        rows: Rows of each row group.
-        own: The worker's rows of each row group, to which the assignment refers; None: it reads all rows.
-        seed: Seed of the run.
+    `rows`: rows of each row group. `own`: the worker's rows of each row group, to which the assignment refers; None: it
+    reads all rows.
     """
     for (group, start, stop), later in zip(assignment.pieces, assignment.later or repeat(0), strict=False):
         num_rows = rows[group] if own is None else len(own[group])

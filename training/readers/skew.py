@@ -45,12 +45,7 @@ class Owners:
     number of classes times their fractions, so alpha each for classes of equal size (Hsu et al. 2019). The workers
     choose in random order, from what those before them left.
 
-    Args:
-        classes: (num_rows,) class of each row.
-        group_rows: Rows of each row group.
-        world_size: Number of workers.
-        alpha: Concentration: 0.1 gives most workers one class, 100 nearly the mixture of all.
-        seed: Seed of the run.
+    `classes`: (num_rows,) class of each row. `group_rows`: rows of each row group.
 
     Raises:
         ShardError: There are fewer rows than workers.

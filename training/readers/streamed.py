@@ -37,12 +37,8 @@ _OPEN_READERS: Final[WeakSet[Any]] = WeakSet()
 class StreamedReader:
     """A `Reader` that keeps only the current row group in memory, and the one that is read ahead.
 
-    Args:
-        dataset: The features dataset, checked by `refuse_pickled_schema`.
-        layout: Columns of the model, and the type and device of the tensors.
-        seed: Seed of the run.
-        own: Rows of each row group to train on; None: all.
-        row_groups: Reads row groups; None: petastorm.
+    `dataset`: the features dataset, checked by `refuse_pickled_schema`. `own`: rows of each row group to train on;
+    None: all. `row_groups`: reads row groups; None: petastorm.
     """
 
     def __init__(
@@ -113,9 +109,8 @@ def deal(pieces: Iterator[tuple[Rows, NDArray[np.int64]]], sizes: Sequence[int])
 
     The next row group is requested only after the last use of the previous one.
 
-    Args:
-        pieces: Rows of each row group with their reading order.
-        sizes: Number of rows of each batch; their sum is the number of all rows.
+    `pieces`: rows of each row group with their reading order. `sizes`: number of rows of each batch; their sum is the
+    number of all rows.
 
     Examples:
         >>> import torch
@@ -165,11 +160,7 @@ def petastorm_groups(
 ) -> Iterator[Columns]:
     """What `features.matrices.model_inputs` makes of the given row groups, in the given order.
 
-    Args:
-        dataset: The features dataset, checked by `refuse_pickled_schema`.
-        fields: Inputs and columns to read.
-        split: Name of the split.
-        groups: Numbers of the row groups.
+    `dataset`: the features dataset, checked by `refuse_pickled_schema`.
 
     Raises:
         DamagedDatasetError: A file cannot be read, or differs from `dataset.json`.

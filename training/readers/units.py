@@ -54,14 +54,8 @@ class Boundary(NamedTuple):
 class UnitQueue:
     """The units from some place to the end of the run, in the order of their tickets; a worker asks for rising tickets.
 
-    Args:
-        rows: Rows of each row group.
-        world_size: Number of workers.
-        batch_size: Highest number of rows of a step.
-        seed: Seed of the run.
-        epochs: Number of epochs of the run.
-        start: The place of ticket 0.
-        rows_between: Number of rows between two boundaries within an epoch; None for boundaries between epochs only.
+    `rows`: rows of each row group. `rows_between`: number of rows between two boundaries within an epoch; None for
+    boundaries between epochs only.
 
     Raises:
         NoEventsError: There are no rows.

@@ -84,14 +84,7 @@ class ClusterSettings(BaseModel):
 
 
 class ComputeTimes:
-    """Computing times of the steps of one worker, drawn in blocks.
-
-    Args:
-        cluster: The cluster.
-        seed: Seed of the simulation.
-        rank: Rank of the worker.
-        world_size: Number of workers.
-    """
+    """Computing times of the steps of one worker, drawn in blocks."""
 
     _BLOCK: ClassVar[int] = 256
 

@@ -22,10 +22,7 @@ _COLLECTIVE: Final = 1 << 30
 class LostMessages:
     """Each message is lost with the same probability; every sender has a random stream of its own.
 
-    Args:
-        probability: Probability that a message is lost.
-        timeout: Time after which it is sent again [s].
-        seed: Seed of the simulation.
+    `timeout`: time after which it is sent again [s].
 
     Examples:
         >>> LostMessages(0.0, 1.0, seed=1).delay(0)
@@ -214,10 +211,7 @@ def _round_seconds(network: Network, senders: NDArray[Any], receivers: NDArray[A
 class Nics:
     """The NICs of the hosts: what leaves, and what enters, a host at once goes one after the other.
 
-    Args:
-        network: The network.
-        world_size: Number of workers.
-        lost_messages: Loses messages between hosts.
+    `lost_messages`: loses messages between hosts.
     """
 
     def __init__(self, network: Network, world_size: int, lost_messages: LostMessages) -> None:

@@ -40,14 +40,8 @@ class SimShards(NamedTuple):
 class SimServer(ParameterServer):
     """A simulated worker's view of the server.
 
-    Args:
-        clock: The virtual clock.
-        nics: The NICs of the hosts.
-        layout: The shards.
-        vector: Their initial content.
-        rank: Rank of the worker.
-        shards: The shards of all ranks; gets those that this one owns.
-        push_seconds: Processor time of a push to a shard [s].
+    `shards`: the shards of all ranks; gets those that this one owns. `push_seconds`: processor time of a push to a
+    shard [s].
     """
 
     def __init__(

@@ -32,12 +32,6 @@ class SimVector(SharedVector):
 
     An average in memory takes both locks in the order of the ranks, reads, changes both sides and unlocks. One through
     sockets reads both sides, and adds the differences after their time on the network, without locks.
-
-    Args:
-        network: The network of all workers.
-        rank: Rank of the owner.
-        vector: Initial content.
-        which: Number of the vector among those of this rank.
     """
 
     def __init__(self, network: AveragingNetwork, rank: int, vector: Vector, *, which: int) -> None:

@@ -32,11 +32,8 @@ _VALIDATED_AT_ONCE: Final = 2048
 class StackedModels:
     """The parameters of all virtual workers as rows of one matrix; likewise their gradients, and their buffers.
 
-    Args:
-        module: The network; every worker starts with its parameters and buffers.
-        world_size: Number of workers.
-        seed: Seed of the run.
-        augmentation: Changes the images of each batch; None for no change.
+    `module`: the network; every worker starts with its parameters and buffers. `augmentation`: changes the images of
+    each batch; None for no change.
     """
 
     def __init__(
@@ -66,9 +63,7 @@ class StackedModels:
     def compute(self, batches: Mapping[int, Vector], rows: Rows) -> None:
         """Compute the gradients of some workers at their parameters, into `gradients`, and add to `sums`.
 
-        Args:
-            batches: The numbers of the rows of each worker's batch, by its rank.
-            rows: The rows to pick from.
+        `batches`: the numbers of the rows of each worker's batch, by its rank. `rows`: the rows to pick from.
         """
         if self._engine is not None:
             order = np.concatenate(list(batches.values()))
@@ -90,12 +85,6 @@ class MeanModelEvaluator:
 
     A worker's parameters and batch do not change while it computes, so the gradient may be evaluated at any time within
     this period.
-
-    Args:
-        clock: The virtual clock.
-        stacked: All models.
-        train: Rows of the training split.
-        val: Rows of the validation split.
     """
 
     def __init__(self, clock: VirtualClock, stacked: StackedModels, train: MemoryRows, val: MemoryRows) -> None:
@@ -133,14 +122,7 @@ class MeanModelEvaluator:
 class StackedWork(Work):
     """One virtual worker's computation.
 
-    Args:
-        evaluator: The evaluator of all workers.
-        model: This worker's rows.
-        rank: Rank of the worker.
-        times: Computing times of its steps.
-        lost_messages: Loses messages.
-        own: Rows of each row group to train on; None: all.
-        validates_alone: Whether it also evaluates its own model at the end.
+    `own`: rows of each row group to train on; None: all.
     """
 
     def __init__(

@@ -65,10 +65,7 @@ class Collective:
 class SimSum(PendingSum):
     """A sum in the background.
 
-    Args:
-        clock: The virtual clock.
-        collective: The worker's part in it; gives the time until the last worker began it [s].
-        worker: Waits for others to begin it.
+    `collective`: the worker's part in it; gives the time until the last worker began it [s].
     """
 
     def __init__(self, clock: VirtualClock, collective: Awaitable[float], worker: Transport) -> None:
@@ -109,12 +106,7 @@ class _Message(NamedTuple):
 class SimNetwork:
     """The network of all simulated workers.
 
-    Args:
-        clock: The virtual clock.
-        cluster: Times of communication.
-        world_size: Number of workers.
-        protocol: Protocol of the averages, see `ClusterSettings.protocol`; only `memory` has locks.
-        seed: Seed of the lost messages.
+    `protocol`: protocol of the averages, see `ClusterSettings.protocol`; only `memory` has locks.
     """
 
     def __init__(
@@ -247,12 +239,7 @@ class SimNetwork:
 
 
 class SimTransport(Transport):
-    """One simulated worker's view of the network; see `training.transports.transport.Transport`.
-
-    Args:
-        network: The network of all workers.
-        rank: Rank of the worker.
-    """
+    """One simulated worker's view of the network; see `training.transports.transport.Transport`."""
 
     def __init__(self, network: SimNetwork, rank: int) -> None:
         super().__init__()

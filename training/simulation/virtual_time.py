@@ -78,10 +78,7 @@ class VirtualClock:
     def spawn(self, work: Coroutine[Any, Any, None], name: str, *, keep: bool = True) -> VirtualTask:
         """Start a coroutine now.
 
-        Args:
-            work: The coroutine.
-            name: Name of the task in errors.
-            keep: Whether `run` checks that the task ends; not needed for short tasks.
+        `keep`: whether `run` checks that the task ends; not needed for short tasks.
         """
         task = VirtualTask(work, name, self)
         if keep:
@@ -155,12 +152,7 @@ class VirtualLock:
 
 
 class VirtualBackground:
-    """Work beside a worker's computation, one piece at a time.
-
-    Args:
-        clock: The virtual clock.
-        name: Name of the work in errors.
-    """
+    """Work beside a worker's computation, one piece at a time."""
 
     def __init__(self, clock: VirtualClock, name: str) -> None:
         self._clock, self._name = clock, name

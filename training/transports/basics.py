@@ -75,8 +75,7 @@ class Backoff:
     Even the shortest nap takes 80 microseconds, with a length of 0 too: three times as long as a push of another
     worker that is waited for.
 
-    Args:
-        longest: Longest nap [s].
+    `longest`: longest nap [s].
     """
 
     def __init__(self, *, longest: float) -> None:
@@ -116,9 +115,6 @@ class BackgroundThread(Background):
     """A thread for coroutines that never suspend.
 
     It is a daemon, unlike the threads of `concurrent.futures`: nothing ends its work after a failed training.
-
-    Args:
-        name: Name of the thread.
 
     Examples:
         >>> async def nothing() -> None: ...

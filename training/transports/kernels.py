@@ -175,14 +175,7 @@ def average(
 ) -> int:
     """Replace two vectors by their average: DONE, REFUSED since it is not finite, or BUSY.
 
-    Args:
-        own: The vector of this rank.
-        own_head: Its head.
-        theirs: The vector of the partner.
-        their_head: Its head.
-        half: 0.5 of the type of the vectors.
-        waits: Time spent waiting for the mutexes, in its only element [s].
-        is_first: Whether this rank's mutex comes first.
+    `waits`: time spent waiting for the mutexes, in its only element [s].
     """
     first, second = (own_head, their_head) if is_first else (their_head, own_head)
     if not lock_soon(first, waits):

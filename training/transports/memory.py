@@ -43,12 +43,8 @@ _PATIENCE: Final = 100
 class Memory:
     """Records with a mutex and counters; all ranks together make them, fill them in, and `open` them.
 
-    Args:
-        process: This rank.
-        owners: The rank in whose memory each record is.
-        sizes: Number of elements in a row of each record.
-        dtype: Type of the elements.
-        num_rows: Number of rows of each record.
+    `owners`: the rank in whose memory each record is. `sizes`: number of elements in a row of each record. `num_rows`:
+    number of rows of each record.
 
     Raises:
         LaunchError: There is no room for the memory, or MPI refuses it. The rank must then end the job, since others

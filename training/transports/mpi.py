@@ -29,11 +29,8 @@ _GRACE_SECONDS: Final = 1.0
 class MpiTransport(Transport):
     """A transport over MPI; its coroutines block and never suspend (see `run_now`).
 
-    Args:
-        comm: The ranks; None: all ranks of the job.
-        background: Whether a thread makes pushes, and lets sums advance, during the computation.
-        network: Network between hosts; see `peers.connect`.
-        shares_memory: Whether ranks of a host share memory; else they use sockets, as between hosts.
+    `comm`: the ranks; None: all ranks of the job. `network`: network between hosts; see `peers.connect`.
+    `shares_memory`: whether ranks of a host share memory; else they use sockets, as between hosts.
     """
 
     def __init__(

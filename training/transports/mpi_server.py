@@ -30,12 +30,8 @@ _LONGEST_NAP: Final = 1e-3
 class MpiServer(ParameterServer):
     """One rank's view of the server.
 
-    Args:
-        process: This rank.
-        layout: The shards.
-        vector: Initial content.
-        network: See `peers.connect`.
-        with_thread: Whether a thread makes the pushes that `begin_push` begins; else they are made at once.
+    `network`: see `peers.connect`. `with_thread`: whether a thread makes the pushes that `begin_push` begins; else they
+    are made at once.
     """
 
     def __init__(

@@ -65,11 +65,7 @@ class Layout:
 
     Owners follow each other like the shards, so that few shards are on many hosts.
 
-    Args:
-        vector: The vector.
-        shards: Number of shards.
-        segments: Further segments of each shard by name, with their initial value.
-        world_size: Number of workers.
+    `segments`: further segments of each shard by name, with their initial value.
 
     Examples:
         >>> layout = Layout(np.zeros(8), 3, {"momentum": 0.0}, world_size=2)
@@ -177,12 +173,7 @@ class ServerCounts(NamedTuple):
 class ParameterServer:
     """A vector that all workers share; see this module. In this class, its shards lie in the memory of one worker.
 
-    Args:
-        layout: The shards.
-        vector: Their initial content.
-        rank: This worker.
-        now: The clock.
-        background: Makes the pushes that `begin_push` begins.
+    `background`: makes the pushes that `begin_push` begins.
 
     Examples:
         >>> import time

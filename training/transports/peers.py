@@ -53,10 +53,7 @@ class Peers(NamedTuple):
 def connect(process: MpiProcess, *, servers: Sequence[int], network: str | None) -> Peers:
     """Connect all ranks to the servers with which they share no memory, all ranks together.
 
-    Args:
-        process: This rank.
-        servers: Ranks that take requests.
-        network: Interface of rank 0, or network as address/length, to use; None: the first that reaches all.
+    `network`: interface of rank 0, or network as address/length, to use; None: the first that reaches all.
 
     Raises:
         LaunchError: No network connects all ranks.

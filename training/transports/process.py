@@ -25,9 +25,7 @@ class MpiProcess:
 
     MPI is initialised for threads that take turns, so every caller of MPI holds `turn`.
 
-    Args:
-        comm: The ranks.
-        shares_memory: Whether ranks of a host share memory; else they communicate as those of different hosts do.
+    `shares_memory`: whether ranks of a host share memory; else they communicate as those of different hosts do.
     """
 
     def __init__(self, comm: MPI.Intracomm, *, shares_memory: bool) -> None:
@@ -65,12 +63,8 @@ class MpiProcess:
 class MpiSum(PendingSum):
     """A sum over all ranks that has begun.
 
-    Args:
-        process: This rank.
-        worker: Waits for the sum.
-        vector: MPI writes here until the end.
-        thread: Lets MPI advance the sum, since it does so only within a call; None: the sum advances while the worker
-            waits.
+    `thread`: lets MPI advance the sum, since it does so only within a call; None: the sum advances while the worker
+    waits.
     """
 
     def __init__(

@@ -34,10 +34,7 @@ from training.transports.transport import AverageCounts, SharedVector
 class MpiSharedVector(SharedVector):
     """A shared vector whose partners are ranks of MPI.
 
-    Args:
-        process: This rank.
-        vector: Its content.
-        network: See `peers.connect`.
+    `network`: see `peers.connect`.
     """
 
     def __init__(self, process: MpiProcess, vector: Vector, *, network: str | None) -> None:

@@ -41,15 +41,7 @@ _SAMPLES_SECONDS: Final = 0.05
 
 
 class SparkTransport(Transport):
-    """A transport over jobs of Spark; its coroutines block and never suspend (see `basics.run_now`).
-
-    Args:
-        driver: Connection to the driver, which has shown the token.
-        token: Secret of the run.
-        rank: Number of this agent.
-        world_size: Number of agents.
-        on_end: Called in a thread when the driver closes the connection or is gone.
-    """
+    """A transport over jobs of Spark; its coroutines block and never suspend (see `basics.run_now`)."""
 
     def __init__(
         self, driver: socket.socket, token: bytes, *, rank: int, world_size: int, on_end: Callable[[], object]
@@ -162,13 +154,7 @@ class SparkTransport(Transport):
 
 
 class _SparkSum(PendingSum):
-    """A sum that this agent has begun.
-
-    Args:
-        worker: Waits for the sum.
-        vector: Gets the sum.
-        units: Number of work units that the agent has begun.
-    """
+    """A sum that this agent has begun."""
 
     def __init__(self, worker: SparkTransport, vector: Vector, units: int) -> None:
         self._worker, self._vector, self.units = worker, vector, units

@@ -50,10 +50,7 @@ class Draws:
     Before a step, torch gets a seed from the stream. So virtual workers that share torch's generator do not depend on
     each other, and a worker draws the same under MPI and in the simulator.
 
-    Args:
-        seed: Seed of the run.
-        rank: Rank of the worker.
-        augmentation: Changes the first input of each batch; None for no change.
+    `augmentation`: changes the first input of each batch; None for no change.
     """
 
     def __init__(self, *, seed: int, rank: int, augmentation: Augmentation | None = None) -> None:
@@ -61,12 +58,7 @@ class Draws:
         self._augmentation = augmentation
 
     def prepare(self, batch: Batch, *, for_torch: bool) -> Batch:
-        """The augmented batch of the next step.
-
-        Args:
-            batch: The events as they were read.
-            for_torch: Whether to seed torch, since the network runs by torch.
-        """
+        """The augmented batch of the next step."""
         if for_torch:
             seed = int(self._rng.integers(_SEEDS))
             # torch.manual_seed takes 100 microseconds, since it asks for devices of all kinds.

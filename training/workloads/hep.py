@@ -31,10 +31,7 @@ class Start(NamedTuple):
 class HepEvents(Workload):
     """Events of a features dataset, and one of the networks of `models.networks.registry`.
 
-    Args:
-        folder: The features dataset.
-        network: Settings of the network.
-        start_from: Folder of the model that gives the initial weights and scaling; None for fresh weights.
+    `start_from`: folder of the model that gives the initial weights and scaling; None for fresh weights.
 
     Raises:
         NoEventsError: The training or validation split has no events.

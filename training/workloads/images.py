@@ -90,13 +90,7 @@ _NETWORKS: Final = {
 
 
 class Images(Workload):
-    """Images of the splits, and a network.
-
-    Args:
-        splits: The images.
-        network: Name of the network.
-        augmentation: Whether training takes random crops, of which half are mirrored.
-    """
+    """Images of the splits, and a network."""
 
     def __init__(self, splits: Splits, network: str, *, augmentation: bool) -> None:
         self._splits = splits
@@ -193,9 +187,7 @@ def _divided(images: LabelledImages, num_second: int) -> tuple[LabelledImages, L
 def _enlarged_digits(side: int, num_channels: int) -> LabelledImages:
     """Scikit-learn's 1,797 digits of 8 x 8 pixels: each becomes a square, in the middle of a black image.
 
-    Args:
-        side: Height and width of the images; a multiple of 8, or 4 more.
-        num_channels: Number of equal channels.
+    `side`: height and width of the images; a multiple of 8, or 4 more.
     """
     found = load_digits()
     # Values of 0 to 16 become 0 to 255.

@@ -21,9 +21,7 @@ _ADAPTER: Final[TypeAdapter[WorkloadSettings]] = TypeAdapter(WorkloadSettings)
 def workload_from_json(content: Mapping[str, Any], resolved: Callable[[str], Path]) -> WorkloadSettings:
     """Read what `to_json` wrote; other keys are ignored.
 
-    Args:
-        content: The plain values.
-        resolved: Reads a path from text.
+    `resolved`: reads a path from text.
 
     Raises:
         ValueError: A value is missing or invalid.

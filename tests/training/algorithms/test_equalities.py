@@ -17,7 +17,7 @@ from training.readers.sharding import assignment_of, plan_epoch, step_bounds
 OPTIMIZERS: list[dict[str, Any]] = [
     {"optimizer": "sgd"},
     {"optimizer": "sgd", "momentum": 0.9},
-    {"optimizer": "sgd", "momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
+    {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.01},
     {"optimizer": "adam", "weight_decay": 0.01},
 ]
 #: Row groups of very different sizes, and a number of rows that no number of workers divides.
@@ -29,8 +29,7 @@ def torch_optimizer(chosen: dict[str, Any], parameters: Any, rate: float) -> Opt
     decay = chosen.get("weight_decay", 0.0)
     if chosen["optimizer"] == "adam":
         return Adam(parameters, lr=rate, weight_decay=decay)
-    momentum, nesterov = chosen.get("momentum", 0.0), chosen.get("nesterov", False)
-    return SGD(parameters, lr=rate, momentum=momentum, nesterov=nesterov, weight_decay=decay)
+    return SGD(parameters, lr=rate, momentum=chosen.get("momentum", 0.0), weight_decay=decay)
 
 
 def sequential(chosen: dict[str, Any], *, workers: int, rate: float = 0.05, epochs: int = 2) -> NDArray[np.float64]:

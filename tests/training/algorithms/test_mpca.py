@@ -39,21 +39,18 @@ def test_one_shard_that_replaces_without_projection_or_overlap_is_local_sgd(opti
     np.testing.assert_allclose(found, wanted, atol=1e-14)
 
 
-@pytest.mark.parametrize("form", ["displacement", "regulariser"])
-def test_the_pull_towards_the_projection_of_two_steps_ago_by_hand(form: str) -> None:
+def test_the_pull_towards_the_projection_of_two_steps_ago_by_hand() -> None:
     problem = LinearGradients(workers=3, steps=9, seed=5)
     constants = MpcaConstants(alpha=0.3, alpha_peak=0.4, alpha_free=1, alpha_ramp=1, beta_ramp=2, gamma_ramp=2)
-    chosen = MPCA | SGD | constants.model_dump() | {"form": form, "shards": 1, "cycle_steps": 2}
+    chosen = MPCA | SGD | constants.model_dump() | {"shards": 1, "cycle_steps": 2}
     watcher = Watcher()
     run_of_all = problem.drive(**chosen, cluster=ROUGH, before_step=watcher)
     local, shard = np.tile(problem.initial, (3, 1)), JointShard.at_start(problem.initial)
     under_way = None
     for step, found in enumerate(run_of_all):
-        pull = constants.alpha_at(shard.cycle) * (local - shard.projected)
-        if form == "displacement":
-            local -= pull
+        local -= constants.alpha_at(shard.cycle) * (local - shard.projected)
         gradients = np.array([problem.gradient(rank, step, local[rank]) for rank in range(3)])
-        local -= RATE * (gradients + (pull if form == "regulariser" else 0))
+        local -= RATE * gradients
         np.testing.assert_allclose(found, local, atol=1e-13)
         if step % 2 == 1:
             if under_way is not None:

@@ -21,8 +21,7 @@ CHOICES: list[dict[str, Any]] = [
     {"optimizer": "sgd"},
     {"optimizer": "sgd", "weight_decay": 0.02},
     {"optimizer": "sgd", "momentum": 0.9},
-    {"optimizer": "sgd", "momentum": 0.9, "nesterov": True},
-    {"optimizer": "sgd", "momentum": 0.9, "nesterov": True, "weight_decay": 0.02},
+    {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.02},
 ]
 
 

@@ -37,8 +37,8 @@ OPTIMIZERS: dict[str, tuple[Callable[[list[nn.Parameter]], Optimizer], dict[str,
     ),
     "sgd": (lambda parameters: SGD(parameters, lr=0.05), {"optimizer": "sgd", "learning_rate": 0.05}),
     "sgd with momentum": (
-        lambda parameters: SGD(parameters, lr=0.05, momentum=0.9, nesterov=True),
-        {"optimizer": "sgd", "learning_rate": 0.05, "momentum": 0.9, "nesterov": True},
+        lambda parameters: SGD(parameters, lr=0.05, momentum=0.9),
+        {"optimizer": "sgd", "learning_rate": 0.05, "momentum": 0.9},
     ),
 }  # fmt: skip
 

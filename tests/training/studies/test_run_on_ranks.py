@@ -24,7 +24,7 @@ def runs_of(folder: Path, **changes: Any) -> list[PlannedRun]:
     methods = {
         "sgd": {"train": {"algorithm": "sgd"}},
         "momentum": {"train": {"algorithm": "sgd", "momentum": 0.5}},
-        "nesterov": {"train": {"algorithm": "sgd", "momentum": 0.5, "nesterov": True}},
+        "decay": {"train": {"algorithm": "sgd", "momentum": 0.5, "weight_decay": 0.1}},
     }
     content = {"train": train, "methods": methods, "reference": "sgd", "execution": "mpi", "seeds": 6, **changes}
     study = made_study(**content)
@@ -45,10 +45,10 @@ def test_the_first_run_carried_a_warm_up_of_its_ranks(tmp_path: Path) -> None:
     runs = runs_of(tmp_path, vary={"train.learning_rate": [0.1, 0.2]})
     (tmp_path / "warm" / "old").mkdir(parents=True)
     warm = warm_ups(runs, tmp_path / "warm")
-    assert {spec.out_dir.name: spec.train.nesterov for spec in warm} == {
-        "sgd": False,
-        "momentum": False,
-        "nesterov": True,
+    assert {spec.out_dir.name: spec.train.weight_decay for spec in warm} == {
+        "sgd": 0.0,
+        "momentum": 0.0,
+        "decay": 0.1,
     }
     assert {spec.train.epochs for spec in warm} == {1}
     assert not (tmp_path / "warm" / "old").exists()
