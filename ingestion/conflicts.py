@@ -1,15 +1,18 @@
-"""Which files are one, cannot be read together, or are too many bad ones; they are those of `ingestion.files`."""
+"""Which files of `ingestion.files` are one, cannot be read together, are too many bad ones, or wait for a later run."""
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import xxhash
 
-from ingestion.errors import BadFilesError, ConflictingFilesError, WrongBranchTypeError, listed
+from ingestion.errors import BadFilesError, ConflictingFilesError, FilesToComeError, WrongBranchTypeError, listed
 from ingestion.schema import SCALARS
 from ingestion.settings import NO_WEIGHT, IngestSettings
 from ingestion.storage import file_system
@@ -91,3 +94,52 @@ def _mixed(infos: Iterable[Any], lacks: Callable[[Any], bool]) -> tuple[str, str
     for info in infos:
         first.setdefault(lacks(info), info)
     return (first[False].place, first[True].place) if len(first) == 2 else None
+
+
+class Waiting(NamedTuple):
+    """A file that waits for a later run, and the reason."""
+
+    sample: str
+    path: str
+    reason: str
+
+
+def refuse_waiting(waiting: Sequence[Waiting], readable: Collection[str], bad: Sequence[str]) -> None:
+    """Refuse a sample whose readable files all wait: the data is fine, but it is too early to read it.
+
+    Raises:
+        FilesToComeError: A sample has files that wait, and none that can be read now.
+    """
+    reasons: dict[str, list[str]] = {}
+    for each in waiting:
+        if each.sample not in readable:
+            reasons.setdefault(each.sample, []).append(each.reason)
+    problems = [
+        f"sample '{name}': nothing to do yet (files left for another run: {len(of_files)}, skipped as bad: "
+        f"{bad.count(name)}). The first: {of_files[0]}"
+        for name, of_files in reasons.items()
+    ]
+    if problems:
+        raise FilesToComeError("\n".join(problems))
+
+
+def arrived_late(modified: str, until: dt.datetime | None) -> bool:
+    """Whether a local file was modified at `until` or later; times of servers and None give False.
+
+    Examples:
+        >>> arrived_late("1767225600.0", dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
+        True
+        >>> arrived_late("1767225599.9", dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
+        False
+    """
+    return until is not None and _is_local_time(modified) and float(modified) >= until.timestamp()
+
+
+def is_recent(modified: str, seconds: float) -> bool:
+    """Whether a local file was modified within `seconds` of now, before it or (clocks differ) after it."""
+    return _is_local_time(modified) and abs(time.time() - float(modified)) < seconds
+
+
+def _is_local_time(modified: str) -> bool:
+    """Whether a time is in seconds since 1970, as local file systems give it; servers use other formats."""
+    return re.fullmatch(r"\d+(\.\d+)?", modified) is not None

@@ -12,7 +12,16 @@ from uuid import UUID, uuid5
 
 from ingestion.baskets import basket_boundaries, chunk_edges
 from ingestion.branches import column_numbers
-from ingestion.conflicts import content_identity, refuse_conflicts, refuse_too_many, told_apart
+from ingestion.conflicts import (
+    Waiting,
+    arrived_late,
+    content_identity,
+    is_recent,
+    refuse_conflicts,
+    refuse_too_many,
+    refuse_waiting,
+    told_apart,
+)
 from ingestion.errors import (
     BadFilesError,
     FilesToComeError,
@@ -30,7 +39,6 @@ from ingestion.root_format import TREES, check_header, open_root
 from ingestion.schema import PARTICLE_COLLECTIONS, SCALARS, WEIGHT_PREFIX
 from ingestion.settings import NO_WEIGHT, ColumnSource, IngestSettings, OnBadFile, SampleSettings, field_branches
 from ingestion.storage import is_remote, matching, patiently, size_and_time
-from ingestion.waiting import Waiting, arrived_late, is_recent, refuse_waiting
 from ingestion.weights import generated_sum, like_weights, refuse_other_scale, sign_of_a_skim
 
 _INSPECTORS: Final = 8

@@ -293,11 +293,7 @@ def _has_large_momenta(raw: RawEvents) -> Mask:
 
 
 def _in_range(raw: RawEvents, above: Mapping[str, Mask | bool], info: FileInfo) -> tuple[RawEvents, Mask]:
-    """The events with all azimuths within [-pi, pi], and which of them had others.
-
-    Raises:
-        WrongBranchTypeError: Some slots are padding, or azimuths are too large for radians.
-    """
+    """The events with all azimuths within [-pi, pi], and which of them had others."""
     turned = np.zeros(raw.num_events, dtype=np.bool_)
     met = raw.scalars["met"]
     if (negative := np.isfinite(met) & (met < 0)).any():

@@ -199,11 +199,7 @@ def _remove_remains(out_dir: Path, failed: Iterable[str]) -> None:
 def _copied(
     parts: Sequence[EventsPart], infos: Sequence[FileInfo], settings: IngestSettings, out_dir: Path
 ) -> list[EntryRange]:
-    """The ranges to read again without their copies; of several copies the first in the config stays.
-
-    Raises:
-        ConflictingFilesError: There are copies, and they are not to be dropped, or one is in two classes.
-    """
+    """The ranges to read again without their copies; of several copies the first in the config stays."""
     place = {info.uuid: number for number, info in enumerate(infos)}
     ordered = sorted(parts, key=lambda part: (place[part.file_uuid], part.start))
     copies = find_copies([(part.keys_file(out_dir), part.start) for part in ordered])

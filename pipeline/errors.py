@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import errno
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -13,6 +15,8 @@ from models.errors import ModelError
 from training.errors import TrainingError
 
 _LETTERS_SHOWN: Final = 500
+#: Error numbers of a disk that is full or read-only.
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 
 
 class PipelineError(Exception):
@@ -99,3 +103,30 @@ def nearest(name: str, available: Iterable[str]) -> str:
 def short(words: str) -> str:
     """A text, cut if it is very long."""
     return words if len(words) <= _LETTERS_SHOWN else f"{words[:_LETTERS_SHOWN]} ..."
+
+
+def out_of_room(error: BaseException | None) -> OSError | None:
+    """The error of the system, if an error comes from a disk that is full or read-only; else None.
+
+    Libraries that then fail to close a half-written file raise another error, with this one as its context.
+
+    Examples:
+        >>> out_of_room(OSError(errno.ENOSPC, "No space left on device"))
+        OSError(28, 'No space left on device')
+        >>> out_of_room(ValueError("no number"))
+    """
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            return error
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def says_out_of_room(words: str) -> bool:
+    """Whether a message of another process names such an error.
+
+    Examples:
+        >>> says_out_of_room("IOException: No space left on device")
+        True
+    """
+    return any(os.strerror(number) in words for number in _NO_ROOM)

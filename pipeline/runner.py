@@ -17,13 +17,12 @@ from ingestion.secrets import redact_all
 from ingestion.storage import is_remote
 from pipeline.config import Config
 from pipeline.configuration.credentials import shown
-from pipeline.errors import NOT_THERE_YET, CheckFailedError, ConfigError, RunFolderError, cannot_write
+from pipeline.errors import NOT_THERE_YET, CheckFailedError, ConfigError, RunFolderError, cannot_write, out_of_room
 from pipeline.run_folder import RunFolder
 from pipeline.runs.code_meaning import code_digests
 from pipeline.runs.fingerprint import Fingerprint, Input, reasons_to_run
 from pipeline.runs.outputs import missing_files
 from pipeline.runs.provenance import code_version, now, package_versions
-from pipeline.runs.space import out_of_room
 from pipeline.runs.store import Version
 from pipeline.stages.base import Context, Result, Stage, StageInputs
 from pipeline.stages.parts import begin_parts, unchanged_parts

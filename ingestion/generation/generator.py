@@ -325,11 +325,7 @@ def _pythia(lines: list[str], early: Any) -> Any:
 
 
 def _data_folder(module: Path) -> Path:
-    """Folder of Pythia's particle data, which the wheel installs beside the package or below the environment.
-
-    Raises:
-        GenerationError: The installation is incomplete.
-    """
+    """Folder of Pythia's particle data, which the wheel installs beside the package or below the environment."""
     for prefix in (Path(sys.prefix), *module.parents):
         if (prefix / _XML / "Index.xml").is_file():
             return prefix / _XML

@@ -168,11 +168,7 @@ def _rounded(values: Floats, width: int, largest: float) -> NDArray[np.float64]:
 
 
 def _packages() -> tuple[Any, Any, Any]:
-    """hls4ml, and of da4ml the arrays of numbers in a circuit and the function that finds it.
-
-    Raises:
-        ExtraMissingError: One is not installed.
-    """
+    """hls4ml, and of da4ml the arrays of numbers in a circuit and the function that finds it."""
     try:
         import hls4ml  # noqa: PLC0415 - an optional package
         from da4ml.trace import FixedVariableArray, comb_trace  # noqa: PLC0415 - likewise

@@ -164,11 +164,7 @@ class StageTask(BaseSensorOperator):
         events.add(asset, extra={"config": config, "run_dir": str(run_dir)})
 
     def _words(self, params: Any, *, until: dt.datetime | None) -> list[str]:
-        """The command line, without what a bounded run adds.
-
-        Raises:
-            AirflowSkipException: This run is not to do it.
-        """
+        """The command line, without what a bounded run adds."""
         name, words = self.task.name, [*self.task.words]
         if name in {"simulate", "promote", "track"} and (until is not None or not params.get(name, True)):
             why = f"the parameter `{name}` is off" if until is None else f"this run is of {until}"
@@ -226,11 +222,7 @@ def _until(context: Any) -> dt.datetime | None:
 
 
 def _run_dir(config: str) -> Path:
-    """The run folder that a config names.
-
-    Raises:
-        AirflowFailException: There is no such config, or it is wrong.
-    """
+    """The run folder that a config names."""
     words = [_python(), "-m", "pipeline", "config", "--json", "--config", config]
     try:
         done = subprocess.run(words, env=_environment(), cwd=DIR, capture_output=True, text=True, check=False)
@@ -266,11 +258,7 @@ def _number(name: str, default: float) -> float:
 
 
 def _flag(name: str) -> bool:
-    """A variable that is yes or no, in the words that people write.
-
-    Raises:
-        ValueError: It is neither; Airflow shows it as an import error.
-    """
+    """A variable that is yes or no, in the words that people write."""
     value = os.environ.get(name, "no").strip().lower()
     if value in {"yes", "true", "on", "1"}:
         return True

@@ -10,10 +10,10 @@ from typing import NamedTuple
 from pipeline.errors import RunFolderError
 from pipeline.run_folder import RunFolder
 from pipeline.runs import own_folders
-from pipeline.runs.kernel_outputs import unused_outputs
+from pipeline.runs.kernel_outputs import remove_unused_outputs, unused_outputs
 from pipeline.runs.lock import is_read
+from pipeline.runs.log import size_of
 from pipeline.runs.model_registry import REGISTRY, Registry
-from pipeline.runs.space import size_of
 from pipeline.runs.store import StageStore, number_of
 
 
@@ -43,11 +43,12 @@ def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Re
         found: list[Removable] = []
         for store, folders in _removable(run_folder, keep).items():
             found += _clean(run_folder, store, folders, dry_run=dry_run)
-        for unused in unused_outputs(run_folder.store("features")):
-            found.append(Removable(unused.folder, size_of(unused.files)))
-            if not dry_run:
-                unused.remove()
-                _log(run_folder, "kernel outputs", found[-1])
+        features = run_folder.store("features")
+        kernels = [Removable(folder, size_of(files)) for folder, files in unused_outputs(features).items()]
+        if not dry_run:
+            remove_unused_outputs(features)
+            _log(run_folder, "kernel outputs", *kernels)
+        found += kernels
     return found
 
 

@@ -158,11 +158,7 @@ def rollback(run_folder: RunFolder, network: str) -> tuple[str, str]:
 
 
 def _refuse_changed_files(stage: str, version: Version, pattern: str) -> None:
-    """Refuse a model that is not the one that a stage made: its copy would be called unchanged.
-
-    Raises:
-        PromotionError: A file is missing, or its bytes changed.
-    """
+    """Refuse a model that is not the one that a stage made: its copy would be called unchanged."""
     changed = changed_files(version.folder, [each for each in version.files if fnmatchcase(each.path, pattern)])
     if changed:
         raise PromotionError(
@@ -194,11 +190,7 @@ def _compare(
 
 
 def _read(name: str, folder: Path, dataset: FeatureDataset) -> FoundModel:
-    """A model for the classes and features of a dataset.
-
-    Raises:
-        ModelError: It cannot be read, or is for others.
-    """
+    """A model for the classes and features of a dataset."""
     found = read_trained(name, folder)
     refuse_other_classes(found, dataset.classes)
     refuse_other_features([found], dataset.definitions)
@@ -206,11 +198,7 @@ def _read(name: str, folder: Path, dataset: FeatureDataset) -> FoundModel:
 
 
 def _refuse_seen_events(model: FoundModel, dataset: FeatureDataset, *, force: bool = False) -> None:
-    """Refuse a model that was trained on test events, or, unless forced, may have been.
-
-    Raises:
-        ModelError: It was trained on test events, or its training events are unknown.
-    """
+    """Refuse a model that was trained on test events, or, unless forced, may have been."""
     unknown = refuse_seen_events([model], dataset.files("test"))
     if unknown and not force:
         raise ModelError(

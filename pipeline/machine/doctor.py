@@ -16,11 +16,12 @@ from typing import Final, NamedTuple
 from ingestion.environment import LOCAL_SPARK, ignored
 from pipeline.runs.code_meaning import PACKAGES, ROOT
 from pipeline.runs.provenance import DISTRIBUTION, installed_version
-from pipeline.runs.space import LEAST_BYTES
 from training.cores import usable_cores
 
 _MIB: Final = 2**20
 _GIB: Final = 2**30
+#: Disk space for any stage, with temporary files of Spark and MPI, figures and logs.
+_LEAST_BYTES: Final = _GIB
 #: Versions that Spark runs on.
 JAVA_VERSIONS: Final = (17, 21)
 _JAVA_FIX: Final = (
@@ -63,7 +64,7 @@ def examine(
     run_dir: Path,
     workers: int = 1,
     threads: int = 1,
-    min_free_bytes: int = LEAST_BYTES,
+    min_free_bytes: int = _LEAST_BYTES,
 ) -> list[Finding]:
     """Check the packages and the disk, and what the needs ask for.
 

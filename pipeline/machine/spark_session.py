@@ -21,10 +21,9 @@ from pydantic import SecretStr
 
 from ingestion.environment import LOCAL_SPARK, ignored
 from pipeline.configuration.shell_sections import SparkSettings
-from pipeline.errors import MachineError, SparkJobError
+from pipeline.errors import MachineError, SparkJobError, says_out_of_room
 from pipeline.machine.shared_storage import refuse_unshared
 from pipeline.runs.code_meaning import ROOT
-from pipeline.runs.space import says_out_of_room
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway

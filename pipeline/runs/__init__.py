@@ -1,1 +1,1 @@
-"""The run folder: versions, fingerprints, lock, log, provenance, model registry, space."""
+"""The run folder: versions, fingerprints, lock, log, provenance, model registry."""

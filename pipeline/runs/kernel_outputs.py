@@ -10,44 +10,32 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from pipeline.runs import own_folders
 from pipeline.runs.store import StageStore
 from pipeline.runs.stored_files import KERNELS
 
 
-class UnusedOutputs(NamedTuple):
-    """Files of a folder that nothing in use names."""
-
-    folder: Path
-    files: list[Path]
-
-    def remove(self) -> None:
-        """Remove them, and the folder if it holds no others."""
-        for path in self.files:
-            path.unlink(missing_ok=True)
-        if all(path.name == own_folders.MARKER for path in self.folder.iterdir()):
-            own_folders.remove(self.folder)
-
-
 def remove_unused_outputs(store: StageStore) -> None:
-    """Remove all unused outputs, and the folder of all outputs if it is empty then."""
-    for unused in unused_outputs(store):
-        unused.remove()
+    """Remove all unused outputs, and folders that hold no others."""
+    for folder, files in unused_outputs(store).items():
+        for path in files:
+            path.unlink(missing_ok=True)
+        if all(path.name == own_folders.MARKER for path in folder.iterdir()):
+            own_folders.remove(folder)
     with suppress(OSError):
         (store.folder / KERNELS).rmdir()
 
 
-def unused_outputs(store: StageStore) -> list[UnusedOutputs]:
-    """Unused outputs in folders of ours: of replaced events, and of runs that failed or were killed."""
+def unused_outputs(store: StageStore) -> dict[Path, list[Path]]:
+    """Unused outputs of the features stage by folder of ours: of replaced events, and of runs that failed."""
     current = store.current()
     named = [] if current is None else current.manifest.get("counters", {}).get("kernel_outputs", [])
     used = {(each["lies_in"], Path(each["name"]).with_suffix(".arrow").name) for each in named}
-    found = []
+    found = {}
     for folder in sorted((store.folder / KERNELS).glob("*")):
         files = [path for path in sorted(folder.glob("*.arrow")) if (folder.name, path.name) not in used]
         files += folder.glob(".*.arrow.*")
         if (files or not any(folder.glob("*.arrow"))) and store.may_remove(folder):
-            found.append(UnusedOutputs(folder, files))
+            found[folder] = files
     return found

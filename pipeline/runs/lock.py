@@ -77,11 +77,7 @@ def is_read(folder: Path) -> bool:
 
 
 def _held(path: Path) -> TextIO:
-    """The lock file, held by this process.
-
-    Raises:
-        RunFolderError: Another run holds it, or its file system has no locks.
-    """
+    """The lock file, held by this process."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("a+")

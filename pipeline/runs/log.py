@@ -10,13 +10,12 @@ import datetime as dt
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ingestion.secrets import redact_all
 from pipeline.errors import cannot_write
-from pipeline.runs.space import size_of
 
 if TYPE_CHECKING:
     from prometheus_client import Gauge
@@ -130,3 +129,8 @@ def _counters(stages: Mapping[str, Any], stage: str) -> dict[str, Any]:
 
 def _timestamp(when: str) -> float:
     return dt.datetime.fromisoformat(when).timestamp()
+
+
+def size_of(paths: Iterable[Path]) -> int:
+    """Bytes of all files, including those that other versions share; folders and missing files count 0."""
+    return sum(path.stat().st_size for path in paths if path.is_file())

@@ -200,12 +200,7 @@ class StageStore:
             return None
 
     def _manifest(self, folder: Path) -> dict[str, Any]:
-        """The manifest of a version; access to a missing key, on any level, raises `RunFolderError`.
-
-        Raises:
-            OSError: There is no manifest.
-            ValueError: It is no JSON object.
-        """
+        """The manifest of a version; access to a missing key, on any level, raises `RunFolderError`."""
         path = folder / MANIFEST
         fix = f"It is damaged. Remove {folder} and {self.pointer}, and run the command again."
         text = path.read_text(encoding="utf-8")

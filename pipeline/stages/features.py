@@ -117,9 +117,6 @@ def _refuse_other_labels(context: Context) -> None:
     """Refuse events whose sample had another label when they were ingested, or has left the config.
 
     Without its cross-section, all samples of its class would count by their numbers of events.
-
-    Raises:
-        MissingInputError: The label of a sample changed, or there is none any more.
     """
     ingested = {each["name"]: each["label"] for each in context.upstream["ingest"].manifest["config"]["samples"]}
     now = {sample.name: sample.label for sample in context.config.samples}

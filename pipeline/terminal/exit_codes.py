@@ -22,9 +22,8 @@ from rich.console import Console, ConsoleDimensions
 from rich.markup import escape
 
 from ingestion.secrets import redact
-from pipeline.errors import NOT_THERE_YET, USER_ERRORS, ConfigError, FolderInUseError, MachineError
+from pipeline.errors import NOT_THERE_YET, USER_ERRORS, ConfigError, FolderInUseError, MachineError, out_of_room
 from pipeline.runs.provenance import DISTRIBUTION
-from pipeline.runs.space import out_of_room
 from pipeline.terminal.interrupts import requested
 
 _SECONDS_BEFORE_AGAIN: Final = 0.05

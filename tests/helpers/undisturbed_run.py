@@ -191,7 +191,7 @@ class Undisturbed:
         assert folders == sorted([here.name, "current.json", *kernels])
         if kernels:
             assert [path.name for path in (self.run_dir / stage / KERNELS).iterdir()] == [here.name]
-            assert unused_outputs(StageStore(self.run_dir, stage)) == []
+            assert unused_outputs(StageStore(self.run_dir, stage)) == {}
         self.assert_nothing_left()
 
     def assert_nothing_left(self) -> None:

@@ -14,10 +14,10 @@ from command_line import SAMPLES
 from delphes_files import source_of
 
 from ingestion import files as module
+from ingestion.conflicts import is_recent
 from ingestion.errors import BadFilesError, FilesToComeError, TruncatedFileError
 from ingestion.files import Inventory, SourceFile, found_files, inventory
 from ingestion.settings import IngestSettings, SampleSettings
-from ingestion.waiting import is_recent
 
 WHOLE = SAMPLES / "qcd_13TeV_PU20_0.root"
 

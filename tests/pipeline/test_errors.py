@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from pipeline.runs.space import out_of_room
+from pipeline.errors import out_of_room
 
 
 def test_a_full_disk_is_known_behind_what_a_library_makes_of_it() -> None:
