@@ -124,7 +124,10 @@ def read_error(path: str, *, where: str, cause: Exception) -> IngestionError:
 
 def remote_error(path: str, *, where: str, cause: Exception) -> IngestionError | None:
     """The error to raise if the server, the network or a disk is at fault; None if it is something else."""
-    reason = _innermost(cause)
+    # fsspec raises FileNotFoundError for every failure while it asks for a size.
+    reason: BaseException = cause
+    while isinstance(reason, FileNotFoundError) and reason.__cause__ is not None:
+        reason = reason.__cause__
     if "://" in path:
         if isinstance(reason, ssl.SSLCertVerificationError) or "Certificate" in type(reason).__name__:
             return RefusedFileError(
@@ -136,19 +139,15 @@ def remote_error(path: str, *, where: str, cause: Exception) -> IngestionError |
         if _is_refused(reason):
             fix = next(words for begin, words in _CREDENTIALS.items() if path.lower().startswith(begin))
             return RefusedFileError(f"{path}: the server refuses access to {where} ({_described(reason)}). {fix}")
-    if not may_pass(path, cause):
+    passes = isinstance(cause, TimeoutError | ConnectionError | BlockingIOError | InterruptedError) or (
+        isinstance(cause, OSError) and cause.errno and cause.errno not in _LASTING
+    )
+    if not (passes or ("://" in path and _of_the_server(reason))):
         return None
     return UnreachableFileError(
         f"{path}: {where} could not be read ({_described(cause)}). "
         f"Check that its server or disk answers, and run again."
     )
-
-
-def _innermost(cause: BaseException) -> BaseException:
-    """What fsspec hides: it raises FileNotFoundError for every failure while it asks for a size."""
-    while isinstance(cause, FileNotFoundError) and cause.__cause__ is not None:
-        cause = cause.__cause__
-    return cause
 
 
 def _is_refused(cause: BaseException) -> bool:
@@ -161,42 +160,31 @@ def _is_refused(cause: BaseException) -> bool:
     )
 
 
+def _of_the_server(cause: BaseException) -> bool:
+    """Whether the server is at fault that a URL could not be read; else the URL is."""
+    status = getattr(cause, "status", None)
+    if status is not None:
+        return int(status) >= 500
+    # XRootD reports a missing file by this number.
+    is_missing = isinstance(cause, FileNotFoundError | PermissionError | IsADirectoryError) or (
+        isinstance(cause, OSError) and re.search(r"\[3011\]|no such file", str(cause), re.IGNORECASE)
+    )
+    # fsspec puts the exceptions of failed reads among the bytes of others, and uproot tries to slice them.
+    is_sliced = isinstance(cause, TypeError) and "not subscriptable" in str(cause)
+    library = type(cause).__module__.split(".")[0]
+    return not is_missing and (is_sliced or isinstance(cause, OSError) or library in _REMOTE_LIBRARIES)
+
+
 def _of_the_program(cause: Exception) -> bool:
     """Whether an exception shows an error of a program: by its type, or raised by code of this package.
 
     In uproot's own code, damaged bytes raise AttributeError and TypeError too.
     """
     modules = ["", *(frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(cause.__traceback__))]
-    innermost = modules[-1]
-    if innermost.startswith("uproot.") and isinstance(cause, AttributeError | TypeError):
+    if modules[-1].startswith("uproot.") and isinstance(cause, AttributeError | TypeError):
         return False
-    is_ours = innermost.startswith(f"{__package__}.")
+    is_ours = modules[-1].startswith(f"{__package__}.")
     return is_ours or isinstance(cause, AttributeError | ImportError | NameError | TypeError)
-
-
-def may_pass(path: str, cause: BaseException) -> bool:
-    """Whether a read failed because of the disk or the network; else the file's content is at fault."""
-    if isinstance(cause, TimeoutError | ConnectionError | BlockingIOError | InterruptedError):
-        return True
-    if isinstance(cause, OSError) and cause.errno and cause.errno not in _LASTING:
-        return True
-    return "://" in path and _of_the_server(_innermost(cause))
-
-
-def _of_the_server(cause: BaseException) -> bool:
-    """Whether the server is at fault that a URL could not be read; else the URL is."""
-    status = getattr(cause, "status", None)
-    if status is not None:
-        return int(status) >= 500
-    if isinstance(cause, FileNotFoundError | PermissionError | IsADirectoryError):
-        return False
-    if isinstance(cause, OSError) and re.search(r"\[3011\]|no such file", str(cause), re.IGNORECASE):
-        # XRootD reports a missing file like this.
-        return False
-    # fsspec puts the exceptions of failed reads among the bytes of others, and uproot tries to slice them.
-    if isinstance(cause, TypeError) and "not subscriptable" in str(cause):
-        return True
-    return isinstance(cause, OSError) or type(cause).__module__.split(".")[0] in _REMOTE_LIBRARIES
 
 
 class MissingTreeError(IngestionError):

@@ -312,7 +312,7 @@ def pass_on(source: int, target: int) -> None:
 
 
 def _away_from_main_thread(start: Callable[[], SparkContext]) -> SparkContext:
-    """Start Spark in another thread: in the main thread it replaces our handler of Ctrl-C by one that may fail."""
+    """Start Spark in another thread: in the main thread it replaces our handler of Ctrl-C, and a Ctrl-C hangs."""
     started: list[SparkContext] = []
     failed: list[Exception] = []
 

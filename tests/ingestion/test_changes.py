@@ -147,20 +147,6 @@ def test_files_that_changed_places_are_unchanged(tmp_path: Path) -> None:
     assert all(is_unchanged(info, before[info.uuid]) for info in after)
 
 
-def test_the_digest_is_of_all_of_the_content(tmp_path: Path) -> None:
-    path = tmp_path / "long"
-    content = bytearray(os.urandom((1 << 20) + 3))
-    path.write_bytes(content)
-    digests = {content_digest(str(path))}
-    for place in (0, 1 << 20, len(content) - 1):
-        content[place] ^= 1
-        path.write_bytes(content)
-        digests.add(content_digest(str(path)))
-    assert len(digests) == 4
-    assert {len(digest) for digest in digests} == {32}
-    assert content_digest("https://example.org/a.root") == ""
-
-
 def test_content_that_is_gone_or_out_of_reach_names_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UnreadableFileError, match=r"gone\.root cannot be opened any more"):
         content_digest(str(path.with_name("gone.root")))

@@ -153,12 +153,6 @@ def test_a_missing_weight_becomes_one(tmp_path: Path) -> None:
     assert select(path).table["weight"].to_pylist() == [1.0]
 
 
-def test_plain_scalar_branches_are_read_too(tmp_path: Path) -> None:
-    event = made_event(electrons=[ELECTRON], met=12.5)
-    path = write_delphes(tmp_path / "a.root", [event], flat_scalars=True)
-    assert select(path).table["met"].to_pylist() == [12.5]
-
-
 def test_a_scalar_where_a_list_is_needed_is_named(tmp_path: Path) -> None:
     path = write_delphes(tmp_path / "a.root", [made_event(electrons=[ELECTRON])], flat_scalars=True)
     settings = IngestSettings(branch_map={"muons.pt": "MissingET.MET"})
@@ -225,12 +219,6 @@ def test_damaged_baskets_are_named_with_file_and_entries(ttbar_source: SourceFil
     path.write_bytes(content)
     with pytest.raises(DamagedFileError, match=r"damaged\.root is damaged: .*entries 0 to 149"):
         select(path)
-
-
-def test_weights_keep_double_precision(tmp_path: Path) -> None:
-    weight = 1.0 + 2.0**-40
-    path = write_delphes(tmp_path / "a.root", [made_event(electrons=[lepton(40.0, 0, 0)], weight=weight)])
-    assert select(path).table["weight"].to_pylist() == [weight]
 
 
 def test_azimuths_from_0_to_2_pi_give_the_table_of_those_from_minus_pi_to_pi(tmp_path: Path) -> None:

@@ -120,21 +120,6 @@ def test_a_remote_file_gives_the_table_of_the_local_one(server: FaultyServer, se
     assert {method for method, byte_range in server.requests if byte_range} == {"GET"}
 
 
-def test_a_remote_file_is_ingested_to_the_same_parquet(
-    server: FaultyServer, served_file: Path, tmp_path: Path, waits: list[float]
-) -> None:
-    part = ingested(checked(f"{server.url}/a.root"), tmp_path)
-    assert pq.read_table(tmp_path / part.name).equals(events_of(checked(str(served_file))))
-    assert waits == []
-
-
-def test_several_urls_keep_their_order(server: FaultyServer, served_file: Path) -> None:
-    write_delphes(served_file.with_name("b.root"), some_events(3))
-    urls = [f"{server.url}/{name}.root" for name in ("b", "a")]
-    infos = inventory(expand([sample(*urls)]), SETTINGS).infos
-    assert [(info.path, info.entries) for info in infos] == [(urls[0], 3), (urls[1], 60)]
-
-
 def test_a_url_that_is_not_there_is_named(server: FaultyServer) -> None:
     url = f"{server.url}/absent.root"
     with pytest.raises(NoFilesError, match=rf"sample 'remote': no file matches '{re.escape(url)}'"):
@@ -159,12 +144,6 @@ def test_a_remote_file_cut_short_is_truncated(server: FaultyServer, served_file:
     served_file.with_name("cut.root").write_bytes(content[: len(content) // 2])
     with pytest.raises(TruncatedFileError, match=rf"cut\.root is truncated: its header says {len(content)} bytes"):
         checked(f"{server.url}/cut.root")
-
-
-def test_a_remote_page_is_no_root_file(server: FaultyServer, served_file: Path) -> None:
-    served_file.with_name("login.root").write_text("<html>Please log in to download this file</html>")
-    with pytest.raises(UnreadableFileError, match=r"login\.root is not a ROOT file .*b'<htm'"):
-        checked(f"{server.url}/login.root")
 
 
 @pytest.mark.parametrize("header", ["ETag", "Last-Modified"])

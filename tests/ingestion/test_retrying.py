@@ -27,7 +27,6 @@ from ingestion.errors import (
     RefusedFileError,
     UnreachableFileError,
     UnreadableFileError,
-    may_pass,
     read_error,
 )
 from ingestion.files import FileInfo, Inventory, inventory
@@ -85,8 +84,6 @@ def of_module(module: str, *bases: type[Exception]) -> Exception:
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
 def test_what_may_pass(cause: Exception, here: bool, there: bool) -> None:
-    assert may_pass(LOCAL, cause) is here
-    assert may_pass(REMOTE, cause) is there
     for path, passing in ((LOCAL, here), (REMOTE, there)):
         refused = path == REMOTE and isinstance(cause, PermissionError)
         gone = isinstance(cause, FileNotFoundError | PermissionError)
@@ -166,14 +163,6 @@ def once_more() -> OSError:
     return OSError(errno.EIO, "Input/output error")
 
 
-@pytest.mark.parametrize("failures", range(ATTEMPTS))
-def test_fewer_failures_than_attempts_are_forgotten(waits: list[float], failures: int) -> None:
-    read = Flaky(lambda a, *, b: a + b, UnreachableFileError("away"), times=failures)
-    assert patiently(read, 1, b=2) == 3
-    assert read.calls == failures + 1
-    assert len(waits) == failures
-
-
 def test_the_last_failure_is_raised_as_it_is_and_waits_grow(waits: list[float]) -> None:
     problem = UnreachableFileError("away")
     read = Flaky(lambda: None, problem)
@@ -182,14 +171,6 @@ def test_the_last_failure_is_raised_as_it_is_and_waits_grow(waits: list[float]) 
     assert caught.value is problem
     assert read.calls == ATTEMPTS == 4
     assert waits == [1, 3, 9]
-
-
-@pytest.mark.parametrize("error", [DamagedFileError("x"), UnreadableFileError("x"), OSError(5, "x"), ValueError("x")])
-def test_other_errors_are_never_tried_again(waits: list[float], error: Exception) -> None:
-    read = Flaky(lambda: None, error)
-    with pytest.raises(type(error)):
-        patiently(read)
-    assert (read.calls, waits) == (1, [])
 
 
 @pytest.fixture
@@ -311,18 +292,6 @@ def test_a_task_that_reads_at_the_third_attempt_gives_every_event_once(
     assert (result.parts, done) == ([good.part], 20)
     assert pq.read_table(tmp_path / "out" / good.part.name).equals(good.table)
     assert [each.name for each in (tmp_path / "out").iterdir()] == [good.part.name]
-
-
-@pytest.mark.usefixtures("waits")
-def test_a_task_that_never_gets_through_leaves_nothing(
-    good: Reading, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flaky = Flaky(uproot.open, once_more())
-    monkeypatch.setattr(uproot, "open", flaky)
-    with pytest.raises(UnreachableFileError, match=r"entries 0 to 19 could not be read"):
-        run_ingest(path, [good.info], tmp_path / "out", bad_files=OnBadFile.FAIL)
-    assert flaky.calls == ATTEMPTS
-    assert list((tmp_path / "out").iterdir()) == []
 
 
 @pytest.mark.usefixtures("waits")

@@ -17,7 +17,6 @@ from ingestion.secrets import redact
 from ingestion.settings import IngestSettings
 from pipeline.config import SHIPPED, find_config, load, load_config
 from pipeline.configuration.sections import flat_items
-from pipeline.configuration.yaml_text import write_yaml
 from pipeline.errors import ConfigError
 from pipeline.reporting.origin import BUNDLED
 from pipeline.runs.code_meaning import ROOT
@@ -255,13 +254,6 @@ def test_yaml_cannot_run_code(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         load_config(str(path))
     assert not (tmp_path / "boom").exists()
-
-
-def test_a_config_survives_a_round_trip_through_yaml(tmp_path: Path) -> None:
-    config = load_config(write(tmp_path))
-    path = tmp_path / "again.yaml"
-    path.write_text(write_yaml(config.model_dump(mode="json")))
-    assert load_config(str(path)) == config
 
 
 def test_keys_that_change_only_speed_never_make_a_stage_stale() -> None:

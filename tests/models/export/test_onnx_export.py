@@ -15,7 +15,6 @@ from feature_datasets import CLASSES
 from networks import (
     NAMES,
     ON_PARTICLES,
-    ROBUST_SCALERS,
     made_network,
     made_spec,
     onnx_file,
@@ -49,18 +48,6 @@ def output(session: onnxruntime.InferenceSession, events: dict[str, Tensor]) -> 
     """Probabilities of events, of which the file is given what it asks for."""
     feeds = {each.name: events[each.name].numpy() for each in session.get_inputs()}
     return session.run(["probability"], feeds)[0]
-
-
-@every_network
-def test_scaling_of_heavy_tails_is_exported_to_the_opset(tmp_path: Path, name: ModelName) -> None:
-    spec = made_spec(name)
-    spec = spec._replace(scalers={column: ROBUST_SCALERS[column] for column in spec.scalers})
-    model, events = made_network(spec, dtype=torch.float32), random_events([3, 9], dtype=torch.float32)
-    export_onnx(model, spec, tmp_path / "model.onnx")
-    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
-    assert "Asinh" in {node.op_type for node in onnx.load(tmp_path / "model.onnx").graph.node}
-    expected = torch.softmax(run(model, events), dim=1).detach().numpy()
-    np.testing.assert_allclose(output(session, events), expected, rtol=0, atol=1e-6)
 
 
 @every_network

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from feature_datasets import CLASSES, made_particles
-from networks import NAMES, ON_PARTICLES, made_network
+from networks import NAMES, made_network
 
 from features.columns import MAX_PARTICLES, NUM_HLF, NUM_PARTICLE_FEATURES
 from models.export.onnx_classifier import OnnxClassifier
@@ -90,17 +90,6 @@ def test_exported_networks_are_the_networks(tmp_path: Path, columns: Columns, na
         assert scores.max() > 0.9
         assert np.ptp(scores, axis=0).max() > 0.3
     assert largest_difference(model, exported(model, spec, tmp_path), columns) <= PARITY_TOLERANCE
-
-
-@pytest.mark.parametrize("name", ON_PARTICLES)
-def test_exported_networks_are_the_networks_on_events_as_they_are(
-    tmp_path: Path, columns: Columns, name: ModelName
-) -> None:
-    """Of 0 to 801 particles in one batch."""
-    spec = spec_for(name, columns)
-    model = sharpened(made_network(spec, dtype=torch.float32), columns)
-    found = exported(model, spec, tmp_path).probabilities(columns)
-    np.testing.assert_allclose(found, model.probabilities(columns), rtol=0, atol=PARITY_TOLERANCE)
 
 
 @every_network

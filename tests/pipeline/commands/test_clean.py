@@ -169,16 +169,6 @@ def test_interrupted_work_goes_and_results_of_the_user_are_left_alone(run_folder
     assert (run_dir / "compare" / "thesis").exists()
 
 
-def test_nothing_is_removed_while_a_run_is_under_way(run_folder: RunFolder) -> None:
-    for _ in range(2):
-        night(run_folder.config.run_dir)
-    with (
-        RunFolder(run_folder.config, Console(quiet=True)).locked(),
-        pytest.raises(Exception, match="in use by another run"),
-    ):
-        clean(run_folder, 1)
-
-
 def test_versions_that_a_comparison_reads_stay_with_what_they_were_made_from(run_folder: RunFolder) -> None:
     run_dir = run_folder.config.run_dir
     night(run_dir)

@@ -334,15 +334,6 @@ def test_a_rollback_after_a_repair_put_the_damaged_files_in_use(nights: TrainedN
         rollback(nights.run_folder, "hlf")
 
 
-def test_there_is_nothing_to_roll_back_to_at_first(nights: TrainedNights) -> None:
-    nights.train(5)
-    nights.promote()
-    with pytest.raises(MissingInputError, match="no previous model of"):
-        rollback(nights.run_folder, "hlf")
-    with pytest.raises(MissingInputError, match="nothing to roll back to"):
-        rollback(nights.run_folder, "particles")
-
-
 def test_only_networks_can_be_rolled_back(nights: TrainedNights) -> None:
     # A path led to the pointers of stages.
     nights.train(5)

@@ -244,19 +244,6 @@ def test_a_deleted_experiment_is_named_with_the_ways_out(finished: Finished, cli
     assert {each.network for each in track(run_folder)} == {"hlf", "particles"}
 
 
-def test_a_folder_is_refused_by_the_locked_release_unless_allowed(
-    finished: Finished, client: MlflowClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """As docs/operations.md says."""
-    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", tmp_path.as_uri())
-    with pytest.raises(TrackingError, match="set `MLFLOW_ALLOW_FILE_STORE=true`"):
-        track(finished.run_folder)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/runs.db")
-    with pytest.raises(TrackingError, match="Supported URI schemes"):
-        track(finished.run_folder)
-
-
 def test_without_a_server_it_says_where_to_name_one(
     finished: Finished, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

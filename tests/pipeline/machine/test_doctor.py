@@ -10,14 +10,12 @@ from typing import Any
 import pytest
 
 from pipeline.machine.doctor import (
-    Finding,
     Need,
     Severity,
     about_cores,
     about_java,
     about_shared_memory,
     examine,
-    render,
 )
 
 MIB = 2**20
@@ -144,17 +142,3 @@ def test_a_checkout_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(metadata, "requires", missing)
     assert examine([], run_dir=tmp_path, min_free_bytes=0) == []
-
-
-def test_render() -> None:
-    findings = [
-        Finding("java", Severity.ERROR, "There is no Java.", "Install one."),
-        Finding("cores", Severity.WARNING, "Too few cores.", "Use fewer workers."),
-    ]
-    assert render(findings).splitlines() == [
-        "error: There is no Java.",
-        "    fix: Install one.",
-        "warning: Too few cores.",
-        "    fix: Use fewer workers.",
-    ]
-    assert render([]) == "nothing wrong found"

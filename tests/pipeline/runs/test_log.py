@@ -88,14 +88,6 @@ def test_a_night_that_skipped_ten_files_looked_like_any_other(tmp_path: Path) ->
     assert found["hep_pipeline_free_bytes", ""] > 0
 
 
-def test_metrics_are_replaced_as_a_whole(tmp_path: Path) -> None:
-    log = RunLog(tmp_path)
-    log.write_metrics({"ingest": None}, {}, failed="ingest")
-    log.write_metrics({"ingest": None}, {}, failed=None)
-    assert samples(tmp_path)["hep_pipeline_stage_failed", "ingest"] == 0
-    assert [path.name for path in tmp_path.iterdir()] == [METRICS]
-
-
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("a file is in the way")
     with pytest.raises(RunFolderError, match="logs"):
