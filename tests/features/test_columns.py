@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from made_events import events_table, lepton, made_event, tower, track
 from published_reference import published_event
 from reference_features import ReferenceSettings, reference_event
 
-from features.columns import HIGH_LEVEL, HLF_NAMES, INPUT_COLUMNS, MAX_PARTICLES, PARTICLE, numbers_of
+from features.columns import HIGH_LEVEL, HLF_NAMES, INPUT_COLUMNS, MAX_PARTICLES, PARTICLE
 from features.distributions import HISTOGRAMMED
-from features.kernels import build_features
-from features.settings import FeatureSettings
 
 #: Models that were trained elsewhere take these, in this order; what is added comes after them.
 PUBLISHED = (
@@ -46,12 +43,6 @@ def test_the_references_know_every_published_feature() -> None:
         assert all(set(each) == set(PUBLISHED_OF_A_PARTICLE) for each in rows)
 
 
-def test_every_high_level_feature_is_computed() -> None:
-    block = build_features(events_table([made_event(electrons=[lepton(40.0, 0.0, 0.0)])]), FeatureSettings())
-    assert block.hlf.shape == (1, len(HIGH_LEVEL))
-    assert np.isfinite(block.hlf).all()
-
-
 @pytest.mark.parametrize("features", [HIGH_LEVEL, PARTICLE], ids=["of an event", "of a particle"])
 def test_names_differ_and_every_row_is_filled_in(features: tuple) -> None:
     assert len({feature.name for feature in features}) == len(features)
@@ -71,14 +62,3 @@ def test_every_high_level_feature_has_a_histogram_that_its_flags_and_counts_fit(
         assert binning.low < binning.high
         assert binning.bins > 1
     assert HISTOGRAMMED["hlf.num_particles"][1].high > MAX_PARTICLES
-
-
-def test_columns_that_no_network_takes_are_neither_scaled_nor_described() -> None:
-    assert list(INPUT_COLUMNS) == ["hlf", "particles", "num_particles"]
-    assert [name for name, each in INPUT_COLUMNS.items() if each.is_scaled] == ["hlf", "particles"]
-
-
-def test_a_name_that_is_no_column_has_no_number() -> None:
-    assert numbers_of(HLF_NAMES).met_phi == 2
-    with pytest.raises(AttributeError):
-        numbers_of(HLF_NAMES).met_fi  # noqa: B018 - the access is the test

@@ -71,18 +71,6 @@ def test_a_function_with_other_options_ran_as_it_was_compiled_before(tmp_path: P
                 kernel(1.0, 0.0)
 
 
-def test_kernels_of_another_package_ran_as_an_earlier_decorator_compiled_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = compiling._cache_of(tmp_path, "")
-    compiling._cache_of.cache_clear()
-    assert compiling._cache_of(tmp_path, "") == before
-    compiling._cache_of.cache_clear()
-    monkeypatch.setattr(compiling, "_DECORATORS", compiling._DECORATORS.replace("cache=True", "cache=True, nogil=True"))
-    assert compiling._cache_of(tmp_path, "") != before
-    compiling._cache_of.cache_clear()
-
-
 def test_capsules_that_pybind11_leaves_in_builtins_stop_no_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

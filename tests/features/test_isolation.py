@@ -17,12 +17,6 @@ def test_tracks_on_both_sides_of_the_phi_seam_are_neighbours(extract: Extract) -
     assert column(rows, "iso_charged") == near(0.0, 2.0 / 4.0, 4.0 / 2.0)
 
 
-def test_lepton_sees_its_neighbours_across_the_phi_seam(extract: Extract) -> None:
-    event = made_event(muons=[lepton(40.0, 0.0, 3.1)], photons=[tower(4.0, 0.0, -3.1)])
-    (hlf,) = extract(event).hlf
-    assert hlf["lepton_iso_photon"] == pytest.approx(0.1)
-
-
 def test_each_kind_is_summed_by_itself_and_a_candidate_leaves_itself_out(extract: Extract) -> None:
     event = made_event(
         electrons=[ELECTRON],
@@ -84,13 +78,6 @@ def test_a_track_just_beyond_the_own_track_distance_is_a_row_and_counts(extract:
 def test_own_track_is_found_across_the_phi_seam(extract: Extract) -> None:
     event = made_event(muons=[lepton(40.0, 0.5, 3.14159)], tracks=[track(40.0, 0.5, -3.14159)])
     assert [len(rows) for rows in extract(event).particles] == [1]
-
-
-def test_every_track_within_the_own_track_distance_is_own(extract: Extract) -> None:
-    event = made_event(electrons=[ELECTRON], tracks=[track(38.0, 0.0, 0.0), track(30.0, 5e-5, 0.0)])
-    (hlf,), (rows,) = extract(event)[1:]
-    assert hlf["lepton_iso_charged"] == 0.0
-    assert len(rows) == 1
 
 
 def test_own_track_of_a_lepton_not_selected_is_a_row(extract: Extract) -> None:

@@ -12,20 +12,15 @@ import pyarrow.parquet as pq
 import pytest
 from feature_datasets import write_dataset
 
-from features.columns import HLF_NAMES, PARTICLE_COLUMNS, PARTICLE_CORE, PARTICLE_FEATURE_NAMES
+from features.columns import HLF_NAMES, PARTICLE_CORE, PARTICLE_FEATURE_NAMES
 from features.dataset import FeatureDataset
 from features.errors import DatasetError
-from features.matrices import Particles, model_inputs
+from features.matrices import model_inputs
 
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
     return write_dataset(tmp_path_factory.mktemp("matrices") / "data", rows={"train": [9, 8], "val": [3], "test": [3]})
-
-
-def test_the_fields_of_particles_are_the_stored_columns() -> None:
-    assert Particles._fields == tuple(PARTICLE_CORE)
-    assert list(PARTICLE_COLUMNS) == [f"particle_{name}" for name in Particles._fields]
 
 
 def test_matrices_hold_the_columns_and_what_follows_from_them(dataset: FeatureDataset) -> None:

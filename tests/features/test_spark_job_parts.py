@@ -17,7 +17,6 @@ from spark_in_process import Here
 
 from features import mixing_pass, spark_job
 from features.columns import MAX_PARTICLES, NUM_CORE
-from features.dataset import FeatureDataset
 from features.errors import FeatureError
 from features.kernel_pass import (
     LACKS_OWN_TRACK,
@@ -30,8 +29,8 @@ from features.kernel_pass import (
 )
 from features.kernels import OUTCOMES, build_features
 from features.matrices import model_inputs
-from features.mixing import kept_by_downsampling, plan_mixing
-from features.mixing_pass import KernelFile, PickedRows, gathered, group_file, write_group, write_groups
+from features.mixing import plan_mixing
+from features.mixing_pass import KernelFile, PickedRows, gathered, write_group, write_groups
 from features.normalisation import GeneratedSample
 from features.schema import SPLITS, features_schema
 from features.settings import Balance, FeatureSettings
@@ -230,39 +229,6 @@ def test_downsampling_thins_the_training_split_alone(tmp_path: Path) -> None:
             assert (abs(counts[:2] - before[2]) < 5 * np.sqrt(before[2])).all()
         else:
             assert counts.tolist() == before.tolist()
-
-
-def test_downsampled_sets_are_nested_and_grow_with_the_smallest_class(tmp_path: Path) -> None:
-    rng = np.random.default_rng(1)
-    label = (rng.random(4000) < 0.4).astype(np.int8)
-    keys = EventKeys(
-        np.zeros(4000, np.int8), np.arange(4000).astype(np.uint64), rng.random(4000), label, np.ones(4000)
-    )  # fmt: skip
-    rarer = np.flatnonzero((label == 0) | (np.arange(4000) % 3 == 0))
-    fewer, more = (
-        set(chosen[kept_by_downsampling(part, 2)].tolist())
-        for chosen in (rarer, np.arange(4000))
-        for part in (EventKeys(*(column[chosen] for column in keys)),)
-    )
-    # With more events of the rare class, the other keeps all that it had, and more.
-    assert fewer < more
-    assert len([each for each in more if label[each] == 0]) > 2 * len([each for each in fewer if label[each] == 0])
-
-
-def test_the_dataset_description_survives_a_round_trip(tmp_path: Path) -> None:
-    dataset = FeatureDataset(
-        tmp_path, CLASSES, [1.0, 2.0, 0.5], {split: [] for split in SPLITS}, {split: [1, 2, 3] for split in SPLITS}
-    )
-    dataset.save(columns={"hlf": {"rows": 1}})
-    assert FeatureDataset.load(tmp_path) == dataset
-    assert dataset.scaler() == {"hlf": {"rows": 1}}
-
-
-@pytest.mark.parametrize(
-    ("split", "group", "name"), [(0, 3, "train/part-00003.parquet"), (2, 0, "test/part-00000.parquet")]
-)
-def test_file_names(split: int, group: int, name: str) -> None:
-    assert group_file(split, group) == name
 
 
 def _written(table: pa.Table, path: Path) -> Path:

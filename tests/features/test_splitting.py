@@ -9,7 +9,7 @@ import uuid
 import numpy as np
 
 from features.settings import SplitSettings
-from features.splitting import BALANCE_STREAM, SPLIT_STREAM, event_hash, split_index, uniform
+from features.splitting import BALANCE_STREAM, MIXING_STREAM, SPLIT_STREAM, event_hash, split_index, uniform
 
 FILES = [str(uuid.UUID(int=number * 0x9E3779B97F4A7C15F39CC0605CEDC834 % 2**128)) for number in range(1, 21)]
 UUIDS = [name for name in FILES for _ in range(5000)]
@@ -22,14 +22,20 @@ def test_shares_are_met_within_their_statistical_errors() -> None:
     assert (abs(counts - [0.64, 0.16, 0.20]) < 4 * errors).all()
 
 
-def test_numbers_are_uniform_and_streams_uncorrelated() -> None:
-    split = uniform(event_hash(UUIDS, ENTRIES, stream=SPLIT_STREAM))
-    balance = uniform(event_hash(UUIDS, ENTRIES, stream=BALANCE_STREAM))
-    histogram, _ = np.histogram(split, 100, (0, 1))
-    chi2 = ((histogram - len(UUIDS) / 100) ** 2 / (len(UUIDS) / 100)).sum()
-    assert 50 < chi2 < 160
-    assert abs(np.corrcoef(split, balance)[0, 1]) < 4 / np.sqrt(len(UUIDS))
-    assert abs(np.corrcoef(split[:-1], split[1:])[0, 1]) < 4 / np.sqrt(len(UUIDS))
+def test_numbers_are_uniform_and_correlated_with_nothing() -> None:
+    """So that row groups, which are cut from the order of the mixing stream, are random samples of all files."""
+    streams = [
+        uniform(event_hash(UUIDS, ENTRIES, stream=each)) for each in (SPLIT_STREAM, BALANCE_STREAM, MIXING_STREAM)
+    ]
+    for found in streams:
+        histogram, _ = np.histogram(found, 100, (0, 1))
+        chi2 = ((histogram - len(UUIDS) / 100) ** 2 / (len(UUIDS) / 100)).sum()
+        assert 50 < chi2 < 160
+        assert abs(np.corrcoef(found[:-1], found[1:])[0, 1]) < 4 / np.sqrt(len(UUIDS))
+        means = found.reshape(len(FILES), -1).mean(axis=1)
+        assert (abs(means - 0.5) < 4 / np.sqrt(12 * len(UUIDS) / len(FILES))).all()
+    others = np.abs(np.corrcoef([*streams, ENTRIES]) - np.eye(4))
+    assert others.max() < 4 / np.sqrt(len(UUIDS))
 
 
 def test_no_two_events_share_a_hash() -> None:

@@ -15,7 +15,7 @@ from spark_in_process import Here
 
 from features import spark_job
 from features.kernel_pass import EventsFile
-from features.kernels import OUTCOMES, build_features
+from features.kernels import build_features
 from features.normalisation import GeneratedSample
 from features.schema import SPLITS, features_schema
 from features.settings import FeatureSettings
@@ -117,13 +117,6 @@ def test_files_are_those_of_a_test_split_and_nothing_else_is_left(made: Made) ->
     assert schema.equals(features_schema())
     assert json.loads(schema.metadata[b"classes"]) == CLASSES
     assert json.loads(schema.metadata[b"columns"])["particle_vertex_z"]["unit"] == "mm"
-
-
-def test_counters_add_up(made: Made) -> None:
-    outputs = made.result.outputs
-    assert sum(each.counts["selected"] for each in outputs) == len(made.keys())
-    for each in outputs:
-        assert each.counts["events"] == sum(each.counts[outcome] for outcome in OUTCOMES)
 
 
 def test_parts_longer_than_a_file_keep_their_order(

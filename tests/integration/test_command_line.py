@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-import pyarrow.parquet as pq
 import pytest
 from command_line import STAGES, version_folders, versions
 from lent_spark import command
@@ -76,17 +75,6 @@ def test_counters_in_the_manifests_add_up_along_the_chain(finished: Finished) ->
     for stage, manifest in manifests.items():
         assert all(check["passed"] for check in manifest["checks"]), stage
         assert {"fingerprint", "config", "packages", "code_version", "command"} <= manifest.keys()
-
-
-def test_predictions_are_keyed_by_events_of_the_test_split(finished: Finished) -> None:
-    (path,) = finished.run_dir.glob("evaluate/*/hlf/predictions.parquet")
-    predicted = {(row["file_uuid"], row["entry"]) for row in pq.read_table(path).to_pylist()}
-    test = {
-        (row["file_uuid"], row["entry"])
-        for part in finished.run_dir.glob("features/*/test/*.parquet")
-        for row in pq.read_table(part, columns=["file_uuid", "entry"]).to_pylist()
-    }
-    assert predicted == test
 
 
 def test_exported_files_say_where_they_come_from_and_how_a_trigger_decides(finished: Finished) -> None:

@@ -229,15 +229,6 @@ def test_without_features_the_stage_to_run_is_named(tmp_path: Path) -> None:
     assert "Run `python -m pipeline features` first" in done.output
 
 
-def test_too_many_workers_are_refused_before_anything_runs(tmp_path: Path) -> None:
-    made_features(tmp_path / "run", rows={"train": [3], "val": [10], "test": [10]})
-    config = config_of(tmp_path, tmp_path / "run", compare={"execution": "mpi"})
-    done = invoke("compare", "thesis-hlf", "--workers", "4", "--config", config)
-    assert done.exit_code == Exit.USER_ERROR
-    assert "fewer than the 4 workers" in done.output
-    assert not (tmp_path / "run" / "compare" / "thesis-hlf" / "runs").exists()
-
-
 @pytest.mark.parametrize("launcher", ["spark", "spark-agents"])
 def test_a_launcher_of_one_training_is_refused(tmp_path: Path, launcher: str) -> None:
     config = config_of(tmp_path, tmp_path / "run")

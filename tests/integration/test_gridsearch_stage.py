@@ -217,9 +217,3 @@ def test_each_network_is_trained_as_it_is_to_be(networks: Analysis) -> None:
     counters = strict(networks.current("train") / "manifest.json")["counters"]["networks"]
     assert {name: each["epochs"] for name, each in counters.items()} == {"hlf": 2, "particles": 3}
     assert "train: up to date" in networks.done("train")
-
-
-def test_an_override_that_does_not_exist_names_the_nearest(networks: Analysis) -> None:
-    result = networks.run("train", "--set", "train_by_network={particles: {lerning_rate: 1}}")
-    assert result.exit_code == Exit.USAGE
-    assert "'train' has no key 'lerning_rate'. Did you mean 'learning_rate'?" in result.stderr

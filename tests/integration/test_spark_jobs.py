@@ -21,13 +21,12 @@ from features.columns import HLF_NAMES, INPUT_COLUMNS
 from features.distributions import EVENTS_FOR_PARTICLES
 from features.errors import FeatureError
 from features.kernel_pass import EventsFile
-from features.kernels import build_features
 from features.matrices import high_level_in, model_inputs
 from features.normalisation import GeneratedSample
 from features.schema import SPLITS
 from features.settings import FeatureSettings
 from features.spark_job import FeaturesResult, make_features
-from ingestion.errors import DamagedFileError, EmptySampleError
+from ingestion.errors import DamagedFileError
 from ingestion.files import FileInfo, expand, inventory
 from ingestion.settings import IngestSettings, SampleSettings
 from ingestion.spark_job import IngestResult, ingest
@@ -146,39 +145,11 @@ def test_features_are_readable_by_spark_and_small(made: Made, spark: SparkContex
     assert sum(path.stat().st_size for path in files) < 16_000 * events.count()
 
 
-def test_every_selected_event_has_one_row_with_the_kernels_numbers(made: Made) -> None:
-    expected = {}
-    for part in made.ingested.parts:
-        table = pq.read_table(made.folder / "events" / part.name)
-        block = build_features(table, FeatureSettings())
-        keys = table.select(["file_uuid", "entry"]).take(block.selected).to_pylist()
-        expected |= {(key["file_uuid"], key["entry"]): hlf for key, hlf in zip(keys, block.hlf, strict=True)}
-    rows = [
-        row
-        for split in SPLITS
-        for path in made.features.dataset.files(split)
-        for row in pq.read_table(path, columns=["file_uuid", "entry", *HLF_NAMES]).to_pylist()
-    ]
-    found = {(row["file_uuid"], row["entry"]): np.array([row[name] for name in HLF_NAMES], np.float32) for row in rows}
-    assert len(rows) == len(found) == sum(selected for _, selected in BUNDLED.values())
-    assert found.keys() == expected.keys()
-    for key, hlf in found.items():
-        np.testing.assert_array_equal(hlf, expected[key])
-
-
 def test_all_classes_and_files_are_mixed_in_every_training_row_group(made: Made) -> None:
     for path in made.features.dataset.files("train"):
         table = pq.read_table(path, columns=["label", "file_uuid"])
         assert set(table["label"].to_pylist()) == {0, 1, 2}
         assert len(set(table["file_uuid"].to_pylist())) == 6
-
-
-def test_row_groups_are_of_equal_size_but_the_last(made: Made) -> None:
-    for split in ("train", "val"):
-        rows = [group.rows for group in made.features.dataset.splits[split]]
-        assert len(rows) % 4 == 0
-        assert len(set(rows[:-1])) == 1
-        assert rows[-1] <= rows[0]
 
 
 def as_networks_see(rows: np.ndarray, column: str) -> np.ndarray:
@@ -214,16 +185,6 @@ def test_the_particle_scaler_is_that_of_a_sample_of_each_row_group_without_paddi
     np.testing.assert_allclose(scaler["std"], seen.std(axis=0), rtol=1e-5)
 
 
-def test_the_dataset_does_not_depend_on_the_cut_into_tasks(
-    made: Made, provider: SparkProvider, bundled_samples: list[SampleSettings], tmp_path: Path
-) -> None:
-    ingested = run_ingest(provider, bundled_samples, tmp_path / "events", entries_per_task=1000)
-    again = run_features(provider, tmp_path / "events", ingested, tmp_path / "features", feed_workers=4)
-    for split in SPLITS:
-        for one, other in zip(made.features.dataset.files(split), again.dataset.files(split), strict=True):
-            assert pq.read_table(one).equals(pq.read_table(other))
-
-
 def make_samples(folder: Path, **events: list[Any]) -> list[SampleSettings]:
     for name, rows in events.items():
         write_delphes(folder / f"{name}.root", distinct(rows))
@@ -247,23 +208,10 @@ def test_a_file_with_zero_entries_beside_a_good_one_is_fine(provider: SparkProvi
     assert (counts["entries"], counts["events"]) == (2, 1)
 
 
-def test_a_sample_with_zero_entries_shows_its_cutflow(provider: SparkProvider, tmp_path: Path) -> None:
-    samples = make_samples(tmp_path, qcd=[GOOD], ttbar=[])
-    with pytest.raises(EmptySampleError, match=r"(?s)sample 'ttbar': its files hold no entries.*entries\s+0"):
-        run_ingest(provider, samples, tmp_path / "out")
-
-
 def test_a_sample_of_which_no_event_is_selected_shows_its_cutflow(provider: SparkProvider, tmp_path: Path) -> None:
     samples = make_samples(tmp_path, qcd=[GOOD], ttbar=[NOT_ISOLATED] * 3)
     ingested = run_ingest(provider, samples, tmp_path / "events")
     with pytest.raises(FeatureError, match=r"(?s)'ttbar': no event is left.*no_isolated_lepton\s+3"):
-        run_features(provider, tmp_path / "events", ingested, tmp_path / "features")
-
-
-def test_too_few_events_are_refused(provider: SparkProvider, tmp_path: Path) -> None:
-    samples = make_samples(tmp_path, qcd=[GOOD] * 3, ttbar=[GOOD] * 3, wjets=[GOOD] * 3)
-    ingested = run_ingest(provider, samples, tmp_path / "events")
-    with pytest.raises(FeatureError, match="lacks a class"):
         run_features(provider, tmp_path / "events", ingested, tmp_path / "features")
 
 

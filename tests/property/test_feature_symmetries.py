@@ -114,18 +114,6 @@ def test_shuffling_the_candidates_changes_nothing(seed: int, shuffler: object) -
     np.testing.assert_allclose(one.hlf, other.hlf, rtol=1e-6)
 
 
-@given(seeds)
-def test_rows_are_ordered_by_distance_and_have_exactly_one_kind(seed: int) -> None:
-    rows = particles_of(features(random_event(seed))).astype(float)
-    eta, phi = rows[:, COLUMN["eta"]], rows[:, COLUMN["phi"]]
-    distances = delta_r2(eta[1:], phi[1:], eta[0], phi[0])
-    assert (np.diff(distances) >= -1e-6).all()
-    kinds = rows[:, COLUMN["is_charged_hadron"] : COLUMN["is_muon"] + 1]
-    assert (kinds.sum(axis=1) == 1).all()
-    assert rows[0, COLUMN["is_electron"]] == 1
-    assert not rows[1:, COLUMN["is_electron"] : COLUMN["is_muon"] + 1].any()
-
-
 @given(st.floats(-50, 50), st.floats(-50, 50))
 def test_delta_phi_is_wrapped_and_antisymmetric_and_ignores_full_turns(phi1: float, phi2: float) -> None:
     difference = float(delta_phi(phi1, phi2))
@@ -135,12 +123,3 @@ def test_delta_phi_is_wrapped_and_antisymmetric_and_ignores_full_turns(phi1: flo
     if abs(difference) < 3.1415:
         assert math.isclose(float(delta_phi(phi2, phi1)), -difference, abs_tol=1e-9)
         assert math.isclose(float(delta_phi(phi1 + 2 * math.pi, phi2)), difference, abs_tol=1e-9)
-
-
-@given(st.integers(-3, 3))
-def test_delta_phi_at_the_seam_stays_in_range(ulps: int) -> None:
-    angle = math.pi
-    for _ in range(abs(ulps)):
-        angle = math.nextafter(angle, math.inf if ulps > 0 else 0.0)
-    for phi1, phi2 in ((angle, 0.0), (0.0, angle), (-angle, 0.0), (angle, -angle)):
-        assert -math.pi < float(delta_phi(phi1, phi2)) <= math.pi

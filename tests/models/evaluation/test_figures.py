@@ -93,20 +93,12 @@ def points_and_bars(container: ErrorbarContainer) -> tuple[np.ndarray, np.ndarra
 
 @pytest.mark.slow
 @every_figure
-def test_nothing_leaves_the_axes(name: str) -> None:
-    assert outside(made_figure(name)) == []
-
-
-@pytest.mark.slow
-@every_figure
-def test_the_style_is_around_the_whole_drawing(name: str) -> None:
+def test_figures_keep_within_their_axes_and_style_and_say_what_they_are_of(name: str) -> None:
     assert without_style(lambda: made_figure(name)) == []
-    assert made_figure(name).get_size_inches()[0] == WIDTH
-
-
-@every_figure
-def test_figures_say_what_they_are_of(name: str) -> None:
-    axes = made_figure(name).axes
+    figure = made_figure(name)
+    assert outside(figure) == []
+    assert figure.get_size_inches()[0] == WIDTH
+    axes = figure.axes
     assert axes[0].get_title(loc="left") == "technical sample"
     assert any(each.get_title(loc="right") == "hlf, 13 TeV" for each in axes)
     panels = [each for each in axes if each.axison]

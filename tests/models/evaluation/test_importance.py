@@ -135,17 +135,6 @@ def test_the_lepton_stays_first_and_is_that_of_the_other_event() -> None:
             assert is_kind(event[0], "lepton")
 
 
-@pytest.mark.parametrize("inputs", [["particles", "num_particles"], ["hlf", "particles", "num_particles"]])
-def test_events_that_exchange_with_themselves_stay_as_they_are(inputs: list[str]) -> None:
-    columns = made_columns(3)
-    for exchange in permutations_of(inputs).values():
-        found = exchange(columns, columns)
-        assert found.keys() == columns.keys()
-        for one, other in zip(lists_of(found), lists_of(columns), strict=True):
-            np.testing.assert_array_equal(one, other)
-        assert all(np.array_equal(found[name], columns[name]) for name in ("hlf", "num_particles"))
-
-
 def test_features_are_exchanged_one_by_one_or_all_together() -> None:
     own, others = made_columns(1), made_columns(2)
     alone = permutations_of(["hlf"])

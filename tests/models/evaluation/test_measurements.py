@@ -265,12 +265,3 @@ def table_of(events: ScoredEvents) -> pa.Table:
             "probability": pa.array(list(events.probabilities)),
         }
     )
-
-
-def test_events_are_the_columns_of_a_table_and_some_can_be_chosen() -> None:
-    events = made_events(5)
-    found = ScoredEvents.of(table_of(events))
-    assert (found.probabilities.dtype, found.weights.dtype) == (np.float64, np.float64)
-    for column, expected, some in zip(found, events, found.chosen(np.array([1, 4])), strict=True):
-        np.testing.assert_array_equal(column, expected)
-        np.testing.assert_array_equal(some, expected[[1, 4]])
