@@ -46,13 +46,12 @@ def agents_of(run_dir: Path) -> list[psutil.Process]:
     return [each for each in processes_of(run_dir) if "training.agents.agent_process" in each.info["cmdline"]]
 
 
-@pytest.mark.parametrize("launchers", [["agents"], ["ranks", "agents", "ranks"]], ids="-".join)
-def test_with_a_schedule_agents_on_spark_do_what_the_simulator_does_also_between_ranks_of_mpi(
-    spark: SparkContext, dataset: FeatureDataset, tmp_path: Path, launchers: list[str]
+def test_with_a_schedule_agents_on_spark_do_what_the_simulator_does_also_around_ranks_of_mpi(
+    spark: SparkContext, dataset: FeatureDataset, tmp_path: Path
 ) -> None:
     keys = {"cycle_steps": 4, "alpha_free": 1, "beta_ramp": 3, "gamma_ramp": 3}
     chosen: dict[str, Any] = MPCA | {"algorithm": {"name": "mpca", **keys}, "precision": "float64"}
-    for number, launcher in enumerate(launchers, 1):
+    for number, launcher in enumerate(("agents", "ranks", "agents"), 1):
         # Each continues the run of the one before.
         chosen |= {"epochs": 1 + number, "launcher": "spark-agents" if launcher == "agents" else "mpirun"}
         run = make_spec(dataset, tmp_path / "out", **chosen)

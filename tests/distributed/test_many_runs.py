@@ -53,12 +53,6 @@ def test_runs_do_what_they_do_alone_whatever_ran_before(dataset: FeatureDataset,
     np.testing.assert_array_equal(flat_weights(runs[3].out_dir), flat_weights(alone.out_dir))
 
 
-def test_one_worker_can_be_launched_like_several(dataset: FeatureDataset, tmp_path: Path) -> None:
-    runs = specs(dataset, tmp_path / "many", {"algorithm": "sgd", "workers": 1})
-    launch_all(runs, tmp_path / "job", on_progress=lambda *_: None)
-    assert summary(runs[0].out_dir)["workers"] == 1
-
-
 def test_an_error_names_its_run_and_what_is_done_stays_done(dataset: FeatureDataset, tmp_path: Path) -> None:
     diverging = {"algorithm": "local-sgd", "optimizer": "sgd", "learning_rate": 1e30}
     runs = specs(dataset, tmp_path / "many", {}, diverging, {"algorithm": "d-psgd"})

@@ -1,4 +1,4 @@
-"""What ranks do with shared vectors, for test_averages.py."""
+"""What ranks do with shared vectors, for test_transports.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ranks do when the connections of one of them break, for test_averages.py."""
+"""What ranks do when the connections of one of them break, for test_transports.py."""
 
 from __future__ import annotations
 

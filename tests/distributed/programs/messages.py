@@ -1,4 +1,4 @@
-"""What ranks do with a transport apart from shared vectors, for test_messages.py."""
+"""What ranks do with a transport apart from shared vectors, for test_transports.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ranks do with a server, and with sums in the background, for test_parameter_servers.py."""
+"""What ranks do with a server, and with sums in the background, for test_transports.py."""
 
 from __future__ import annotations
 

@@ -1,0 +1,344 @@
+"""Transports on real MPI ranks: shared vectors, parameter servers, collective calls, exchanges, clocks and starts.
+
+All programs of one number of ranks share a start of ranks.
+"""
+
+from __future__ import annotations
+
+import re
+import runpy
+from collections.abc import Hashable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rank_programs import IMPLEMENTATIONS, PROGRAMS, Case, Cases, results_of, run_ranks
+
+from training.launching.mpirun import probe_mpi
+from training.settings import TrainSettings
+from training.simulation.cluster import ClusterSettings
+from training.simulation.transport import SimNetwork
+from training.simulation.virtual_time import VirtualClock
+from training.transports.transport import Transport
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
+
+#: Whether ranks meet in memory, or through sockets as between hosts.
+WAYS = [True, False]
+DTYPES = ["float64", "float32"]
+#: By the number of ranks.
+AVERAGES = {2: 2000, 4: 1000}
+#: How late a rank comes [s].
+NAP = 0.5
+EXCHANGES = [(2, 3), (4, 2013), (3, 200_000)]
+ROUNDS = 12
+#: 0: without mpirun.
+ALONE = list(product([0, 1], WAYS))
+PUSHES = [(4, 1, False, True), (3, 7, True, False)]
+ORDER = {"pushes": 100, "size": 10, "shards": 3}
+in_each_way = pytest.mark.parametrize("in_memory", WAYS, ids=["memory", "sockets"])
+
+
+def num_averages(ranks: int, *, in_memory: bool) -> int:
+    """How many averages fit into seconds: through sockets, the answer comes when the partner gets a core."""
+    return AVERAGES[ranks] // (1 if in_memory else 10)
+
+
+def cases_of(folder: Path) -> dict[Hashable, Case]:
+    """What the ranks run; those that leave something open come last."""
+    found: dict[Hashable, Case] = {}
+
+    def add(*name: Hashable, ranks: int, program: str = "", **arguments: Any) -> None:
+        file, _, function = (program or str(name[0])).rpartition(":")
+        found[name] = Case(ranks, f"{file or 'averages'}:{function}", arguments)
+
+    for dtype in DTYPES:
+        add("collect", dtype, ranks=3, program="messages:collect", dtype=dtype)
+    for ranks, size in EXCHANGES:
+        add("exchange", ranks, size, ranks=ranks, program="messages:exchange", rounds=ROUNDS, size=size)
+    add("count", ranks=4, program="messages:count", times=2000)
+    for ranks, way in ALONE:
+        add("alone", ranks, way, ranks=ranks, program="messages:alone", in_memory=way)
+    add("several", ranks=3, program="messages:several", vectors=3)
+    for ranks, shards, background, way in PUSHES:
+        chosen = {"in_memory": way, "background": background, "pushes": 150, "size": 101, "shards": shards}
+        add("push", ranks, ranks=ranks, program="parameter_servers:conserve", **chosen)
+    add("order", ranks=4, program="parameter_servers:order", **ORDER)
+    for background in (True, False):
+        add("sums", background, ranks=3, program="parameter_servers:sums", background=background, size=50_001)
+    for way in WAYS:
+        add("occupied", way, ranks=2, program="parameter_servers:occupied", in_memory=way, nap=0.3)
+    for way in WAYS:
+        for ranks in AVERAGES:
+            add("conserve", ranks, way, ranks=ranks, in_memory=way, averages=num_averages(ranks, in_memory=way))
+        add("finish_early", way, ranks=4, in_memory=way, averages=200)
+        signs = folder / f"{way}"
+        signs.mkdir()
+        add("straggle", way, ranks=4, in_memory=way, folder=str(signs), nap=60, averages=100)
+        for dtype in DTYPES:
+            add("types", way, dtype, ranks=3, program="conserve", in_memory=way, averages=300, dtype=dtype)
+        add("long", way, ranks=2, program="conserve", in_memory=way, averages=5, size=1_000_000)
+        add("stamps", way, ranks=4, in_memory=way, averages=1000, size=20_000)
+        add("read_others", way, ranks=3, in_memory=way, duration=0.5, size=20_000)
+        add("poison", way, ranks=3, in_memory=way)
+        add("come_late", way, ranks=2, in_memory=way, nap=NAP)
+    found["lost",] = Case(3, "lost_partners:break_connections", {"averages": 5, "nap": 0.3})
+    add("skip", ranks=3)
+    add("take_over", ranks=2, folder=str(folder))
+    return found
+
+
+@pytest.fixture(scope="module", params=IMPLEMENTATIONS, ids=str)
+def cases(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Cases:
+    folder = tmp_path_factory.mktemp(f"transports-{request.param}")
+    return Cases(request.param, folder, cases_of(folder), seconds=600)
+
+
+def check_counts(results: list[dict[str, Any]]) -> None:
+    """Every average that was begun was received; every rank saw all of its own and of others'."""
+    counts = [result["counts"] for result in results]
+    assert sum(each["begun"] for each in counts) == sum(each["received"] for each in counts)
+    for result, each in zip(results, counts, strict=True):
+        assert result["versions_grow"]
+        assert result["last_version"] == each["begun"] + each["received"]
+
+
+@in_each_way
+@pytest.mark.parametrize("ranks", AVERAGES)
+def test_the_sum_over_all_ranks_is_conserved_and_no_change_is_lost(cases: Cases, ranks: int, in_memory: bool) -> None:
+    results = cases.results("conserve", ranks, in_memory)
+    for result in results:
+        assert max(map(abs, result["difference"])) <= 1e-6
+        assert result["counts"]["begun"] >= num_averages(ranks, in_memory=in_memory)
+        assert result["counts"]["exchange_seconds"] > 0
+    check_counts(results)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@in_each_way
+def test_other_types_are_averaged_too(cases: Cases, in_memory: bool, dtype: str) -> None:
+    results = cases.results("types", in_memory, dtype)
+    allowed = {"float64": 1e-6, "float32": 1e3}[dtype]
+    for result in results:
+        assert max(map(abs, result["difference"])) <= allowed
+        # They began a million apart; changes of up to a thousand follow.
+        assert result["distance"] < 20_000
+    check_counts(results)
+
+
+@in_each_way
+def test_vectors_larger_than_the_buffers_of_the_network_are_averaged_too(cases: Cases, in_memory: bool) -> None:
+    results = cases.results("long", in_memory)
+    assert all(max(map(abs, result["difference"])) <= 1e-6 for result in results)
+    check_counts(results)
+
+
+@in_each_way
+def test_a_half_changed_vector_is_never_seen(cases: Cases, in_memory: bool) -> None:
+    for result in cases.results("stamps", in_memory)[:2]:
+        assert result["reads"] > 20
+        assert result["torn"] == 0
+
+
+@in_each_way
+def test_the_vector_of_another_rank_is_read_whole_without_its_help(cases: Cases, in_memory: bool) -> None:
+    reader, *others = cases.results("read_others", in_memory)
+    assert reader["grows"]
+    assert reader["torn"] == 0
+    for rank, other in enumerate(others, start=1):
+        assert rank + 10 < reader["last"][str(rank)] <= other["own"]
+
+
+@in_each_way
+def test_a_vector_that_is_not_finite_reaches_nobody(cases: Cases, in_memory: bool) -> None:
+    poisoned, *others = cases.results("poison", in_memory)
+    assert not poisoned["finite"]
+    assert poisoned["begun"] == poisoned["received"] == 0
+    assert poisoned["refused"] == 50
+    for other in others:
+        assert other["finite"]
+        assert other["refused"] > 0
+        assert other["begun"] + other["refused"] == 50
+
+
+def test_averages_with_a_lost_partner_are_left_out_and_counted(cases: Cases) -> None:
+    *others, lost = cases.results("lost")
+    # The one that was under way, and those that came after.
+    assert [(other["first"], other["then"]) for other in others] == [(1, 5)] * 2
+    assert (lost["first"], lost["then"], lost["counts"]["begun"]) == (0, 5, 0)
+    for other in others:
+        assert other["found"] == [0.5] * 3
+        assert other["counts"]["begun"] == other["counts"]["received"] == 5
+        assert other["counts"]["lost"] == 6
+
+
+@in_each_way
+def test_a_rank_that_comes_late_is_waited_for(cases: Cases, in_memory: bool) -> None:
+    assert cases.results("come_late", in_memory) == [1.0, 1.0]
+
+
+def test_a_holder_that_does_not_come_back_is_left_alone_and_a_dead_one_is_replaced(cases: Cases) -> None:
+    first, second = cases.results("take_over")
+    assert second["skipped"] == 1
+    # (0 + 1 + 1) / 2
+    assert first["found"] == second["found"] == [1.0] * 3
+
+
+@in_each_way
+def test_a_rank_that_sleeps_keeps_nobody_waiting(cases: Cases, in_memory: bool) -> None:
+    *others, straggler = cases.results("straggle", in_memory)
+    assert all(other["done"] < straggler["done"] for other in others)
+    assert straggler["begun"] == 0
+    assert straggler["received"] > 10
+
+
+@in_each_way
+def test_who_is_done_early_continues_to_serve_the_others(cases: Cases, in_memory: bool) -> None:
+    early, *others = cases.results("finish_early", in_memory)
+    assert early["received"] == sum(other["begun"] for other in others) == 600
+
+
+def test_an_average_is_skipped_while_the_one_before_is_under_way(cases: Cases) -> None:
+    counts, *others = cases.results("skip")
+    assert (counts["begun"], counts["skipped"]) == (2, 2)
+    assert [other["received"] for other in others] == [1, 1]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_vectors_are_summed_and_broadcast_in_place(cases: Cases, dtype: str) -> None:
+    for result in cases.results("collect", dtype):
+        assert result["sum"] == [3 * element + 1.5 + 3 for element in range(4)]
+        assert result["sent"] == [element + 0.25 for element in range(4)]
+        assert result["dtypes"] == [dtype, dtype]
+        assert result["later"]
+
+
+@pytest.mark.parametrize(("ranks", "size"), EXCHANGES)
+def test_neighbours_get_each_others_vectors_round_by_round(cases: Cases, ranks: int, size: int) -> None:
+    for rank, result in enumerate(cases.results("exchange", ranks, size)):
+        assert result["nobody"] == []
+        assert len(result["came"]) == ROUNDS
+        for number, came in enumerate(result["came"]):
+            step = 1 + number % (ranks - 1)
+            neighbours = [(rank + step) % ranks, (rank - step) % ranks]
+            assert came == [[each, 100.0 * each + number, 100.0 * each + number] for each in neighbours]
+
+
+def test_samples_of_all_ranks_are_counted_exactly(cases: Cases) -> None:
+    results = cases.results("count")
+    seen = [number for result in results for number in result["seen"]]
+    assert {result["total"] for result in results} == {2000 * (1 + 2 + 3 + 4)} == {max(seen)}
+    assert len(set(seen)) == len(seen)
+    assert all(result["seen"] == sorted(result["seen"]) for result in results)
+
+
+@pytest.mark.parametrize(("ranks", "in_memory"), ALONE)
+def test_a_world_of_one(cases: Cases, ranks: int, in_memory: bool) -> None:
+    (result,) = cases.results("alone", ranks, in_memory)
+    assert result["world"] == 1
+    assert result["out"] == [1, 2, 3]
+    assert result["averages"] == 0
+    assert result["samples"] == [2, 4]
+
+
+def test_several_vectors_and_a_second_transport(cases: Cases) -> None:
+    for found in cases.results("several"):
+        assert found == [0, 1, 2, 0, 1, 2]
+
+
+def test_doctor_starts_ranks_and_measures() -> None:
+    words = probe_mpi(TrainSettings(workers=2, algorithm="ad-psgd"))
+    found = re.search(
+        r"all-reduce ([\d,.]+) us, pairwise average \(memory\) ([\d,.]+) us, push to a server ([\d,.]+)", words
+    )
+    assert found is not None, words
+    assert all(float(number.replace(",", "")) > 0 for number in found.groups())
+
+
+def test_memory_that_cannot_be_shared_is_an_error_with_advice(tmp_path: Path) -> None:
+    for found in results_of(IMPLEMENTATIONS[0], 2, "messages:fail_to_start", tmp_path / "ranks"):
+        assert "where 100 are free on host" in found
+        assert "OMPI_MCA_osc" in found
+        assert "--shm-size" in found
+
+
+def test_a_folder_that_is_not_there_is_an_error_at_the_start(tmp_path: Path) -> None:
+    outcome = run_ranks(
+        IMPLEMENTATIONS[0],
+        2,
+        "messages:fail_to_start",
+        tmp_path / "ranks",
+        environment={"OMPI_MCA_osc_sm_backing_directory": str(tmp_path / "nowhere")},
+    )
+    assert set(outcome.results) == {0, 1}, outcome.output
+    assert all("nowhere, where 0 are free" in words for words in outcome.results.values())
+
+
+def simulated_turns(ranks: int) -> list[float]:
+    """The result of `parameter_servers.turns` on the virtual clock."""
+    found: list[list[float]] = []
+    clock = VirtualClock()
+    turns = runpy.run_path(str(PROGRAMS / "parameter_servers.py"))["turns"]
+
+    async def run(transport: Transport) -> None:
+        found.append(await turns(transport))
+
+    for transport in SimNetwork(clock, ClusterSettings(), ranks).transports():
+        clock.spawn(run(transport), f"worker {transport.rank}")
+    clock.run()
+    assert found == [found[0]] * ranks
+    return found[0]
+
+
+@pytest.mark.parametrize(("ranks", "shards"), [(ranks, shards) for ranks, shards, *_ in PUSHES])
+def test_no_push_is_lost_and_clocks_count_them(cases: Cases, ranks: int, shards: int) -> None:
+    results = cases.results("push", ranks)
+    for result in results:
+        assert result["lost"] == 0
+        assert result["clocks_are_right"]
+        counts = result["counts"]
+        assert counts["pushes"] == 50 + 2 * 50 * shards
+        assert (counts["refused"], counts["skipped"]) == (0, 0)
+        assert counts["exchange_seconds"] > counts["wait_seconds"] > 0
+        # The owner of all shards sends nothing.
+        assert (counts["bytes"] == 0) == (shards == 1 and result is results[0])
+
+
+def test_rules_that_do_not_commute_have_one_order_which_the_clocks_give(cases: Cases) -> None:
+    ranks, (pushes, size, shards) = 4, ORDER.values()
+    results = cases.results("order")
+    made = {(shard, clock): value for result in results for shard, clock, value in result["made"]}
+    assert len(made) == ranks * pushes * shards
+    expected = []
+    for shard in range(shards):
+        value = 0
+        for clock in range(ranks * pushes):
+            value = (3 * value + made[shard, clock]) % 1009
+        expected += [value] * (size * (shard + 1) // shards - size * shard // shards)
+    assert [result["final"] for result in results] == [expected] * ranks
+    # With a fixed order, the simulator comes to the same numbers.
+    assert [result["turns"] for result in results] == [simulated_turns(ranks)] * ranks
+
+
+@in_each_way
+def test_an_occupied_shard_is_not_waited_for_and_what_is_not_finite_is_refused(cases: Cases, in_memory: bool) -> None:
+    results = cases.results("occupied", in_memory)
+    # The push of rank 0 is in the thread while the rank sleeps.
+    assert results[0]["counts"]["hidden_seconds"] > 0.1
+    assert results[1]["tried"][:3] == [False, True, False]
+    assert results[1]["counts"]["occupied"] >= 2
+    added = sum(result["tried"][-1] for result in results)
+    for result in results:
+        assert result["refused"]
+        assert result["final"] == [10.0] * 2 + [1.0 + 10 * added] * 3
+        assert result["counts"]["refused"] == 2
+
+
+@pytest.mark.parametrize("background", [True, False])
+def test_sums_in_the_background_are_right_and_need_no_call_of_the_worker(cases: Cases, background: bool) -> None:
+    for result in cases.results("sums", background):
+        assert result["first"] == [6.0]
+        assert result["second"] == [30.0] * 3
+        assert result["between"] == [3.0] * 2
+        assert result["ended_in_background"] == background
