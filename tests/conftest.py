@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Generator, Iterator
@@ -55,6 +56,17 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Examples())
     if config.getoption("--cpu-times"):
         config.pluginmanager.register(CpuTimes())
+
+
+def pytest_collectstart() -> None:
+    """Modules and tests are no garbage."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays: no collection of garbage goes through it again."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -46,6 +46,7 @@ def agents_of(run_dir: Path) -> list[psutil.Process]:
     return [each for each in processes_of(run_dir) if "training.agents.agent_process" in each.info["cmdline"]]
 
 
+@pytest.mark.minutes
 def test_with_a_schedule_agents_on_spark_do_what_the_simulator_does_also_around_ranks_of_mpi(
     spark: SparkContext, dataset: FeatureDataset, tmp_path: Path
 ) -> None:

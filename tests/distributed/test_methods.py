@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from feature_datasets import write_dataset
 from training_runs import flat_weights, make_spec, records, summary
 
 from features.dataset import FeatureDataset
 from training.launching.launcher import launch_all
 from training.launching.rank import RunSpec
+from training.loop.making import make_model
 from training.loop.summary import acted, summary_of_rank
+from training.readers.reader import open_reader
+from training.readers.sharding import assignment_of, plan_epoch
 from training.simulation.cluster import ClusterSettings
 from training.simulation.simulate import Simulated
 from training.studies.run_in_simulator import simulate_workload
+from training.transports.transport import Transport
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
 
@@ -57,6 +63,12 @@ GOSSIP: list[dict[str, Any]] = [
 TWICE: dict[str, Any] = {"workers": 3, "algorithm": "d-psgd", "slowmo": SLOWMO}
 SHARDS: dict[str, Any] = {"algorithm": "mpca", "schedule": {"decay": "cosine"}}
 EXACT: dict[str, Any] = {"workers": 3, "precision": "float64"}
+#: AR-SGD with each optimizer, and with all defaults.
+AR_SGD: dict[str, dict[str, Any]] = {
+    name: EXACT | {"learning_rate": 0.01, "reader": "petastorm", "optimizer": name, "momentum": momentum}
+    for name, momentum in (("sgd", 0.9), ("adam", 0.0))
+}
+DEFAULT: dict[str, Any] = {"workers": 3, "reader": "petastorm"}
 GOSSIP_RUN: dict[str, Any] = {"workers": 3, "epochs": 8, "learning_rate": 0.03}
 
 
@@ -70,6 +82,7 @@ def done(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory) -> d
     """All runs of three ranks, by what was chosen: a start of ranks takes seconds, so they are started once."""
     chosen = [
         *(EXACT | each for each in SYNCHRONOUS), *(GOSSIP_RUN | each for each in (*GOSSIP, *SERVERS, SHARDS)), TWICE,
+        *AR_SGD.values(), DEFAULT,
     ]  # fmt: skip
     folder = tmp_path_factory.mktemp("runs")
     runs = {str(each): make_spec(dataset, folder / f"run-{number}", **each) for number, each in enumerate(chosen)}
@@ -170,3 +183,55 @@ def test_methods_with_a_server_learn_on_mpi_and_their_counters_add_up(
 
 def test_float32_runs_of_a_synchronous_method_are_the_same_bit_by_bit(done: dict[str, RunSpec]) -> None:
     np.testing.assert_array_equal(flat_weights(done[str(TWICE)].out_dir), flat_weights(done["again"].out_dir))
+
+
+def interleaved(dataset: FeatureDataset, run: RunSpec, epochs: int) -> np.ndarray[Any, Any]:
+    """A plain loop over one network that is fed, at every step, the batches of all ranks put together."""
+    settings = run.train
+    network = make_model(run.workload.open(), settings, Transport(), torch.device("cpu")).module
+    optimizer: torch.optim.Optimizer = torch.optim.Adam(network.parameters(), lr=settings.effective_learning_rate)
+    if settings.optimizer == "sgd":
+        rate, momentum = settings.effective_learning_rate, settings.momentum
+        optimizer = torch.optim.SGD(network.parameters(), lr=rate, momentum=momentum)
+    reader = open_reader(dataset, ("hlf",), kind="petastorm", dtype=torch.float64, seed=settings.seed)
+    for epoch in range(epochs):
+        plan = plan_epoch(
+            ROWS["train"],
+            world_size=settings.workers,
+            batch_size=settings.batch_size,
+            seed=settings.seed,
+            epoch=epoch,
+        )
+        shards = [reader.train_batches(assignment_of(plan, rank=rank, epoch=epoch)) for rank in range(settings.workers)]
+        for batches in zip(*shards, strict=True):
+            labels, weights = (torch.cat(parts) for parts in zip(*[batch[1:] for batch in batches], strict=True))
+            logits = network(torch.cat([batch.inputs[0] for batch in batches]))
+            losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+            # In place: setting the gradients to None would cut them off the network's flat vector.
+            optimizer.zero_grad(set_to_none=False)
+            ((losses * weights).sum() / len(labels)).backward()
+            optimizer.step()
+    return torch.cat([parameter.detach().reshape(-1) for parameter in network.parameters()]).numpy()
+
+
+@pytest.mark.parametrize("optimizer", AR_SGD)
+def test_n_ranks_give_the_model_of_one_worker_fed_their_batches(
+    dataset: FeatureDataset, done: dict[str, RunSpec], optimizer: str
+) -> None:
+    run = done[str(AR_SGD[optimizer])]
+    found = flat_weights(run.out_dir)
+    epochs = json.loads((run.out_dir / "summary.json").read_text())["best_epoch"] + 1
+    expected = interleaved(dataset, run, epochs)
+    assert epochs > 1
+    np.testing.assert_allclose(found, expected.astype(np.float32), rtol=1e-6, atol=1e-7)
+
+
+def test_ranks_agree_count_all_samples_and_write_metrics_each(done: dict[str, RunSpec]) -> None:
+    run = done[str(DEFAULT)]
+    for epoch in zip(*records(run.out_dir), strict=True):
+        assert len({record["val_loss"] for record in epoch}) == 1
+        assert len({record["steps"] for record in epoch}) == 1
+        samples = sum(record["samples"] for record in epoch)
+        assert samples == epoch[0]["samples_all_ranks"]
+        assert samples == epoch[0]["train_rows"] == sum(ROWS["train"])
+        assert all(record["bytes_sent"] > 0 for record in epoch)

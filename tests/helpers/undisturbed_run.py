@@ -36,10 +36,17 @@ SETTINGS: Final = {
 STAGES: Final = ("ingest", "features", "gridsearch", "train", "evaluate", "export", "report")
 ROOT: Final = Path(__file__).resolve().parents[2]
 #: Runs stages that no single command includes, on one Spark: `run` leaves out a search that no network asks for.
-ALL_STAGES: Final = """
+#: Files of figures stay empty.
+ALL_STAGES: Final = f"""
 import sys
+sys.path.append({str(ROOT / "tests" / "helpers")!r})
+import pytest
+from lent_spark import with_brief_timing, without_figures
 from pipeline.command_line import Asked
 from pipeline.commands.run import run
+patch = pytest.MonkeyPatch()
+without_figures(patch)
+with_brief_timing(patch)
 run(Asked(sys.argv[1], []).run_folder(), sys.argv[2:])
 """
 #: Which processes are ours, in their environment.

@@ -192,6 +192,7 @@ def test_more_seeds_run_only_what_is_new(compared: Compared) -> None:
     assert sorted({run.seed for run in compared.result().runs}) == [1, 2, 3]
 
 
+@pytest.mark.minutes
 def test_mpi_ranks_run_the_same_study_and_counts_are_those_of_the_saved_models(compared: Compared) -> None:
     page = (compared.folder / "page.md").read_bytes()
     done = compared.again("--form", "full")

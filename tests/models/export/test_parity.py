@@ -79,16 +79,14 @@ def columns() -> Columns:
 
 
 @every_network
-@pytest.mark.parametrize("sharp", [False, True])
 @pytest.mark.slow
-def test_exported_networks_are_the_networks(tmp_path: Path, columns: Columns, name: ModelName, sharp: bool) -> None:
+def test_exported_networks_are_the_networks(tmp_path: Path, columns: Columns, name: ModelName) -> None:
     spec = spec_for(name, columns)
     model = made_network(spec, dtype=torch.float32)
-    if sharp:
-        events = with_short_lists(columns)
-        scores = sharpened(model, events).probabilities(events)
-        assert scores.max() > 0.9
-        assert np.ptp(scores, axis=0).max() > 0.3
+    events = with_short_lists(columns)
+    scores = sharpened(model, events).probabilities(events)
+    assert scores.max() > 0.9
+    assert np.ptp(scores, axis=0).max() > 0.3
     assert largest_difference(model, exported(model, spec, tmp_path), columns) <= PARITY_TOLERANCE
 
 

@@ -119,7 +119,7 @@ def test_the_forward_pass_never_waits_for_the_device(name: ModelName) -> None:
 @every_network
 @pytest.mark.slow
 def test_a_small_task_is_learnt_and_holds_on_other_events(name: ModelName, tmp_path: Path) -> None:
-    dataset = write_dataset(tmp_path / "data", rows={"train": [600], "val": [1], "test": [200]})
+    dataset = write_dataset(tmp_path / "data", rows={"train": [300], "val": [1], "test": [200]})
     torch.manual_seed(1)
     model = build(model_spec(NETWORKS[name](), dataset))
     inputs, labels = training_events(model.inputs, dataset.files("train")[0])

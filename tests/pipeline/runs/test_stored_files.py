@@ -288,6 +288,7 @@ def test_a_lost_answer_is_no_second_writer(site: Site, monkeypatch: pytest.Monke
     assert site.objects() == {"ingest/made-by-hep-pipeline"}
 
 
+@pytest.mark.minutes
 def test_killed_at_any_request_nothing_half_is_visible_and_the_next_run_finishes(site: Site) -> None:
     expected, remote = site.config("local"), site.config("remote", site.storage)
     run_here(expected, *STAGES)
