@@ -113,7 +113,15 @@ $(VENV)/spark.jsa: $(VENV)/.installed
 browser:
 	@sh tests/ensure_browser.sh
 
-test: setup $(VENV)/spark.jsa ## Run the tests, except those that the next goals run
+# The README and CONTRIBUTING.md say the same time.
+TEST_TIME := ten minutes on two cores
+
+about-test:
+	@echo 'These are the tests of every part on small inputs: physics, networks, training methods in the simulator and on MPI ranks,'
+	@echo 'Spark jobs, whole runs from ROOT files to the report. They take about $(TEST_TIME); make test-fast takes one'
+	@echo 'minute, without Spark, MPI and whole runs. Kills, full disks and clusters: make test-slow.'
+
+test: about-test setup $(VENV)/spark.jsa ## Run the tests, except those that the next goals run
 	$(PYTEST) -m "not minutes and not airflow and not cluster and not goals"
 
 test-slow: setup browser $(VENV)/spark.jsa ## Run the tests that need minutes of real processes: kills, full disks, clusters, a browser

@@ -67,6 +67,13 @@ def test_the_front_page_is_short() -> None:
     assert len(text_of(CHECKOUT / "README.md").split()) <= 1000
 
 
+def test_one_time_is_said_for_make_test() -> None:
+    time = re.search(r"^TEST_TIME := (.+)$", (CHECKOUT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert time
+    for page in ("README.md", "CONTRIBUTING.md"):
+        assert f"({time[1]})" in text_of(CHECKOUT / page), page
+
+
 def test_every_make_target_that_is_named_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (CHECKOUT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     for page in PAGES:

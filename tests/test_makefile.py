@@ -64,7 +64,6 @@ def test_values_arrive_as_they_are_and_are_never_run(make: Make, value: str) -> 
     assert not (make.folder / "INJECTED").exists()
 
 
-@pytest.mark.parametrize("value", ["x;touch {}", "x`touch {}`", "x$(touch {})", "x$(shell touch {})", "x\ntouch {}"])
 @pytest.mark.parametrize(
     ("goal", "name"),
     [
@@ -72,9 +71,9 @@ def test_values_arrive_as_they_are_and_are_never_run(make: Make, value: str) -> 
         *(("mutants", "MUTANTS"), ("test-cluster", "CLUSTER"), ("test-fast", "TEST_PROCESSES")),
     ],
 )
-def test_what_stands_behind_a_semicolon_of_a_study_was_run(make: Make, goal: str, name: str, value: str) -> None:
+def test_what_stands_behind_a_semicolon_of_a_study_was_run(make: Make, goal: str, name: str) -> None:
     made = make.folder / "INJECTED"
-    calls = make(goal, f"{name}={value.format(made)}")
+    calls = make(goal, f"{name}=x;touch {made}`touch {made}`$(touch {made})$(shell touch {made})\ntouch {made}")
     assert "touch" in str(calls[-1])
     assert not made.exists()
 
