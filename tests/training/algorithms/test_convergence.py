@@ -51,7 +51,7 @@ def test_workers_disagree_in_proportion_to_the_learning_rate(method: str) -> Non
     assert distances[0] / distances[1] == pytest.approx(2, rel=0.15)
 
 
-@pytest.mark.parametrize("seed", range(1, 6))
+@pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("method", SOME)
 @pytest.mark.slow
 def test_the_toy_task_is_learnt_from_any_seed(method: str, seed: int) -> None:

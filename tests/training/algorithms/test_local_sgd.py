@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from simulated import LinearGradients, Watcher, models, run
+from simulated import LinearGradients, Watcher
 
 RATE = 0.1
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
@@ -34,13 +34,6 @@ class Adam:
 
 def all_gradients(problem: LinearGradients, step: int, present: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.array([problem.gradient(rank, step, present[rank]) for rank in range(problem.workers)])
-
-
-def test_an_average_after_every_step_of_plain_sgd_is_ar_sgd() -> None:
-    chosen: dict[str, Any] = {"optimizer": "sgd", "scale_learning_rate": False}
-    local = models(run(algorithm="local-sgd", local_steps=1, **chosen))
-    together = models(run(algorithm="ar-sgd", **chosen))
-    np.testing.assert_allclose(local, together, atol=1e-13)
 
 
 def test_models_are_averaged_after_each_third_step() -> None:

@@ -50,22 +50,6 @@ def test_compressed_gossip_keeps_the_mean_and_reaches_consensus() -> None:
     assert abs(found[-1] - start.mean(axis=0)).max() < 1e-3
 
 
-@pytest.mark.parametrize(
-    "algorithm", [{"algorithm": "choco-sgd", "fraction": 1, "gamma": 1}, {"algorithm": "qg-dsgdm", "beta": 0}]
-)
-def test_without_compression_or_momentum_they_are_d_psgd_that_adapts_and_then_combines(
-    algorithm: dict[str, Any],
-) -> None:
-    # On the complete graph that is AR-SGD; and after one more average D-PSGD, where gradients do not depend on models.
-    problem = LinearGradients(workers=4, steps=20, seed=3)
-    found = problem.drive(**algorithm, topology="complete", **PLAIN)
-    np.testing.assert_allclose(found, problem.drive(algorithm="ar-sgd", **PLAIN), atol=1e-12)
-    noise = LinearGradients(workers=5, steps=20, seed=3, hessian=0)
-    found, other = (noise.drive(**each, **PLAIN) for each in (algorithm, {"algorithm": "d-psgd"}))
-    np.testing.assert_allclose(found, RING @ other, atol=1e-12)
-    assert abs(found - other).max() > 1e-2
-
-
 def test_qg_dsgdm_is_algorithm_1() -> None:
     problem = LinearGradients(workers=5, steps=12, seed=2)
     present, momentum = np.tile(problem.initial, (5, 1)), np.zeros((5, 5))
@@ -96,14 +80,6 @@ def test_diloco_is_nesterov_over_windows_of_adamw() -> None:
             origin = origin - 0.6 * (outer + 0.8 * velocity)
             present = np.tile(origin, (3, 1))
         np.testing.assert_allclose(found, present, atol=1e-12)
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_diloco_with_a_plain_outer_step_is_local_sgd(optimizer: str) -> None:
-    problem = LinearGradients(workers=4, steps=20, seed=3)
-    chosen = {"local_steps": 3, "optimizer": optimizer}
-    found = problem.drive(algorithm="diloco", outer_rate=1, outer_momentum=0, **chosen)
-    np.testing.assert_allclose(found, problem.drive(algorithm="local-sgd", **chosen), atol=1e-12)
 
 
 def test_a_message_has_the_bytes_of_what_it_says() -> None:

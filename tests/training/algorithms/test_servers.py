@@ -294,25 +294,6 @@ def test_all_workers_continue_from_the_same_model_after_an_exact_average(name: s
     np.testing.assert_allclose([models[rank] for rank in range(4)], [models[0]] * 4, atol=1e-13)
 
 
-@pytest.mark.parametrize(
-    "chosen",
-    [
-        {"algorithm": "downpour"},
-        {"algorithm": "downpour", "zealous": True, "local_steps": 4},
-        {"algorithm": "dynsgd"},
-        {"algorithm": "adag", "local_steps": 1},
-        {"algorithm": "sharded", "shards": 3},
-        {"algorithm": "easgd", "synchronous": True, "alpha": 1e-15},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("optimizer", [{}, {"optimizer": "adam"}], ids=["sgd", "adam"])
-def test_a_single_worker_is_sequential(chosen: dict[str, Any], optimizer: dict[str, Any]) -> None:
-    alone = LinearGradients(workers=1, steps=10, seed=5)
-    found = drive(alone, **chosen, **optimizer)
-    np.testing.assert_allclose(found, drive(alone, algorithm="sgd", **optimizer), atol=1e-13)
-
-
 def test_synchronous_easgd_moves_the_server_by_all_workers_at_once() -> None:
     alpha, server = 0.2, NOISE.initial
     results = np.empty((4, 5))
@@ -325,14 +306,6 @@ def test_synchronous_easgd_moves_the_server_by_all_workers_at_once() -> None:
         np.testing.assert_allclose(found[step], at, atol=1e-13)
     np.testing.assert_allclose(results, np.tile(server, (4, 1)), atol=1e-13)
     assert abs(server - at.mean(axis=0)).max() > 1e-3
-
-
-def test_workers_that_together_move_the_server_all_the_way_make_it_their_mean() -> None:
-    results = np.empty((4, 5))
-    found = drive(algorithm="easgd", synchronous=True, alpha=1 / 4, local_steps=1, results=results)
-    # The exchange of a step is with the models before it.
-    np.testing.assert_allclose(results, np.tile(found[-2].mean(axis=0), (4, 1)), atol=1e-13)
-    assert abs(results - found[-1].mean(axis=0)).max() > 1e-3
 
 
 @pytest.mark.parametrize("synchronous", [False, True])

@@ -46,15 +46,6 @@ def set_rate(rank: int, step: int, algorithm: Algorithm) -> None:
     algorithm.optimizer.param_groups[0]["lr"] = rates(step)
 
 
-@pytest.mark.parametrize("base", BASES)
-@pytest.mark.parametrize("tau", [1, 5])
-def test_without_slow_momentum_and_average_it_is_the_base_method(base: str, tau: int) -> None:
-    chosen = BASES[base] | {"partners": matched(PAIRS)}
-    alone = drive(problem(), **chosen)
-    exact = False if base in ("d-psgd", "ad-psgd", "ad-psgd beside", "swarm-sgd") else None
-    np.testing.assert_allclose(drive(problem(), **chosen, **slowmo(tau=tau, exact=exact)), alone, atol=1e-13)
-
-
 @pytest.mark.parametrize("optimizer", [{"momentum": 0.9}, {"optimizer": "adam"}])
 @pytest.mark.parametrize("base", BASES)
 def test_without_slow_momentum_and_average_it_is_the_base_method_with_any_optimizer(
@@ -95,12 +86,6 @@ def test_on_one_worker_without_slow_momentum_it_is_lookahead(alpha: float, exact
         if step % 4 == 3:
             slow = fast = slow + alpha * (fast - slow)
         np.testing.assert_allclose(found[step, 0], fast, atol=1e-14)
-
-
-@pytest.mark.parametrize("base", ["d-psgd", "ad-psgd", "swarm-sgd"])
-def test_on_one_worker_there_is_nothing_to_average(base: str) -> None:
-    runs = [drive(problem(workers=1), **BASES[base], **slowmo(tau=4, beta=0.7, exact=exact)) for exact in (True, False)]
-    np.testing.assert_allclose(runs[0], runs[1], atol=1e-14)
 
 
 def test_around_workers_that_never_meet_it_is_local_sgd() -> None:
