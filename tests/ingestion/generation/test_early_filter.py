@@ -131,7 +131,7 @@ def test_taus_of_one_boson_decay_together() -> None:
     pythia = _pythia([*lines, *own], None)
     settings = LeptonFilterSettings(min_pt=15)
     often = plain = 0
-    for _ in range(300):
+    for _ in range(600):
         pythia.next()
         taus = sorted(each.pT() for each in pythia.event if each.idAbs() == 15 and each.isFinal())
         if not (len(taus) == 2 and taus[0] < 15 and taus[1] > 30):
@@ -144,7 +144,7 @@ def test_taus_of_one_boson_decay_together() -> None:
             pythia.forceHadronLevel()
             final = [place for place in range(1, pythia.event.size()) if pythia.event[place].isFinal()]
             plain += int(passes(_particles(pythia.event, final), settings)[0])
-    assert plain > 25
+    assert plain > 50
     assert abs(often - plain) < 4 * np.sqrt(often + plain)
 
 
