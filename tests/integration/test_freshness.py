@@ -97,22 +97,6 @@ def edit(code: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Edit]:
         path.write_text(text, encoding="utf-8")
 
 
-@pytest.mark.usefixtures("no_figures")
-def test_a_comparison_of_optimisers_makes_the_page_again_and_nothing_else(
-    plans: Plans, undisturbed: Undisturbed
-) -> None:
-    table = plans.run_dir / "compare" / "mine" / "table.json"
-    table.parent.mkdir(parents=True)
-    content = {"title": "A study", "heads": ["Method", "loss"], "rows": [["SGD", "0.1"]]}
-    table.write_text(json.dumps({**content, "workers": "MPI ranks", "events": "0001-ab", "notes": []}))
-    assert plans.reasons() == {"report": ["input added: comparison mine"]}
-    run(undisturbed, "report")
-    assert plans.reasons() == {}
-    version = StageStore(plans.run_dir, "report").current()
-    assert version is not None
-    assert "<h3>A study</h3>" in (version.folder / "report.html").read_text(encoding="utf-8")
-
-
 def test_edits_that_cannot_change_a_result_run_nothing(plans: Plans, edit: Edit) -> None:
     """Comments and docstrings anywhere; code that starts, stores or prints; other networks and methods."""
     for name in (
@@ -150,18 +134,6 @@ def test_code_of_the_figures_draws_again_and_trains_nothing(plans: Plans, edit: 
         "export": [],
         "report": [],
     }
-
-
-def test_code_of_a_network_trains_that_one(plans: Plans, edit: Edit) -> None:
-    edit(
-        "models/networks/hlf.py",
-        "from __future__ import annotations\n",
-        "from __future__ import annotations\n\n_NEW = 1\n",
-    )
-    found = plans.reasons()
-    assert found["train"] == ["hlf: code of models.networks.hlf changed"]
-    assert "ingest" not in found
-    assert "features" not in found
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,9 @@ from features.settings import FeatureSettings
 from ingestion.secrets import redact
 from ingestion.settings import IngestSettings
 from pipeline.config import SHIPPED, find_config, load, load_config
-from pipeline.configuration.sections import flat_items
 from pipeline.errors import ConfigError
 from pipeline.reporting.origin import BUNDLED
 from pipeline.runs.code_meaning import ROOT
-from training.settings import TrainSettings
 
 
 def test_a_minimal_config_has_all_defaults(tmp_path: Path) -> None:
@@ -125,11 +123,6 @@ def test_all_mistakes_are_listed_at_once(tmp_path: Path) -> None:
 )
 def test_contradictions_are_named_with_the_fix(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     assert words in mistakes(tmp_path, **changes)
-
-
-def test_a_message_that_ends_its_sentence_got_a_second_full_stop(tmp_path: Path) -> None:
-    assert mistakes(tmp_path, evaluate={"signal": "ttbra"}).endswith("'ttbar'?")
-    assert mistakes(tmp_path, evaluate={"signal": "Z"}).endswith("ttbar.")
 
 
 def test_sample_names_cannot_be_paths_or_markup(tmp_path: Path) -> None:
@@ -254,12 +247,6 @@ def test_yaml_cannot_run_code(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         load_config(str(path))
     assert not (tmp_path / "boom").exists()
-
-
-def test_keys_that_change_only_speed_never_make_a_stage_stale() -> None:
-    assert "ingest.entries_per_task" not in flat_items(IngestSettings(), "ingest")
-    assert "train.launcher_args" not in flat_items(TrainSettings(), "train")
-    assert flat_items(FeatureSettings(), "features")["features.split.train"] == 0.64
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from pipeline.config import SHIPPED, Config, load_config
+from pipeline.config import SHIPPED, Config
 from pipeline.configuration.yaml_text import read_yaml
 
 
@@ -33,9 +33,3 @@ def keys_in(content: dict[str, Any], prefix: str = "") -> set[str]:
 def test_full_yaml_names_every_key() -> None:
     content = read_yaml((SHIPPED / "full.yaml").read_text())
     assert keys_in(content) == keys_of(Config)
-
-
-def test_full_yaml_has_the_defaults_of_the_code() -> None:
-    config = load_config("full")
-    plain = Config(run_dir=config.run_dir, classes=config.classes, samples=config.samples)
-    assert config == plain

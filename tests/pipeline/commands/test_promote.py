@@ -125,15 +125,6 @@ def test_a_better_model_takes_the_place_and_a_worse_one_does_not(nights: Trained
     assert kept["value"] > kept["error"] > 0
 
 
-def test_forced_a_worse_model_is_put_in_use_and_it_is_said(nights: TrainedNights) -> None:
-    for steps in (100, 5):
-        nights.train(steps)
-        promoted, reason = nights.promote(force=True)
-        assert promoted
-    assert "--force" in reason
-    assert nights.in_use() == nights.made["train"]
-
-
 def test_the_criterion_is_that_of_the_config(nights: TrainedNights) -> None:
     nights.train(100)
     nights.promote()

@@ -207,6 +207,15 @@ def code_of_trainings() -> dict[str, dict[str, str]]:
     return {name: code_digests(part.entry_points) for name, part in train.parts(config).items()}
 
 
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the code."""
+    folder, ignored = tmp_path_factory.mktemp("code"), shutil.ignore_patterns("__pycache__")
+    for package in code_meaning.PACKAGES:
+        shutil.copytree(code_meaning.ROOT / package, folder / package, ignore=ignored)
+    return folder
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "old", "new", "trained_again"),
@@ -237,17 +246,16 @@ def code_of_trainings() -> dict[str, dict[str, str]]:
     ],
 )
 def test_code_of_a_network_trains_that_one_and_a_further_network_or_workload_trains_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, old: str, new: str, trained_again: set[str]
+    copied: Path, monkeypatch: pytest.MonkeyPatch, name: str, old: str, new: str, trained_again: set[str]
 ) -> None:
-    for package in code_meaning.PACKAGES:
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(code_meaning.ROOT / package, tmp_path / package, ignore=ignored)
-    monkeypatch.setattr(code_meaning, "ROOT", tmp_path)
+    monkeypatch.setattr(code_meaning, "ROOT", copied)
     before = code_of_trainings()
-    text = (tmp_path / name).read_text(encoding="utf-8")
+    text = (copied / name).read_text(encoding="utf-8")
     assert old in text
-    (tmp_path / name).write_text(text.replace(old, new, 1), encoding="utf-8")
-    assert {network for network, code in code_of_trainings().items() if code != before[network]} == trained_again
+    (copied / name).write_text(text.replace(old, new, 1), encoding="utf-8")
+    found = code_of_trainings()
+    (copied / name).write_text(text, encoding="utf-8")
+    assert {network for network, code in found.items() if code != before[network]} == trained_again
 
 
 @pytest.mark.parametrize(
