@@ -1,7 +1,8 @@
-"""The two Spark jobs on the bundled sample and on made files."""
+"""The Spark jobs of ingest, features and predictions on the bundled sample and on made files."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -10,22 +11,26 @@ from typing import Any
 import awkward as ak
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from delphes_files import write_delphes
-from made_events import distinct, lepton, made_event, track
+from made_events import distinct, events_table, lepton, made_event, track
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
+from spark_in_process import Here
 
+from features import spark_job
 from features.columns import HLF_NAMES, INPUT_COLUMNS
 from features.distributions import EVENTS_FOR_PARTICLES
 from features.errors import FeatureError
 from features.kernel_pass import EventsFile
+from features.kernels import build_features
 from features.matrices import high_level_in, model_inputs
 from features.normalisation import GeneratedSample
-from features.schema import SPLITS
+from features.schema import SPLITS, features_schema
 from features.settings import FeatureSettings
-from features.spark_job import FeaturesResult, make_features
+from features.spark_job import FeaturesResult, Unsplit, make_features, make_unsplit
 from ingestion.errors import DamagedFileError
 from ingestion.files import FileInfo, expand, inventory
 from ingestion.settings import IngestSettings, SampleSettings
@@ -38,6 +43,8 @@ pytestmark = pytest.mark.spark
 CLASSES = ["QCD", "ttbar", "W+jets"]
 #: Events and selected events of the bundled files, by an independent count when they were made.
 BUNDLED = {"qcd": (300, 137), "ttbar": (300, 269), "wjets": (300, 259)}
+GENERATED = {name: GeneratedSample(label, None, 1, 1.0) for label, name in enumerate(BUNDLED)}
+SETTINGS = FeatureSettings(feed_workers=4)
 
 
 def run_ingest(
@@ -58,18 +65,21 @@ def run_ingest(
     return result
 
 
+def parts_of(events: Path, result: IngestResult) -> list[EventsFile]:
+    return [
+        EventsFile(part.name, part.sample, part.digest, str(events / part.name)) for part in result.parts if part.name
+    ]
+
+
 def run_features(
     provider: SparkProvider, events: Path, result: IngestResult, out: Path, **settings: Any
 ) -> FeaturesResult:
     (out / "kernels").mkdir(parents=True)
-    parts = [
-        EventsFile(part.name, part.sample, part.digest, str(events / part.name)) for part in result.parts if part.name
-    ]
     spark = provider.context()
     return make_features(
         spark,
-        parts,
-        {name: GeneratedSample(label, None, 1, 1.0) for label, name in enumerate(BUNDLED)},
+        parts_of(events, result),
+        GENERATED,
         FeatureSettings(**settings),
         CLASSES,
         out,
@@ -183,6 +193,104 @@ def test_the_particle_scaler_is_that_of_a_sample_of_each_row_group_without_paddi
     seen = as_networks_see(flat, "particles")
     np.testing.assert_allclose(scaler["mean"], seen.mean(axis=0), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(scaler["std"], seen.std(axis=0), rtol=1e-5)
+
+
+class Unmixed:
+    """Events that are only predicted: features in the order of the input, in a folder of its own."""
+
+    def __init__(self, provider: SparkProvider, parts: Sequence[EventsFile], folder: Path) -> None:
+        folder.mkdir()
+        self.folder = folder
+        done = provider.context().accumulator(0)
+        self.result: Unsplit = make_unsplit(
+            provider.context(), parts, GENERATED, SETTINGS, CLASSES, folder, done=done, num_tasks=provider.num_tasks
+        )
+        self.num_done: int = done.value
+
+    def keys(self) -> list[tuple[str, int]]:
+        """The events in the order of the result."""
+        return [key for file in self.result.files for key in keys_of(pq.read_table(file))]
+
+
+def keys_of(table: pa.Table) -> list[tuple[str, int]]:
+    return list(zip(table["file_uuid"].to_pylist(), table["entry"].to_pylist(), strict=True))
+
+
+def by_event(files: Sequence[Path]) -> dict[tuple[str, int], dict[str, Any]]:
+    """All columns of all events."""
+    tables = [pq.read_table(file) for file in files]
+    found = {key: row for table in tables for key, row in zip(keys_of(table), table.to_pylist(), strict=True)}
+    assert len(found) == sum(table.num_rows for table in tables)
+    return found
+
+
+@pytest.fixture(scope="module")
+def parts(made: Made) -> list[EventsFile]:
+    return parts_of(made.folder / "events", made.ingested)
+
+
+@pytest.fixture(scope="module")
+def unmixed(provider: SparkProvider, parts: list[EventsFile], tmp_path_factory: pytest.TempPathFactory) -> Unmixed:
+    return Unmixed(provider, parts, tmp_path_factory.mktemp("unsplit") / "made")
+
+
+def test_every_event_has_unsplit_what_the_normal_job_gives_it(made: Made, unmixed: Unmixed) -> None:
+    dataset = made.features.dataset
+    expected = by_event([file for split in SPLITS for file in dataset.files(split)])
+    assert len(expected) == 665
+    assert by_event(unmixed.result.files) == expected
+    assert unmixed.num_done == sum(each.counts["events"] for each in unmixed.result.outputs)
+
+
+def test_the_order_of_unsplit_events_is_that_of_the_input(parts: list[EventsFile], unmixed: Unmixed) -> None:
+    assert len(parts) > 6
+    expected = []
+    for part in parts:
+        table = pq.read_table(part.path)
+        expected += keys_of(table.select(["file_uuid", "entry"]).take(build_features(table, SETTINGS).selected))
+    assert unmixed.keys() == expected
+
+
+def test_unsplit_files_are_those_of_a_test_split_and_nothing_else_is_left(unmixed: Unmixed) -> None:
+    left = {path.relative_to(unmixed.folder) for path in unmixed.folder.rglob("*") if path.is_file()}
+    assert left == {file.relative_to(unmixed.folder) for file in unmixed.result.files}
+    assert [path.name for path in unmixed.folder.iterdir()] == ["test"]
+    schema = pq.read_schema(unmixed.result.files[0])
+    assert schema.equals(features_schema())
+    assert json.loads(schema.metadata[b"classes"]) == CLASSES
+    assert json.loads(schema.metadata[b"columns"])["particle_vertex_z"]["unit"] == "mm"
+
+
+def test_unsplit_parts_longer_than_a_file_keep_their_order(
+    parts: list[EventsFile], unmixed: Unmixed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_job, "_UNMIXED_ROWS", 7)
+    here: Any = Here()
+    found = make_unsplit(
+        here, parts, GENERATED, SETTINGS, CLASSES, tmp_path, done=here.accumulator(0), num_tasks=lambda work: work
+    )  # fmt: skip
+    assert len(found.files) > 95
+    assert [key for file in found.files for key in keys_of(pq.read_table(file))] == unmixed.keys()
+
+
+@pytest.mark.parametrize(
+    ("rows", "selected"),
+    [({"none": "--", "some": "+-+", "empty": ""}, [("some", 0), ("some", 2)]), ({"none": "--"}, [])],
+)
+def test_unsplit_parts_without_selected_events_are_fine(
+    provider: SparkProvider, tmp_path: Path, rows: dict[str, str], selected: list[tuple[str, int]]
+) -> None:
+    parts = []
+    for name, kinds in rows.items():
+        made = [
+            (GOOD if kind == "+" else NOT_ISOLATED) | {"file_uuid": name, "entry": n} for n, kind in enumerate(kinds)
+        ]
+        pq.write_table(events_table(made), tmp_path / f"{name}.parquet")
+        parts.append(EventsFile(f"{name}.parquet", "qcd", "", str(tmp_path / f"{name}.parquet")))
+    unmixed = Unmixed(provider, parts, tmp_path / "made")
+    assert unmixed.keys() == selected
+    assert len(unmixed.result.files) == (1 if selected else 0)
+    assert sum(each.counts["selected"] for each in unmixed.result.outputs) == len(selected)
 
 
 def make_samples(folder: Path, **events: list[Any]) -> list[SampleSettings]:
