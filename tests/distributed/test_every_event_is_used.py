@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 def test_one_of_four_row_groups_was_left_out_by_three_ranks(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "data", rows={"train": [40, 1, 23, 11], "val": [9], "test": [3]})
     runs = [
-        make_spec(dataset, tmp_path / algorithm, algorithm=algorithm, reader="arrow", workers=3, epochs=2)
+        make_spec(dataset, tmp_path / algorithm, algorithm=algorithm, workers=3, epochs=2)
         for algorithm in ("ar-sgd", "ad-psgd", "local-sgd")
     ]
     for run in runs:

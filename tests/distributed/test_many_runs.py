@@ -29,7 +29,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
 
 def specs(dataset: FeatureDataset, folder: Path, *chosen: dict[str, Any]) -> list[RunSpec]:
     folder.mkdir(exist_ok=True)
-    return [make_spec(dataset, folder / f"run-{number}", reader="arrow", **each) for number, each in enumerate(chosen)]
+    return [make_spec(dataset, folder / f"run-{number}", **each) for number, each in enumerate(chosen)]
 
 
 def test_runs_do_what_they_do_alone_whatever_ran_before(dataset: FeatureDataset, tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_runs_do_what_they_do_alone_whatever_ran_before(dataset: FeatureDataset,
     assert set(seen) == {0, 1, 2, 3}
     assert seen == sorted(seen)
     assert [summary(run.out_dir)["algorithm"] for run in runs] == ["ad-psgd", "swarm-sgd", "d-psgd", "ar-sgd"]
-    alone = make_spec(dataset, tmp_path / "alone", reader="arrow", **chosen)
+    alone = make_spec(dataset, tmp_path / "alone", **chosen)
     told: list[Any] = []
     launch(alone, on_progress=told.append)
     assert told[-1].epoch == alone.train.epochs
