@@ -179,7 +179,7 @@ def compare(
 ) -> None:
     """Study optimisers on the same events: claims of a source, tables, figures."""
     from pipeline.commands.compare import compare, list_studies, make_all, read_study
-    from pipeline.configuration.local_folder import chosen_folder
+    from pipeline.configuration.paths import chosen_folder
 
     refuse_together(NAME=name, study=study, list=show, claims=claims)
     refuse_together(force=force, list=show, claims=claims)

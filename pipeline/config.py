@@ -27,10 +27,9 @@ from ingestion.settings import IngestSettings, SampleSettings
 from models.networks.registry import ModelName, NetworksSettings
 from pipeline.configuration.credentials import variables_with_credentials
 from pipeline.configuration.effects import OF_CONFIG, OF_SAMPLE
-from pipeline.configuration.local_folder import local_folder
 from pipeline.configuration.mistakes import explain
 from pipeline.configuration.overrides import Keys, Override, put, read_override
-from pipeline.configuration.relative_paths import locate_paths
+from pipeline.configuration.paths import local_folder, locate_paths
 from pipeline.configuration.sections import advice
 from pipeline.configuration.shell_sections import (
     EvaluateSettings,

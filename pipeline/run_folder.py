@@ -198,13 +198,7 @@ class RunFolder:
             threads=train.threads,
         )
 
-    def refuse_unfit_machine(
-        self,
-        needs: Collection[Need],
-        what: str,
-        *,
-        workers: int | None = None,
-    ) -> None:
+    def refuse_unfit_machine(self, needs: Collection[Need], what: str, *, workers: int | None = None) -> None:
         """Raise if `examine` finds an error; warnings are for `doctor`.
 
         Raises:

@@ -27,7 +27,7 @@ from pipeline.runs.store import Version
 from pipeline.stages.base import Context, Result, Stage, StageInputs
 from pipeline.stages.parts import begin_parts, unchanged_parts
 from pipeline.stages.table import STAGES
-from pipeline.terminal.interrupts import stop_if_requested
+from pipeline.terminal.exit_codes import stop_if_requested
 
 
 class State(StrEnum):
@@ -191,15 +191,9 @@ class Runner:
         found = stage.find_inputs(self.config, believed, self.console)
         # Before the work: a change during the work makes the stage stale again.
         fingerprint = self._fingerprint(stage, found, upstream)
-        reasons = ["first run"]
-        missing: list[str] = []
-        if current:
-            if not force:
-                missing = [each.path for each in missing_files(current.folder, current.files)]
-            reasons = reasons_to_run(Fingerprint.from_json(current.manifest["fingerprint"]), fingerprint)
-            reasons += _about_missing(missing)
-        if force:
-            reasons = reasons or ["--force"]
+        missing = _missing(believed) if believed else []
+        reasons = _reasons_to_replace(current, fingerprint, missing) if current else ["first run"]
+        reasons = reasons or ["--force"] * force
         if current and not reasons:
             self._leave(stage, current, found)
             return False
@@ -207,7 +201,21 @@ class Runner:
         self.console.print(f"[bold]{stage.name}[/]: {escape(shown)}", highlight=False)
         self.log.event("stage started", stage=stage.name, reasons=reasons)
         self.say_what_is_stale(stage, upstream)
-        context = self._context(stage, believed, upstream, found, fingerprint, frozenset(missing))
+        store = self.run_folder.store(stage.name)
+        out_dir = store.next_folder(fingerprint.digest)
+        made_from = Fingerprint.from_json(believed.made_from) if believed else None
+        context = Context(
+            config=self.config,
+            upstream=upstream,
+            current=believed,
+            missing=frozenset(missing),
+            taken_over_parts=unchanged_parts(made_from, fingerprint, missing),
+            found=found,
+            out_dir=out_dir,
+            data_dir=store.data_of(out_dir.absolute()),
+            spark=self.run_folder.spark,
+            console=self.console,
+        )
         self.run_folder.refuse_unfit_machine(stage.needs, f"{stage.name} cannot run")
         self._make_version(stage, context, fingerprint, afresh=force)
         return True
@@ -222,7 +230,7 @@ class Runner:
         try:
             stage.complete(self.config, current, self.console)
         except OSError as error:
-            raise RunFolderError(_about_files(stage, store.folder, error)) from error
+            raise _about_files(stage, store.folder, error) from error
 
     def say_what_is_stale(self, stage: Stage, upstream: dict[str, Version]) -> None:
         """Name the stale stages whose versions a stage is going to use."""
@@ -234,31 +242,6 @@ class Runner:
                     f"  note: {each.name} is stale ({escape(reasons[0])}); {stage.name} uses its current version",
                     highlight=False,
                 )
-
-    def _context(
-        self,
-        stage: Stage,
-        current: Version | None,
-        upstream: dict[str, Version],
-        found: StageInputs,
-        fingerprint: Fingerprint,
-        missing: frozenset[str],
-    ) -> Context:
-        made_from = None if current is None else Fingerprint.from_json(current.made_from)
-        store = self.run_folder.store(stage.name)
-        out_dir = store.next_folder(fingerprint.digest)
-        return Context(
-            config=self.config,
-            upstream=upstream,
-            current=current,
-            missing=missing,
-            taken_over_parts=unchanged_parts(made_from, fingerprint, missing),
-            found=found,
-            out_dir=out_dir,
-            data_dir=store.data_of(out_dir.absolute()),
-            spark=self.run_folder.spark,
-            console=self.console,
-        )
 
     def _make_version(self, stage: Stage, context: Context, fingerprint: Fingerprint, *, afresh: bool = False) -> None:
         """The transaction: a new folder, the work, its checks, the manifest, the pointer."""
@@ -285,12 +268,7 @@ class Runner:
             with context.bar(stage.name, "") as bar:
                 bar(0, 0, "writing the manifest")
                 manifest = self._manifest(stage, fingerprint, upstream, result, seconds)
-                store.commit(
-                    folder,
-                    manifest,
-                    digests=result.digests,
-                    taken_over=result.taken_over,
-                )
+                store.commit(folder, manifest, digests=result.digests, taken_over=result.taken_over)
         except BaseException as error:
             # After Ctrl-C too. A kill leaves an unfinished folder; the next run continues or removes it. A version
             # that the pointer names is published and stays.
@@ -315,12 +293,7 @@ class Runner:
         ]
 
     def _manifest(
-        self,
-        stage: Stage,
-        fingerprint: Fingerprint,
-        upstream: dict[str, Version],
-        result: Result,
-        seconds: float,
+        self, stage: Stage, fingerprint: Fingerprint, upstream: dict[str, Version], result: Result, seconds: float
     ) -> dict[str, Any]:
         return {
             "stage": stage.name,
@@ -358,13 +331,21 @@ class Runner:
             return ["the output of a stage that it reads is gone"]
         found = stage.find_inputs(self.config, current, self.console)
         after = self._fingerprint(stage, found, self.run_folder.upstream(stage, mixed=True))
-        before = Fingerprint.from_json(current.manifest["fingerprint"])
-        reasons = reasons_to_run(before.without_inputs(ignore), after.without_inputs(ignore))
-        return reasons + _about_missing([each.path for each in missing_files(current.folder, current.files)])
+        return _reasons_to_replace(current, after, _missing(current), ignore)
 
 
-def _about_missing(missing: Sequence[str]) -> list[str]:
-    return [f"output is gone or changed: {path}" for path in missing]
+def _missing(version: Version) -> list[str]:
+    """Paths of the files of a version that are gone, or have another size."""
+    return [each.path for each in missing_files(version.folder, version.files)]
+
+
+def _reasons_to_replace(
+    current: Version, after: Fingerprint, missing: Sequence[str], ignore: Sequence[str] = ()
+) -> list[str]:
+    """Why the version in use is stale; inputs in `ignore` do not count."""
+    before = Fingerprint.from_json(current.manifest["fingerprint"])
+    reasons = reasons_to_run(before.without_inputs(ignore), after.without_inputs(ignore))
+    return reasons + [f"output is gone or changed: {path}" for path in missing]
 
 
 def _other_packages(current: Version) -> list[str]:

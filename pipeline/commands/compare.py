@@ -21,7 +21,7 @@ from ingestion.paths import located
 from models.evaluation.style import PlotLabels
 from models.networks.registry import NETWORKS
 from pipeline.configuration.mistakes import explain
-from pipeline.configuration.relative_paths import locate_paths
+from pipeline.configuration.paths import locate_paths
 from pipeline.configuration.yaml_text import read_mapping
 from pipeline.errors import (
     USER_ERRORS,
@@ -38,8 +38,8 @@ from pipeline.runs.outputs import content_digest
 from pipeline.runs.provenance import code_version, now, package_versions
 from pipeline.runs.store import write_atomically
 from pipeline.stages.train import Train, modules_of_method
+from pipeline.terminal.exit_codes import stop_if_requested
 from pipeline.terminal.grid import Grid
-from pipeline.terminal.interrupts import stop_if_requested
 from pipeline.terminal.progress import Bar
 from training.cores import usable_cores
 from training.errors import IdleSettingError, StudyError

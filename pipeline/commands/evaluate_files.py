@@ -28,7 +28,7 @@ from models.evaluation.evaluation import evaluate, write_predictions
 from models.evaluation.rates import Rates
 from models.prediction import Candidate, predict
 from pipeline.config import Config
-from pipeline.configuration.local_folder import chosen_folder
+from pipeline.configuration.paths import chosen_folder
 from pipeline.errors import ConfigError, MissingInputError, RunFolderError, cannot_write, nearest
 from pipeline.machine.spark_session import counted
 from pipeline.reporting.cutflow import cutflow, uncertain_mixtures

@@ -23,7 +23,7 @@ from ingestion.files import FileInfo, found_files
 from ingestion.paths import located
 from ingestion.settings import NO_WEIGHT, IngestSettings, SampleSettings
 from models.prediction_files import probability_branches
-from pipeline.configuration.local_folder import chosen_folder
+from pipeline.configuration.paths import chosen_folder
 from pipeline.errors import ConfigError, RunFolderError, cannot_write
 from pipeline.machine.spark_session import counted
 from pipeline.run_folder import RunFolder

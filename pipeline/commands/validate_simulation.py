@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from ingestion.paths import located
 from pipeline.config import Config, bundled_events
-from pipeline.configuration.local_folder import chosen_folder
+from pipeline.configuration.paths import chosen_folder
 from pipeline.errors import ConfigError, nearest
 from pipeline.run_folder import RunFolder
 from pipeline.terminal.progress import Bar

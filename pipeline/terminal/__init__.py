@@ -1,1 +1,1 @@
-"""The terminal: exit codes, interrupts, progress, tables."""
+"""The terminal: exit codes, progress, tables."""

@@ -24,9 +24,11 @@ from rich.markup import escape
 from ingestion.secrets import redact
 from pipeline.errors import NOT_THERE_YET, USER_ERRORS, ConfigError, FolderInUseError, MachineError, out_of_room
 from pipeline.runs.provenance import DISTRIBUTION
-from pipeline.terminal.interrupts import requested
 
 _SECONDS_BEFORE_AGAIN: Final = 0.05
+#: The user has asked to stop. The exception of an interrupt can get lost: Python drops exceptions of destructors, and
+#: some imports catch all.
+requested: Final = threading.Event()
 _WIDTH_OF_FILES: Final = 1000
 #: Variables that force colours on help texts and tracebacks, also in files.
 _FORCING_COLOURS: Final = ("FORCE_COLOR", "PY_COLORS")
@@ -180,3 +182,9 @@ def _not_lost(unraisable: sys.UnraisableHookArgs) -> None:
 def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of signal handlers
     requested.set()
     raise KeyboardInterrupt
+
+
+def stop_if_requested() -> None:
+    """Raise the interrupt again if it was lost; the runner asks before it publishes anything."""
+    if requested.is_set():
+        raise KeyboardInterrupt

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from ingestion.files import expand
 from pipeline.config import SHIPPED, Config, load_config
-from pipeline.configuration.relative_paths import PATHS
+from pipeline.configuration.paths import PATHS
 from pipeline.configuration.sections import without_none
 from pipeline.errors import ConfigError
 from pipeline.runs.code_meaning import ROOT

@@ -20,7 +20,7 @@ from pipeline.commands import compare
 from pipeline.commands.compare import Study, _busy_cores, _remove_written, make_all
 from pipeline.errors import ConfigError
 from pipeline.runs import code_meaning
-from pipeline.terminal import interrupts
+from pipeline.terminal import exit_codes
 from pipeline.terminal.exit_codes import Exit
 from training.errors import TrainingError
 from training.settings import TrainSettings
@@ -163,14 +163,14 @@ def test_an_interrupt_ends_all_studies(error: BaseException) -> None:
     def make(name: str) -> None:
         begun.append(name)
         # The handler of the signal notes it; what the interrupt breaks may raise another error first.
-        interrupts.requested.set()
+        exit_codes.requested.set()
         raise error
 
     try:
         with pytest.raises(KeyboardInterrupt):
             make_all(make, begun.append)
     finally:
-        interrupts.requested.clear()
+        exit_codes.requested.clear()
     assert begun == ["compare: study a, 1 of 3", "a"]
 
 

@@ -1,7 +1,8 @@
-"""Paths in a config: `~` and variables are replaced, and relative paths in a file start at the folder of the file."""
+"""Paths that users name in a config or an option: `~` and variables as in a shell; outputs go to local folders."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,8 @@ PATHS: Final = (
 )
 #: Words that may be paths, and start nowhere.
 _WORDS: Final = ("spark.executor_python", "train.launcher_args.*")
+#: A scheme, and a slash: of `s3://bucket`, a path keeps `s3:/bucket`.
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 def locate_paths(content: Any, folder: str | Path, place: str) -> None:
@@ -45,3 +48,31 @@ def _locate(content: Any, keys: list[str], folder: str | Path, place: str) -> No
                 content[name] = located(items[name], folder)
             except PathError as cause:
                 raise ConfigError(f"{place}{name}: {cause}.") from None
+
+
+def local_folder(words: str | Path) -> Path:
+    """The path of a folder; `~` and variables are as in a shell. This makes nothing.
+
+    Raises:
+        ValueError: It is a URL.
+        PathError: A variable or a user is unknown.
+
+    Examples:
+        >>> local_folder("runs/mine")
+        PosixPath('runs/mine')
+    """
+    if _URL.match(str(words)):
+        raise ValueError(f"'{words}' is a URL, and outputs go to local file systems only; name a folder")
+    return Path(located(str(words)))
+
+
+def chosen_folder(words: Path, option: str) -> Path:
+    """`local_folder` of an option of the command line.
+
+    Raises:
+        ConfigError: It is no local folder; the message begins with the option.
+    """
+    try:
+        return local_folder(words)
+    except (ValueError, PathError) as cause:
+        raise ConfigError(f"{option}: {cause}.") from cause

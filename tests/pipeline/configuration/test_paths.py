@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ingestion.paths import PathError
-from pipeline.configuration.local_folder import chosen_folder, local_folder
+from pipeline.configuration.paths import chosen_folder, local_folder
 from pipeline.errors import ConfigError
 
 
