@@ -36,11 +36,7 @@ def told_apart(infos: Sequence[Any], known: Mapping[str, Any]) -> list[Any]:
 
 
 def refuse_too_many(bad: Sequence[Any], settings: IngestSettings) -> None:
-    """Refuse more bad files than may be skipped.
-
-    Raises:
-        BadFilesError: There are more than `max_bad_files`.
-    """
+    """Refuse more bad files than may be skipped."""
     if len(bad) > settings.max_bad_files:
         raise BadFilesError(
             f"{len(bad)} input files are bad, more than ingest.max_bad_files allows ({settings.max_bad_files}):\n"
@@ -105,11 +101,7 @@ class Waiting(NamedTuple):
 
 
 def refuse_waiting(waiting: Sequence[Waiting], readable: Collection[str], bad: Sequence[str]) -> None:
-    """Refuse a sample whose readable files all wait: the data is fine, but it is too early to read it.
-
-    Raises:
-        FilesToComeError: A sample has files that wait, and none that can be read now.
-    """
+    """Refuse a sample whose readable files all wait: the data is fine, but it is too early to read it."""
     reasons: dict[str, list[str]] = {}
     for each in waiting:
         if each.sample not in readable:

@@ -75,11 +75,7 @@ def generated_sum(file: Any, words: str, path: str) -> float:
 
 
 def refuse_other_scale(words: str, weight: str, path: str) -> None:
-    """Refuse a `sum_of_weights` that adds up other weights than the 1 of each event of a file without `weight`.
-
-    Raises:
-        WrongBranchTypeError: Its name says that it is a sum of weights.
-    """
+    """Refuse a `sum_of_weights` that adds up other weights than the 1 of each event of a file without `weight`."""
     if weight in {"", NO_WEIGHT} and _OF_WEIGHTS.search(words):
         raise WrongBranchTypeError(
             f"{path}: '{words}', the sum_of_weights of the sample, adds up weights of the generator, but every event "

@@ -191,11 +191,7 @@ class Config(BaseModel):
 
     @property
     def signal(self) -> str:
-        """Name of the signal class: the one that is set, or the only one with an obvious name.
-
-        Raises:
-            ConfigError: None is set, and the names of the classes do not say which it is.
-        """
+        """Name of the signal class: the one that is set, or the only one with an obvious name."""
         names = {_plain(name): name for name in self.classes}
         named = [names[each] for each in _SIGNALS if each in names]
         # The top quark is a background of many searches.
@@ -366,9 +362,6 @@ def load(name: str, overrides: Sequence[str] = ()) -> LoadedConfig:
 
     `name` is the path of a YAML file, or the name of a shipped one (`demo`); an override is `a.b=c`, and c is read as
     YAML.
-
-    Raises:
-        ConfigError: The file is missing, is no YAML, or has mistakes; the message lists all.
     """
     path = find_config(name)
     content = read_mapping(path)
@@ -418,11 +411,7 @@ def _truths_as_numbers(given: Any, meant: Any, place: str) -> Iterator[str]:
 
 
 def find_config(name: str) -> Path:
-    """The file of a config, given by path or by the name of a shipped config.
-
-    Raises:
-        ConfigError: There is neither.
-    """
+    """The file of a config, given by path or by the name of a shipped config."""
     if (path := Path(located(name))).is_file():
         return path
     shipped = {path.stem: path for path in SHIPPED.glob("*.yaml")}

@@ -160,11 +160,7 @@ class RunFolder:
         return versions
 
     def refuse_missing_upstream(self, stages: Iterable[Stage], *, command: str = "") -> None:
-        """Refuse stages whose input neither exists nor is made by an earlier stage of the list.
-
-        Raises:
-            NoOutputYetError: The input of a stage is missing.
-        """
+        """Refuse stages whose input neither exists nor is made by an earlier stage of the list."""
         made: set[str] = set()
         for stage in stages:
             for name in stage.upstream_of(self.config):
@@ -199,11 +195,7 @@ class RunFolder:
         )
 
     def refuse_unfit_machine(self, needs: Collection[Need], what: str, *, workers: int | None = None) -> None:
-        """Raise if `examine` finds an error; warnings are for `doctor`.
-
-        Raises:
-            MachineError: The machine has errors; the message lists them with their fixes.
-        """
+        """Raise if `examine` finds an error; warnings are for `doctor`."""
         findings = self.examine(needs, workers=workers)
         errors = [each for each in findings if each.severity is Severity.ERROR]
         if errors:

@@ -54,11 +54,7 @@ class GenerationError(IngestionError):
 
 
 def refuse_missing_packages() -> None:
-    """Refuse to start without the extra `simulate`.
-
-    Raises:
-        GenerationError: A package is missing; the message gives the command that installs it.
-    """
+    """Refuse to start without the extra `simulate`."""
     missing = [name for name in _PACKAGES if find_spec(name) is None]
     if missing:
         raise GenerationError(

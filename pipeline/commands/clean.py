@@ -35,9 +35,6 @@ def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Re
 
     Returns:
         The versions that were, or would be, removed.
-
-    Raises:
-        RunFolderError: A version cannot be removed.
     """
     with nullcontext() if dry_run else run_folder.locked():
         found: list[Removable] = []

@@ -25,11 +25,7 @@ def plan(run_folder: RunFolder, *, until: str | None = None, force: bool = False
 
 
 def names_until(runner: Runner, until: str | None) -> list[str]:
-    """Names of the stages that `run` includes, up to one of them.
-
-    Raises:
-        ConfigError: `run` does not include it.
-    """
+    """Names of the stages that `run` includes, up to one of them."""
     names = [stage.name for stage in runner.wanted()]
     if until is None:
         return names

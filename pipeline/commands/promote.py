@@ -54,10 +54,6 @@ def promote(run_folder: RunFolder, *, force: bool = False) -> Iterator[Promotion
     compared, as after a change of the features, the model in use stays.
 
     `force` promotes them independent of the comparison, also if there is none.
-
-    Raises:
-        MissingInputError: There is no trained model, or it does not belong to the current features.
-        PromotionError: A candidate cannot be read or promoted; the other networks were still compared.
     """
     use_threads(run_folder.config.train.threads)
     with run_folder.locked():
@@ -135,10 +131,6 @@ def rollback(run_folder: RunFolder, network: str) -> tuple[str, str]:
     """Put the previous model back in use; returns the names of the withdrawn version and the version in use.
 
     `promote` promotes the withdrawn model only with --force.
-
-    Raises:
-        ConfigError: There is no network of that name.
-        MissingInputError: There is no previous model.
     """
     if network not in NETWORKS:
         raise ConfigError(f"rollback: there is no network '{network}'.{nearest(network, NETWORKS)}")

@@ -14,10 +14,6 @@ def run(run_folder: RunFolder, names: Sequence[str] = (), *, until: str | None =
     """Run the named stages if they are stale, and print the path of the report; returns whether any ran.
 
     Without names it runs all that the config includes.
-
-    Raises:
-        ConfigError: There is no such stage.
-        RunFolderError: It is in use or cannot be written.
     """
     runner = Runner(run_folder)
     chosen = names or names_until(runner, until)

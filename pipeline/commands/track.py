@@ -41,14 +41,7 @@ class Tracked(NamedTuple):
 
 
 def track(run_folder: RunFolder) -> list[Tracked]:
-    """Log each network of the current training and evaluation; a run that exists already stays unchanged.
-
-    Raises:
-        ConfigError: Neither `mlflow.uri` nor the environment names a server.
-        MachineError: The package is not installed.
-        MissingInputError: There is no evaluation yet, or it does not belong to the current training.
-        TrackingError: MLflow refuses, cannot be reached, or its experiment was deleted.
-    """
+    """Log each network of the current training and evaluation; a run that exists already stays unchanged."""
     uri = run_folder.config.mlflow.uri or os.environ.get(_URI_VARIABLE)
     if not uri:
         raise ConfigError(f"track: set the address of MLflow by mlflow.uri or {_URI_VARIABLE}.")

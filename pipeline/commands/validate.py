@@ -25,11 +25,6 @@ def validate(config: Config, console: Console, *, features: Version | None = Non
     """Find the input files and check them as `ingest` will: trees, branches; yields lines for the terminal.
 
     The features in use say how many steps a training has; None: not known.
-
-    Raises:
-        ConfigError: The section `compare` has a key that no study has, or the signal is not known.
-        IdleSettingError: Something that is set can never act in a training.
-        IngestionError: A sample has no file, or a file is bad.
     """
     _refuse_unknown_keys_of_studies(config.compare)
     signal = config.signal

@@ -37,10 +37,6 @@ def validate_simulation(run_folder: RunFolder, reference: Sequence[str], out: Pa
     Writes `validation.json` and, for each sample, `<sample>-features.png` and `<sample>-candidates.png`.
 
     `reference` is `SAMPLE=GLOB` each; the bundled files for samples that are not named.
-
-    Raises:
-        ConfigError: A sample is unknown, or a folder cannot be used.
-        IngestionError: Files are missing or damaged.
     """
     from features.columns import HLF_NAMES
     from ingestion.settings import SampleSettings

@@ -37,9 +37,6 @@ class Override(NamedTuple):
 def read_override(text: str, model: type[BaseModel]) -> Override:
     """Read `a.b=c`. YAML reads c, except where the config expects text.
 
-    Raises:
-        ConfigError: The text has another form.
-
     Examples:
         >>> from pipeline.config import Config
         >>> read_override("spark.conf.spark.sql.shuffle.partitions=4", Config)[:2]
@@ -65,9 +62,6 @@ def read_override(text: str, model: type[BaseModel]) -> Override:
 
 def put(content: dict[str, Any], override: Override, model: type[BaseModel]) -> None:
     """Put a value into the content of a config, in place.
-
-    Raises:
-        ConfigError: A part of the path is a plain value, or no item of a list.
 
     Examples:
         >>> from pipeline.config import Config

@@ -29,9 +29,6 @@ def locate_paths(content: Any, folder: str | Path, place: str) -> None:
     """Write out all paths of a config, in place.
 
     Values of the wrong type, and paths that are written out already, stay unchanged.
-
-    Raises:
-        ConfigError: A path has an unknown variable or user.
     """
     for keys in PATHS:
         _locate(content, keys.split("."), "" if keys in _WORDS else folder, f"{place}: ")
@@ -53,10 +50,6 @@ def _locate(content: Any, keys: list[str], folder: str | Path, place: str) -> No
 def local_folder(words: str | Path) -> Path:
     """The path of a folder; `~` and variables are as in a shell. This makes nothing.
 
-    Raises:
-        ValueError: It is a URL.
-        PathError: A variable or a user is unknown.
-
     Examples:
         >>> local_folder("runs/mine")
         PosixPath('runs/mine')
@@ -67,11 +60,7 @@ def local_folder(words: str | Path) -> Path:
 
 
 def chosen_folder(words: Path, option: str) -> Path:
-    """`local_folder` of an option of the command line.
-
-    Raises:
-        ConfigError: It is no local folder; the message begins with the option.
-    """
+    """`local_folder` of an option of the command line."""
     try:
         return local_folder(words)
     except (ValueError, PathError) as cause:

@@ -33,9 +33,6 @@ def _yaml() -> YAML:
 def read_yaml(text: str) -> Any:
     """The content of YAML text, as JSON can hold it: a set, for one, has no order.
 
-    Raises:
-        YAMLError: It is no valid YAML, or holds something else.
-
     Examples:
         >>> read_yaml("{epochs: 010, title: no, when: 1:30, day: 2026-11-20}")
         {'epochs': 10, 'title': 'no', 'when': '1:30', 'day': '2026-11-20'}
@@ -49,11 +46,7 @@ def read_yaml(text: str) -> Any:
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """The keys and values of a YAML file.
-
-    Raises:
-        ConfigError: It cannot be read, is no valid YAML, or holds something else.
-    """
+    """The keys and values of a YAML file."""
     try:
         content = read_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as cause:

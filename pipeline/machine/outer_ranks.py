@@ -19,9 +19,6 @@ def refuse_outer_ranks(env: Mapping[str, str]) -> None:
     """Refuse an environment that mpirun or srun made for one of several ranks.
 
     Ranks of our own training never come here: they are another program.
-
-    Raises:
-        MachineError: It is one.
     """
     found = env.get("SLURM_STEP_ID") or env.get("SLURM_STEPID") or ""
     step = int(found) if found.isdecimal() else None

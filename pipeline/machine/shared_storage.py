@@ -23,9 +23,6 @@ def refuse_unshared(spark: SparkContext, folder: Path, inputs: Iterable[str] = (
     """Write a file; executors look for it and for one input of each folder, and write beside it.
 
     `folder` exists, or is on object storage, which executors only list; inputs that are URLs are passed over.
-
-    Raises:
-        MachineError: Executors do not see the folder or an input, or cannot write there; the message names the hosts.
     """
     paths = {path.parent: path for path in (Path(each).absolute() for each in inputs if "://" not in each)}
     slots = max(spark.defaultParallelism, 2)

@@ -59,11 +59,7 @@ class SparkProvider:
         return self._settings.master.startswith("local-cluster") or not self._settings.master.startswith("local")
 
     def context(self, *, folder: Path | None = None, inputs: Iterable[str] = ()) -> SparkContext:
-        """The running context.
-
-        Raises:
-            MachineError: Spark does not start, or executors do not see the folder or the inputs.
-        """
+        """The running context."""
         if self._context is None:
             # It lives as long as the context: executors fetch the code from here at their start.
             self._folder = tempfile.TemporaryDirectory(prefix="hep-pipeline-")
@@ -105,9 +101,6 @@ def watched(bar: Bar, total: int, count: Callable[[], int]) -> Iterator[None]:
     """A progress bar shows the value of a function during a Spark job, whose failures become ours.
 
     After a failure or an interrupt none of the job's tasks runs any more: what they wrote can be removed.
-
-    Raises:
-        SparkJobError: The job failed.
     """
     from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - Spark is loaded only by stages that need it
     from pyspark import SparkContext  # noqa: PLC0415

@@ -35,12 +35,7 @@ class StoredFiles:
         self.root = root
 
     def refuse_others(self, known: Collection[str]) -> str:
-        """The words of the claim; empty before the first one.
-
-        Raises:
-            StorageInUseError: Another run folder writes there.
-            IngestionError: The storage cannot be listed.
-        """
+        """The words of the claim; empty before the first one."""
         found, words = self._objects(), self._words()
         if words in known or not (words or found):
             return words

@@ -63,11 +63,7 @@ def read_trained(name: str, folder: Path) -> FoundModel:
 
 
 def refuse_other_features(models: Sequence[FoundModel], definitions: Mapping[str, Any]) -> None:
-    """Refuse models whose features have other definitions than those of the events.
-
-    Raises:
-        ModelError: A model has other definitions; the message names the settings that differ.
-    """
+    """Refuse models whose features have other definitions than those of the events."""
     # What a model of an earlier version does not state is as it was then: the defaults of later settings.
     defaults = FeatureSettings().model_dump(mode="json")
     for each in models:
@@ -99,9 +95,6 @@ def refuse_seen_events(models: Sequence[FoundModel], files: Sequence[Path], keys
 
     Returns:
         Names of the models whose training events are unknown.
-
-    Raises:
-        ModelError: A model has seen the events; the message counts them.
     """
     events = identities(files)
     unknown = []

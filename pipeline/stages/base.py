@@ -82,11 +82,7 @@ class Context:
     console: Console
 
     def start_spark(self, inputs: Iterable[str] = ()) -> SparkContext:
-        """The running context, whose executors see the folder of the Parquet; a progress bar shows its start.
-
-        Raises:
-            MachineError: Spark does not start, or executors do not share the storage.
-        """
+        """The running context, whose executors see the folder of the Parquet; a progress bar shows its start."""
         with self.bar("Spark", "") as bar:
             bar(0, 0, "starting")
             return self.spark.context(folder=self.data_dir, inputs=inputs)

@@ -159,9 +159,6 @@ def refuse_idle(network: ModelName, settings: TrainSettings, features: Version |
     """Refuse a training in which something that is set can never act.
 
     Without `features`, the number of events is not known.
-
-    Raises:
-        IdleSettingError: There is such a setting; the message names it.
     """
     from features.dataset import FeatureDataset
     from training.errors import IdleSettingError

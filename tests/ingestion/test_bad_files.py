@@ -20,7 +20,7 @@ import uproot
 from delphes_files import source_of, write_delphes
 from made_events import distinct, lepton, made_event
 from rich.console import Console
-from spark_in_process import Here
+from spark_in_process import WITHOUT_SPARK
 
 from ingestion.errors import (
     BadFilesError,
@@ -38,22 +38,6 @@ from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
 
 NAMES = ("qcd", "ttbar", "wjets")
-
-
-class Provider:
-    """In the place of `SparkProvider`."""
-
-    def __init__(self, settings: object) -> None:
-        pass
-
-    def context(self, **_: object) -> Here:
-        return Here()
-
-    def num_tasks(self, work_items: int) -> int:
-        return work_items
-
-    def stop(self) -> None:
-        pass
 
 
 def write_good(path: Path, *, count: int = 6) -> Path:
@@ -141,7 +125,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def analysis(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Analysis:
-    monkeypatch.setattr("pipeline.run_folder.SparkProvider", Provider)
+    monkeypatch.setattr("pipeline.run_folder.SparkProvider", lambda _: WITHOUT_SPARK)
     return Analysis(tmp_path, good)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import awkward as ak
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import uproot
@@ -30,6 +31,7 @@ from ingestion.spark_job import ingest
 from models.prediction import predict
 from models.prediction_files import write_root
 
+CLASSES = ["QCD", "ttbar", "W+jets"]
 NUMBER = 2**60 + 1
 PASS_THROUGH = IngestSettings(pass_through=["Event.Number", "ScalarHT.HT"])
 
@@ -48,41 +50,32 @@ def written(path: Path, *, numbers: type = np.int64, further: Mapping[str, Any] 
     return path
 
 
-def test_they_arrive_in_the_predictions_with_every_bit(tmp_path: Path) -> None:
-    infos = inventory([source_of("a", 1, str(written(tmp_path / "a.root")))], PASS_THROUGH).infos
+def predicted(folder: Path, settings: IngestSettings, sample: GeneratedSample) -> pa.Table:
+    """Predictions of the events of `written`, which went through ingest and features."""
+    (info,) = inventory([source_of("a", 1, str(written(folder / "a.root")))], settings).infos
     here: Any = Here()
     for name in ("events", "features"):
-        (tmp_path / name).mkdir()
+        (folder / name).mkdir()
     samples = [SampleSettings(name="a", label=1, files=["-"])]
-    made = ingest(here, infos, samples, PASS_THROUGH, tmp_path / "events", done=here, num_tasks=int)
-    parts = [EventsFile(part.name, "a", "", str(tmp_path / "events" / part.name)) for part in made.parts]
+    made = ingest(here, [info], samples, settings, folder / "events", done=here, num_tasks=int)
+    parts = [EventsFile(part.name, "a", "", str(folder / "events" / part.name)) for part in made.parts]
     features = make_unsplit(
-        here, parts, {"a": GeneratedSample(1, None, 1, 1.0)}, FeatureSettings(), ["QCD", "ttbar", "W+jets"],
-        tmp_path / "features", done=here, num_tasks=int,
-    )  # fmt: skip
-    found = predict(made_network("hlf"), features.files)
+        here, parts, {"a": sample}, FeatureSettings(), CLASSES, folder / "features", done=here, num_tasks=int
+    )
+    assert pq.read_schema(features.files[0]).names[-len(info.pass_through) :] == list(info.pass_through)
+    return predict(made_network("hlf"), features.files)
+
+
+def test_they_arrive_in_the_predictions_with_every_bit(tmp_path: Path) -> None:
+    found = predicted(tmp_path, PASS_THROUGH, GeneratedSample(1, None, 1, 1.0))
     assert found["Event.Number"].to_pylist() == [NUMBER + 1, NUMBER + 3, NUMBER + 5]
     assert found["ScalarHT.HT"].to_pylist() == [0.25, 0.75, 1.25]
-    write_root(found, ["QCD", "ttbar", "W+jets"], tmp_path / "p.root")
+    write_root(found, CLASSES, tmp_path / "p.root")
     assert read_root(tmp_path / "p.root")["Event.Number"].to_pylist() == found["Event.Number"].to_pylist()
-    assert pq.read_schema(features.files[0]).names[-2:] == ["Event.Number", "ScalarHT.HT"]
 
 
 def test_other_weights_arrive_as_physics_weights_and_have_their_own_names(tmp_path: Path) -> None:
-    settings = IngestSettings(weights={"scale_up": "ScalarHT.HT"})
-    infos = inventory([source_of("a", 1, str(written(tmp_path / "a.root")))], settings).infos
-    assert infos[0].pass_through == {"weight_scale_up": "float64"}
-    here: Any = Here()
-    for name in ("events", "features"):
-        (tmp_path / name).mkdir()
-    samples = [SampleSettings(name="a", label=1, files=["-"])]
-    made = ingest(here, infos, samples, settings, tmp_path / "events", done=here, num_tasks=int)
-    parts = [EventsFile(part.name, "a", "", str(tmp_path / "events" / part.name)) for part in made.parts]
-    features = make_unsplit(
-        here, parts, {"a": GeneratedSample(1, None, 6, 3.0)}, FeatureSettings(), ["QCD", "ttbar", "W+jets"],
-        tmp_path / "features", done=here, num_tasks=int,
-    )  # fmt: skip
-    found = predict(made_network("hlf"), features.files)
+    found = predicted(tmp_path, IngestSettings(weights={"scale_up": "ScalarHT.HT"}), GeneratedSample(1, None, 6, 3.0))
     assert found["weight"].to_pylist() == [2.0] * 3
     assert found["weight_scale_up"].to_pylist() == [0.5, 1.5, 2.5]
 
