@@ -17,16 +17,13 @@ from pydantic import (
     model_validator,
 )
 
-from features.columns import COLUMNS
 from features.settings import FeatureSettings
-from ingestion.generation.settings import SCHEME, SimulateSettings
+from ingestion.generation.settings import SimulateSettings
 from ingestion.paths import located
-from ingestion.schema import events_schema
 from ingestion.secrets import keep_secret, redact
 from ingestion.settings import IngestSettings, SampleSettings
 from models.networks.registry import ModelName, NetworksSettings
-from pipeline.configuration.credentials import variables_with_credentials
-from pipeline.configuration.effects import OF_CONFIG, OF_SAMPLE
+from pipeline.configuration.contradictions import plain, refuse_contradictions
 from pipeline.configuration.mistakes import explain
 from pipeline.configuration.overrides import Keys, Override, put, read_override
 from pipeline.configuration.paths import local_folder, locate_paths
@@ -42,8 +39,7 @@ from pipeline.configuration.shell_sections import (
 )
 from pipeline.configuration.yaml_text import read_mapping
 from pipeline.errors import ConfigError, nearest
-from pipeline.runs.code_meaning import PACKAGES, ROOT
-from training.effects import refuse_without_effect
+from pipeline.runs.code_meaning import ROOT
 from training.gridsearch.settings import GridSearchSettings
 from training.settings import SEEDS, TrainSettings
 
@@ -52,8 +48,6 @@ _STORAGE: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]+(/(?!\.\.?(?:/|$))[\w.=-]
 #: Names of classes that say which is the signal; ttbar only among the published ones.
 _SIGNALS: Final = ("signal", "sig", "s", "ttbar")
 _PUBLISHED: Final = {"qcd", "ttbar", "wjets"}
-#: What the evaluation calls all classes but the signal; no class has this name.
-_TOGETHER: Final = "all backgrounds"
 #: Configs that come with the code, by name.
 SHIPPED: Final = Path(__file__).parent / "configs"
 
@@ -102,97 +96,10 @@ class Config(BaseModel):
     """A program with its arguments: it gets the outcome of each command that holds the run folder, as JSON on its
     standard input, for example to send a mail after a night."""
 
-    @model_validator(mode="after")
-    def _samples_fit_classes(self) -> Self:
-        plain, names = list(map(_plain, self.classes)), [sample.name.casefold() for sample in self.samples]
-        for name, letters in zip(self.classes, plain, strict=True):
-            if letters in {"", _plain(_TOGETHER)} or plain.count(letters) > 1:
-                raise ValueError(
-                    f"classes: the name '{name}' is blank, given twice, or taken; names must differ in letters and "
-                    f"digits (of either case), and '{_TOGETHER}' are all classes but the signal"
-                )
-        for sample in self.samples:
-            if names.count(sample.name.casefold()) > 1:
-                raise ValueError(f"samples: the name '{sample.name}' is given twice; names must differ")
-            if sample.label >= len(self.classes):
-                raise ValueError(
-                    f"samples: '{sample.name}' has the label {sample.label}, but classes has only "
-                    f"{len(self.classes)} names (labels 0 to {len(self.classes) - 1})"
-                )
-            if _plain(sample.name) in set(plain) - {plain[sample.label]}:
-                raise ValueError(
-                    f"samples: '{sample.name}' has the label {sample.label}, that is class "
-                    f"'{self.classes[sample.label]}', but has the name of another class; correct the label, the order "
-                    f"of classes, or the name"
-                )
-        labels = {sample.label for sample in self.samples}
-        for label, name in enumerate(self.classes):
-            if label not in labels:
-                raise ValueError(f"class '{name}' (label {label}) has no samples; add one, or take it out of classes")
-        return self
-
-    @model_validator(mode="after")
-    def _simulated_samples_have_a_process(self) -> Self:
-        processes = [process.name for process in self.simulate.processes]
-        for sample in self.samples:
-            for name in simulated_processes(sample):
-                if name not in processes:
-                    raise ValueError(
-                        f"samples: '{sample.name}' reads {SCHEME}{name}, but simulate.processes has no '{name}'."
-                        f"{nearest(name, processes)}"
-                    )
-                if len(sample.files) > 1:
-                    raise ValueError(
-                        f"samples: '{sample.name}' reads {SCHEME}{name} and other files. All events of a sample have "
-                        f"one luminosity, those of different processes do not; make it a sample of its own"
-                    )
-        return self
-
-    @model_validator(mode="after")
-    def _normalisation_is_complete(self) -> Self:
-        for sample in self.samples:
-            if sample.sum_of_weights is not None and sample.cross_section_pb is None:
-                raise ValueError(
-                    f"samples: '{sample.name}' has sum_of_weights, but no cross_section_pb: its events count by their "
-                    f"number, and the sum has no effect; give both, or none"
-                )
-        for label, name in enumerate(self.classes):
-            samples = [sample for sample in self.samples if sample.label == label]
-            without = [
-                sample.name
-                for sample in samples
-                # The stage `simulate` gives the others theirs.
-                if sample.cross_section_pb is None and not simulated_processes(sample)
-            ]
-            if 0 < len(without) < len(samples):
-                raise ValueError(
-                    f"class '{name}': {', '.join(without)} has no cross_section_pb, but other samples of the class "
-                    f"have one; give it for all, or for none (they then count by their numbers of events)"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _columns_passed_through_are_new(self) -> Self:
-        # The last ones are those of the predictions and of `features.kernel_pass.unmixed_schema`.
-        taken = {*COLUMNS, *events_schema().names, "predicted", "file_uuid_high", "file_uuid_low", "hlf", "core"}
-        for name in self.ingest.pass_through:
-            if name in taken or name.startswith("probability") or self.ingest.pass_through.count(name) > 1:
-                raise ValueError(
-                    f"ingest.pass_through: there is a column '{name}' already; name another branch, each once"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _signal_is_a_class(self) -> Self:
-        signal = self.evaluate.signal
-        if signal is not None and signal not in self.classes:
-            raise ValueError(f"evaluate.signal: there is no class '{signal}'.{nearest(signal, self.classes)}")
-        return self
-
     @property
     def signal(self) -> str:
         """Name of the signal class: the one that is set, or the only one with an obvious name."""
-        names = {_plain(name): name for name in self.classes}
+        names = {plain(name): name for name in self.classes}
         named = [names[each] for each in _SIGNALS if each in names]
         # The top quark is a background of many searches.
         is_known = len(named) == 1 and ("ttbar" not in names or names.keys() <= _PUBLISHED)
@@ -218,39 +125,6 @@ class Config(BaseModel):
             )
         return None if value is None else value.rstrip("/")
 
-    @model_validator(mode="after")
-    def _run_dir_holds_no_code(self) -> Self:
-        folder = self.run_dir.resolve()
-        if folder in {ROOT, *ROOT.parents} or any(folder.is_relative_to(ROOT / name) for name in PACKAGES):
-            raise ValueError(f"run_dir: '{self.run_dir}' holds the code of the pipeline; choose another folder")
-        return self
-
-    @model_validator(mode="after")
-    def _set_keys_have_an_effect(self) -> Self:
-        refuse_without_effect(self, OF_CONFIG)
-        for sample in self.samples:
-            try:
-                refuse_without_effect(sample, OF_SAMPLE)
-            except ValueError as cause:
-                raise ValueError(f"sample '{sample.name}': {cause}") from None
-        return self
-
-    @model_validator(mode="after")
-    def _selection_fits_ingest(self) -> Self:
-        if self.features.min_lepton_pt < self.ingest.min_lepton_pt:
-            raise ValueError(
-                f"features.min_lepton_pt ({self.features.min_lepton_pt:g}) is below ingest.min_lepton_pt "
-                f"({self.ingest.min_lepton_pt:g}): ingest has already dropped the events in between; lower the latter"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _networks_find_their_inputs(self) -> Self:
-        lacking = [name for name in self.model.names if "particles" in self.model.of(name).inputs]
-        if lacking and not self.features.particles:
-            raise ValueError(f"model.names: {', '.join(lacking)} needs particle lists, but features.particles is false")
-        return self
-
     @field_validator("train_by_network")
     @classmethod
     def _overrides_are_keys_of_train(cls, value: dict[ModelName, dict[str, Any]]) -> dict[ModelName, dict[str, Any]]:
@@ -261,26 +135,8 @@ class Config(BaseModel):
         return value
 
     @model_validator(mode="after")
-    def _every_network_can_be_trained(self) -> Self:
-        searched = {name: min(self.gridsearch.epochs) for name in self.model.names if self.model.of(name).is_searched}
-        for name in self.train_by_network.keys() | searched.keys():
-            try:
-                training = self.training_of(name).model_dump(exclude_unset=True)
-                TrainSettings.model_validate(training | ({"epochs": searched[name]} if name in searched else {}))
-            except ValidationError as cause:
-                mistakes = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in cause.errors())
-                where = " with the fewest gridsearch.epochs" if name in searched else ""
-                raise ValueError(f"train_by_network.{name}{where}: {mistakes}") from None
-        return self
-
-    @model_validator(mode="after")
-    def _launchers_get_no_credentials(self) -> Self:
-        for training in (self.train, *map(self.training_of, self.train_by_network)):
-            for name in variables_with_credentials(training.launcher_args):
-                raise ValueError(
-                    f"launcher_args: the value of '{name}' would stand in the list of processes; set it in the "
-                    f"environment, and give its name alone (-x {name})"
-                )
+    def _sections_fit_each_other(self) -> Self:
+        refuse_contradictions(self)
         return self
 
     def normalisation(self) -> dict[str, float | str | None]:
@@ -307,16 +163,6 @@ class Config(BaseModel):
         return TrainSettings.model_validate(
             {**self.train.model_dump(exclude_unset=True), **self.train_by_network.get(name, {})}
         )
-
-
-def _plain(name: str) -> str:
-    """What distinguishes names: letters and digits."""
-    return re.sub(r"[\W_]", "", name).casefold()
-
-
-def simulated_processes(sample: SampleSettings) -> list[str]:
-    """The processes whose files a sample reads from the stage `simulate`."""
-    return [name.removeprefix(SCHEME) for name in sample.files if name.startswith(SCHEME)]
 
 
 class LoadedConfig(NamedTuple):

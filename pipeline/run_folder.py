@@ -15,7 +15,8 @@ from rich.console import Console
 
 from ingestion.secrets import redact_all
 from ingestion.storage import place
-from pipeline.config import Config, simulated_processes
+from pipeline.config import Config
+from pipeline.configuration.contradictions import simulated_processes
 from pipeline.configuration.credentials import shown
 from pipeline.errors import (
     NOT_THERE_YET,

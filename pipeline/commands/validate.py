@@ -13,7 +13,8 @@ from ingestion.errors import EmptySampleError, grouped
 from ingestion.files import found_files
 from ingestion.notes import notes
 from models.networks.registry import NETWORKS
-from pipeline.config import Config, simulated_processes
+from pipeline.config import Config
+from pipeline.configuration.contradictions import simulated_processes
 from pipeline.configuration.mistakes import explain
 from pipeline.errors import ConfigError
 from pipeline.runs.store import Version

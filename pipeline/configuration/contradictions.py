@@ -1,0 +1,196 @@
+"""What contradicts itself in a config: keys that have no effect beside the others, or do not fit them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from features.columns import COLUMNS
+from ingestion.generation.settings import SCHEME
+from ingestion.schema import events_schema
+from ingestion.settings import SampleSettings
+from pipeline.configuration.credentials import variables_with_credentials
+from pipeline.errors import nearest
+from pipeline.runs.code_meaning import PACKAGES, ROOT
+from training.effects import Needs, refuse_without_effect
+from training.settings import TrainSettings
+
+#: What the evaluation calls all classes but the signal; no class has this name.
+_TOGETHER: Final = "all backgrounds"
+
+
+def plain(name: str) -> str:
+    """What distinguishes names of classes: letters and digits."""
+    return re.sub(r"[\W_]", "", name).casefold()
+
+
+def simulated_processes(sample: SampleSettings) -> list[str]:
+    """The processes whose files a sample reads from the stage `simulate`."""
+    return [name.removeprefix(SCHEME) for name in sample.files if name.startswith(SCHEME)]
+
+
+def _has_cross_section(sample: SampleSettings) -> bool:
+    # The stage `simulate` gives its samples theirs.
+    return sample.cross_section_pb is not None or bool(simulated_processes(sample))
+
+
+#: Of the whole config.
+_OF_CONFIG: Final = (
+    *(
+        Needs(f"features.{key}", "features.particles: true", lambda config: config.features.particles)
+        for key in ("max_tracks", "max_photons", "max_neutral_hadrons", "ordering")
+    ),
+    Needs(
+        "features.integrated_luminosity",
+        "samples with cross_section_pb",
+        lambda config: any(map(_has_cross_section, config.samples)),
+    ),
+    Needs(
+        "features.btag_mask",
+        "the bit 1, the only one that ingest.min_btag gives",
+        lambda config: config.ingest.min_btag is None or config.features.btag_mask & 1,
+    ),
+    Needs("ingest.max_bad_files", "ingest.on_bad_file: skip", lambda config: config.ingest.on_bad_file == "skip"),
+    Needs(
+        "evaluate.luminosity",
+        "cross_section_pb of all samples",
+        lambda config: all(map(_has_cross_section, config.samples)),
+    ),
+    Needs("simulate", "simulate.processes", lambda config: config.simulate.processes),
+    *(
+        Needs(
+            f"evaluate.systematics.{key}",
+            "a model of high-level features alone: hlf among model.names, or evaluate.reference: true",
+            lambda config: config.evaluate.reference or "hlf" in config.model.names,
+        )
+        for key in ("jet_scale", "met_scale")
+    ),
+    Needs("export.hls4ml", "hlf among model.names", lambda config: "hlf" in config.model.names),
+    Needs("export.hls4ml_bits", "export.hls4ml: true", lambda config: config.export.hls4ml),
+    *(
+        Needs(f"simulate.pile_up.{key}", "simulate.pile_up.mean above 0", lambda config: config.simulate.pile_up.mean)
+        for key in ("pool", "beam_spot_mm")
+    ),
+    *(
+        Needs(
+            f"simulate.lepton_filter.{key}",
+            "simulate.lepton_filter.min_pt above 0",
+            lambda config: config.simulate.lepton_filter.min_pt,
+        )
+        for key in ("max_eta", "max_isolation", "thinning")
+    ),
+)
+#: Of each sample.
+_OF_SAMPLE: Final = (Needs("cross_section_error_pb", "cross_section_pb", _has_cross_section),)
+
+
+def refuse_contradictions(config: Any) -> None:
+    """Refuse a `Config` whose sections do not fit each other."""
+    for words in chain(_of_samples(config), _of_classes(config), _of_sections(config), _of_trainings(config)):
+        raise ValueError(words)
+    refuse_without_effect(config, _OF_CONFIG)
+    for sample in config.samples:
+        try:
+            refuse_without_effect(sample, _OF_SAMPLE)
+        except ValueError as cause:
+            raise ValueError(f"sample '{sample.name}': {cause}") from None
+
+
+def _of_classes(config: Any) -> Iterator[str]:
+    names = list(map(plain, config.classes))
+    for label, (name, letters) in enumerate(zip(config.classes, names, strict=True)):
+        if letters in {"", plain(_TOGETHER)} or names.count(letters) > 1:
+            yield (
+                f"classes: the name '{name}' is blank, given twice, or taken; names must differ in letters and digits "
+                f"(of either case), and '{_TOGETHER}' are all classes but the signal"
+            )
+        samples = [sample for sample in config.samples if sample.label == label]
+        if not samples:
+            yield f"class '{name}' (label {label}) has no samples; add one, or take it out of classes"
+        without = [sample.name for sample in samples if not _has_cross_section(sample)]
+        if 0 < len(without) < len(samples):
+            yield (
+                f"class '{name}': {', '.join(without)} has no cross_section_pb, but other samples of the class have "
+                f"one; give it for all, or for none (they then count by their numbers of events)"
+            )
+    signal = config.evaluate.signal
+    if signal is not None and signal not in config.classes:
+        yield f"evaluate.signal: there is no class '{signal}'.{nearest(signal, config.classes)}"
+
+
+def _of_samples(config: Any) -> Iterator[str]:
+    classes, processes = config.classes, [process.name for process in config.simulate.processes]
+    names = [sample.name.casefold() for sample in config.samples]
+    for sample in config.samples:
+        if names.count(sample.name.casefold()) > 1:
+            yield f"samples: the name '{sample.name}' is given twice; names must differ"
+        if sample.label >= len(classes):
+            yield (
+                f"samples: '{sample.name}' has the label {sample.label}, but classes has only {len(classes)} names "
+                f"(labels 0 to {len(classes) - 1})"
+            )
+        elif plain(sample.name) in {*map(plain, classes)} - {plain(classes[sample.label])}:
+            yield (
+                f"samples: '{sample.name}' has the label {sample.label}, that is class '{classes[sample.label]}', but "
+                f"has the name of another class; correct the label, the order of classes, or the name"
+            )
+        for name in simulated_processes(sample):
+            if name not in processes:
+                yield (
+                    f"samples: '{sample.name}' reads {SCHEME}{name}, but simulate.processes has no '{name}'."
+                    f"{nearest(name, processes)}"
+                )
+            if len(sample.files) > 1:
+                yield (
+                    f"samples: '{sample.name}' reads {SCHEME}{name} and other files. All events of a sample have one "
+                    f"luminosity, those of different processes do not; make it a sample of its own"
+                )
+        if sample.sum_of_weights is not None and sample.cross_section_pb is None:
+            yield (
+                f"samples: '{sample.name}' has sum_of_weights, but no cross_section_pb: its events count by their "
+                f"number, and the sum has no effect; give both, or none"
+            )
+
+
+def _of_sections(config: Any) -> Iterator[str]:
+    # The last ones are those of the predictions and of `features.kernel_pass.unmixed_schema`.
+    taken = {*COLUMNS, *events_schema().names, "predicted", "file_uuid_high", "file_uuid_low", "hlf", "core"}
+    passed = config.ingest.pass_through
+    for name in passed:
+        if name in taken or name.startswith("probability") or passed.count(name) > 1:
+            yield f"ingest.pass_through: there is a column '{name}' already; name another branch, each once"
+    folder = config.run_dir.resolve()
+    if folder in {ROOT, *ROOT.parents} or any(folder.is_relative_to(ROOT / name) for name in PACKAGES):
+        yield f"run_dir: '{config.run_dir}' holds the code of the pipeline; choose another folder"
+    if config.features.min_lepton_pt < config.ingest.min_lepton_pt:
+        yield (
+            f"features.min_lepton_pt ({config.features.min_lepton_pt:g}) is below ingest.min_lepton_pt "
+            f"({config.ingest.min_lepton_pt:g}): ingest has already dropped the events in between; lower the latter"
+        )
+    lacking = [name for name in config.model.names if "particles" in config.model.of(name).inputs]
+    if lacking and not config.features.particles:
+        yield f"model.names: {', '.join(lacking)} needs particle lists, but features.particles is false"
+
+
+def _of_trainings(config: Any) -> Iterator[str]:
+    model, fewest = config.model, {"epochs": min(config.gridsearch.epochs)}
+    searched = {name: fewest for name in model.names if model.of(name).is_searched}
+    for name in config.train_by_network.keys() | searched.keys():
+        try:
+            training = config.training_of(name)
+            TrainSettings.model_validate(training.model_dump(exclude_unset=True) | searched.get(name, {}))
+        except ValidationError as cause:
+            mistakes = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in cause.errors())
+            where = " with the fewest gridsearch.epochs" if name in searched else ""
+            yield f"train_by_network.{name}{where}: {mistakes}"
+            return
+    for training in (config.train, *map(config.training_of, config.train_by_network)):
+        for name in variables_with_credentials(training.launcher_args):
+            yield (
+                f"launcher_args: the value of '{name}' would stand in the list of processes; set it in the "
+                f"environment, and give its name alone (-x {name})"
+            )
