@@ -101,6 +101,7 @@ def test_all_mistakes_are_listed_at_once(tmp_path: Path) -> None:
         ({"run_dir": str(ROOT)}, "holds the code of the pipeline"),
         ({"run_dir": str(ROOT / "features" / "x")}, "holds the code of the pipeline"),
         ({"ingest": {"branch_map": {"moons": "Muon"}}}, "'moons' is no collection or field"),
+        ({"ingest": {"pass_through": ["Event.Number"] * 2}}, "there is a column 'Event.Number' already"),
         ({"model": {"names": ["hlf", "hlf"]}}, "'hlf' is given twice"),
         ({"model": {"names": ["hfl"]}}, "'model.names.0'"),
         ({"model": {"hlf": {"hiden": [5]}}}, "'model.hlf.hiden'. Did you mean 'hidden'?"),
