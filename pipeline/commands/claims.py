@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,8 +14,8 @@ from pipeline.configuration.yaml_text import read_mapping
 from pipeline.errors import MissingInputError
 from pipeline.terminal.tables import evaluation_tables
 from training.studies.pages import render, render_claims
-from training.studies.study import FOLDER, WORDS, form_of
-from training.studies.study_result import PACKED, read
+from training.studies.study import FOLDER, WORDS, StudySettings, form_of
+from training.studies.study_result import PACKED, StudyResult, read
 from training.studies.tables import markdown_table
 
 _RESULT: Final = "result.json"
@@ -26,7 +27,7 @@ _COUNTS: Final = 2
 def write_claims(folder: Path, out: Path) -> Path:
     """Write the page of claims of stored results, and the page of each published study beside its packed result.
 
-    A shipped study is judged by the claims that its file has now.
+    A shipped study is judged by the claims that its file has now, if that asks for the stored runs.
 
     Args:
         folder: Folder of studies, each with a folder of its own: `docs/studies`, or `compare` of a run folder. The
@@ -48,7 +49,7 @@ def write_claims(folder: Path, out: Path) -> Path:
         )
     results = {}
     for study, path in sorted(found.items()):
-        result = read(path, _words_of)
+        result = _with_words_of_file(read(path))
         page = study.with_suffix(".md") if path.name == PACKED else study / "page.md"
         if path.name == PACKED:
             page.write_text(render(result, folder=study.name), encoding="utf-8")
@@ -61,15 +62,17 @@ def write_claims(folder: Path, out: Path) -> Path:
     return out / _CLAIMS
 
 
-def _words_of(name: str, form: str) -> Mapping[str, Any]:
-    """What the file of a shipped study says to make of its runs; nothing of a study that is not shipped."""
-    path = FOLDER / f"{name.removesuffix('-mpi').removesuffix('-full')}.yaml"
+def _with_words_of_file(result: StudyResult) -> StudyResult:
+    """The result with the claims, tables and figures that the file of a shipped study has now, if its runs are these.
+
+    Runs of earlier settings keep the words of their time: what the file says now would be about others.
+    """
+    path = FOLDER / f"{result.name.removesuffix('-mpi').removesuffix('-full')}.yaml"
     if not path.exists():
-        return {}
-    content = form_of(read_mapping(path), form, {})
-    # As stored, so that numbers of ranks are text there too.
-    words: dict[str, Any] = json.loads(json.dumps({key: content[key] for key in WORDS if key in content}))
-    return words
+        return result
+    study = StudySettings.model_validate(form_of(read_mapping(path), result.form, {}))
+    now, stored = (each.model_dump(mode="json", exclude=set(WORDS)) for each in (study, result.study))
+    return replace(result, study=study) if now == stored else result
 
 
 def _section(metrics: Mapping[str, Any]) -> str:

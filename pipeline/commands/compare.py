@@ -35,7 +35,7 @@ from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
 from pipeline.runs.code_meaning import code_digests
 from pipeline.runs.outputs import content_digest
-from pipeline.runs.provenance import code_version, now, package_versions
+from pipeline.runs.provenance import LOCAL_CHANGES, code_version, now, package_versions
 from pipeline.runs.store import write_atomically
 from pipeline.stages.train import Train, modules_of_method
 from pipeline.terminal.exit_codes import stop_if_requested
@@ -44,10 +44,6 @@ from pipeline.terminal.progress import Bar
 from training.cores import usable_cores
 from training.errors import IdleSettingError, StudyError
 from training.settings import TrainSettings
-from training.simulation.cluster import ClusterSettings
-from training.simulation.fitting import in_the_cloud
-from training.studies.calibration import FOLDER as TIMING
-from training.studies.calibration import calibrated, plan_calibration, read_or_measure
 from training.studies.figures import draw_all
 from training.studies.judging import judge
 from training.studies.measures import measure_of
@@ -57,24 +53,28 @@ from training.studies.run_in_simulator import simulate_all
 from training.studies.run_on_ranks import measure_all, num_steps
 from training.studies.run_result import weights_of_test
 from training.studies.study import FOLDER, StudySettings, form_of
-from training.studies.study_result import PACKED, StudyResult, TimeCheck, pack, read
+from training.studies.study_result import PACKED, StudyResult, pack, read
 from training.studies.tables import notes, summed_up
+from training.studies.time_checks import check_times
 from training.threads import use_threads
 from training.workloads.hep_settings import HepSettings
+from training.workloads.images_settings import Cifar10Settings, MnistSettings
+from training.workloads.surface_settings import SurfaceSettings
 
 _FOLDER: Final = "compare"
 _RESULT: Final = "result.json"
 _FIGURES: Final = "figures"
 _PAGE: Final = "page.md"
-#: Measures messages.
-_PROBE: Final = "training.simulation.probe"
+#: What the check of the times depends on.
+_CHECK: Final = ("training.simulation.probe", "training.studies.time_checks")
+_TIMING: Final = "timing"
 #: For how long the processors are watched before times are measured [s].
 _LOOK_SECONDS: Final = 3.0
 #: Its table, for the report of the run.
 _TABLE: Final = "table.json"
 FORMS: Final = ("small", "full")
 #: Files and folders of a study, which `--force` removes.
-_WRITTEN: Final = ("runs", TIMING, "jobs", _FIGURES, _RESULT, _PAGE, _TABLE)
+_WRITTEN: Final = ("runs", _TIMING, "jobs", _FIGURES, _RESULT, _PAGE, _TABLE)
 
 
 class Study(NamedTuple):
@@ -183,7 +183,7 @@ def compare(
         result.json, page.md, figures/    the result
         table.json                        its table, for the report of the run
         runs/<method>/seed-<n>-<digest>/  each run; its name holds a digest of its settings
-        timing/, jobs/                    short runs and messages that measure this machine, logs of ranks
+        timing/, jobs/                    checks of the simulated times, logs of ranks
 
     Args:
         run_folder: The run folder.
@@ -201,6 +201,8 @@ def compare(
         RunFolderError: The folder is in use or cannot be written.
     """
     use_threads(run_folder.config.train.threads)
+    if publish is not None:
+        _refuse_local_changes([code_version()])
     with run_folder.locked("compare"):
         folder = run_folder.config.run_dir / _FOLDER / study.name
         try:
@@ -208,6 +210,8 @@ def compare(
                 _remove_written(folder)
             folder.mkdir(parents=True, exist_ok=True)
             result = _result(run_folder, study, folder, command)
+            if publish is not None:
+                _refuse_local_changes([run.made_with for run in result.runs])
             page = _write(run_folder, result, folder, publish)
         except OSError as cause:
             raise RunFolderError(
@@ -219,6 +223,20 @@ def compare(
         for words in [*(f"{each.verdict}: {each.claim.says}" for each in judged), *notes(result, judged)]:
             run_folder.say(f"  {words}")
         return page
+
+
+def _refuse_local_changes(versions: Sequence[str]) -> None:
+    """Refuse to publish what code made that no commit has.
+
+    Raises:
+        StudyError: Such code made it.
+    """
+    found = sorted({version for version in versions if version.endswith(LOCAL_CHANGES)})
+    if found:
+        raise StudyError(
+            f"compare --publish: {'; '.join(found)}: nobody can make these runs again. Commit the changes, and compare "
+            f"with --force the runs that were made with them; or leave out --publish."
+        )
 
 
 def _remove_written(folder: Path) -> None:
@@ -237,29 +255,23 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
     subject, data = _subject(run_folder, study)
     _refuse_idle(settings, data["counts"]["train"][-1])
     cores, code = len(usable_cores()), code_version()
-    is_simulated, timing, measured = settings.execution == "simulate", None, ClusterSettings()
-    checks: list[TimeCheck] = []
-    busy = 0.0
-    if is_simulated and settings.calibration_epochs is not None:
-        timing = plan_calibration(settings, subject, config.train, folder, cores=cores, code_of=code_of)
-        busy = _busy_cores(timing.runs, folder / TIMING / "load.json")
-        _measure(run_folder, timing.runs, folder, code, "measure this machine", may_diverge=False)
-        like = (timing.checks or timing.apart)[0].train
-        messages = read_or_measure(folder / TIMING, like, code=_digest_of_code((_PROBE,)))
-        measured, checks = calibrated(timing, messages)
-    runs = planned_runs(settings, subject, config.train, in_the_cloud(measured), folder, code_of=code_of)
-    digest = digest_of_study(settings, runs, timing.runs if timing else ())
+    is_simulated = settings.execution == "simulate"
+    runs = planned_runs(settings, subject, config.train, folder, code_of=code_of)
+    digest = digest_of_study(settings, runs)
+    busy = _busy_cores(runs, folder / _TIMING / "load.json")
+    checks = []
+    if is_simulated:
+        run_folder.say(f"compare: {study.name}: check of the simulated times")
+        checks = check_times(runs, folder / _TIMING, cores=cores, code=_digest_of_code(_CHECK))
     found = _stored(folder / _RESULT, digest)
     if found is not None:
         run_folder.say("compare: all runs are done; redrawing")
-        # Times may have been measured or fitted again since.
-        made = found.made | {"machine": found.made["machine"] | ({"load": busy} if is_simulated else {})}
+        made = found.made
     else:
         if is_simulated:
             _simulate(run_folder, study.name, runs, code, cores)
         else:
-            busy = _busy_cores(runs, folder / TIMING / "load.json")
-            _measure(run_folder, runs, folder, code, "train", may_diverge=True)
+            _measure(run_folder, runs, folder, code)
         machine = {"cpu": _cpu_name(), "cores": cores, "load": busy}
         made = {"command": command, "created": now(), "machine": machine, "packages": package_versions()}
     result = StudyResult(
@@ -269,7 +281,6 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
         study=settings,
         made=made,
         data=found.data if found else data,
-        cluster=measured.model_dump(mode="json") if is_simulated else None,
         checks=checks,
         runs=found.runs if found else [result for result in (run.result for run in runs) if result is not None],
         test_weights="" if settings.times_only else weights_of_test(subject.settings.open()),
@@ -345,7 +356,9 @@ def _subject(run_folder: RunFolder, study: Study) -> tuple[Subject, dict[str, An
     if not isinstance(chosen, str):
         opened = chosen.open()
         counts = {split: opened.group_rows(split) for split in SPLITS}
-        source = "the digits of scikit-learn, enlarged" if chosen.folder is None else "the public files"
+        source = "Beale's function" if isinstance(chosen, SurfaceSettings) else "the public files"
+        if isinstance(chosen, MnistSettings | Cifar10Settings) and chosen.folder is None:
+            source = "the digits of scikit-learn, enlarged"
         images: dict[str, Any] = {"version": chosen.name, "classes": [], "sample_note": source}
         return Subject(chosen), images | {"counts": {split: [sum(rows)] for split, rows in counts.items()}}
     if chosen not in NETWORKS:
@@ -388,9 +401,7 @@ def _simulate(run_folder: RunFolder, name: str, runs: Sequence[PlannedRun], code
             simulate_all(left, cores=cores, code=code, on_progress=bar)
 
 
-def _measure(
-    run_folder: RunFolder, runs: Sequence[PlannedRun], folder: Path, code: str, what: str, *, may_diverge: bool
-) -> None:
+def _measure(run_folder: RunFolder, runs: Sequence[PlannedRun], folder: Path, code: str) -> None:
     """Make MPI runs; those of as many workers share their ranks, which start only once."""
     for run in runs:
         # Impossible runs are refused before any other.
@@ -398,13 +409,13 @@ def _measure(
     for workers in sorted({run.train.workers for run in runs}):
         of_these = [run for run in runs if run.train.workers == workers]
         left = [run for run in of_these if run.result is None]
-        words = f"{what} with {workers} worker(s)"
+        words = f"train with {workers} worker(s)"
         _say(run_folder, words, of_these, left)
         if left:
             run_folder.refuse_unfit_machine(Train.needs, "optimisers cannot be compared", workers=workers)
             jobs = folder / "jobs" / f"{workers}-workers"
             with Bar(run_folder.console, words, "steps") as bar:
-                measure_all(left, jobs, code=code, on_progress=bar, on_loss=run_folder.say, may_diverge=may_diverge)
+                measure_all(left, jobs, code=code, on_progress=bar, on_loss=run_folder.say)
 
 
 def _say(run_folder: RunFolder, what: str, runs: Sequence[PlannedRun], left: Sequence[PlannedRun]) -> None:

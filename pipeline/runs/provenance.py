@@ -13,6 +13,8 @@ from pipeline.runs.code_meaning import ROOT
 
 #: Name of this project among the installed packages.
 DISTRIBUTION: Final = "hep-pipeline"
+#: Ends the version of code that no commit has.
+LOCAL_CHANGES: Final = " with local changes"
 #: Packages whose versions can change numbers or figures.
 _PACKAGES: Final = (
     "awkward",
@@ -61,11 +63,11 @@ def installed_version(package: str) -> str | None:
 
 
 def code_version() -> str:
-    """Commit of the checkout, and whether files differ from it; without a checkout the installed release."""
+    """Commit of the checkout, and whether its code differs from it; without a checkout the installed release."""
     commit = _git("rev-parse", "--short=12", "HEAD")
     if commit is None:
         return f"release {installed_version(DISTRIBUTION) or 'unknown'}"
-    return f"commit {commit}" + (" with local changes" if _git("status", "--porcelain") else "")
+    return f"commit {commit}" + (LOCAL_CHANGES if _git("status", "--porcelain", "--", ":/", ":/!docs") else "")
 
 
 def _git(*arguments: str) -> str | None:

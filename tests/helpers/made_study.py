@@ -18,6 +18,7 @@ STUDY: dict[str, Any] = {
     "source": "Somebody 2020",
     "minutes": 1,
     "train": {"workers": 4},
+    "cluster": {"step_seconds": 1e-3, "event_seconds": 0.0},
     "methods": {
         "ar-sgd": {"title": "AR-SGD", "train": {"algorithm": {"name": "ar-sgd"}}},
         "sgd": {"title": "SGD", "train": {"algorithm": {"name": "sgd"}, "workers": 1}},
@@ -31,6 +32,11 @@ STUDY: dict[str, Any] = {
 def made_study(**changes: Any) -> StudySettings:
     """The settings of a study."""
     return StudySettings.model_validate({**STUDY, **changes})
+
+
+def made_check(method: str, measured: float, simulated: float) -> TimeCheck:
+    """A check of the times of two workers [s]."""
+    return TimeCheck(method, 1e-3, 2, measured, simulated)
 
 
 def made_run(
@@ -74,7 +80,6 @@ def made_result(study: StudySettings, runs: Sequence[RunResult], *, checks: Sequ
             "counts": {"train": [400, 400], "val": [100, 100], "test": [500, 500]},
             "sample_note": "technical sample",
         },
-        cluster={"step_seconds": 1e-3, "event_seconds": 1e-6, "jitter": 0.1, "latency_seconds": 1e-5},
         checks=list(checks),
         runs=list(runs),
     )

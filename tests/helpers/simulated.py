@@ -342,7 +342,7 @@ class LinearGradients:
                 while "base" in vars(of_method):
                     of_method = of_method.base
                 of_method.partners = partners(rank)
-            times = ComputeTimes(cluster, seed=1, rank=rank, world_size=self.workers)
+            times = ComputeTimes(cluster, seed=1, rank=rank)
             await algorithm.start()
             for step in range(self.steps):
                 before_step(rank, step, algorithm)

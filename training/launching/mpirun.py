@@ -118,25 +118,41 @@ def measure_messages(settings: TrainSettings, sizes: Sequence[int], hosts: Hosts
         LaunchError: The ranks do not start or fail.
     """
     network = settings.algorithm.transport_options.network or ""
-    probe = (*PROGRAM, "training.simulation.probe", network, *map(str, sizes))
+    probe = ("training.simulation.probe", network, *map(str, sizes))
+    return [Measurement(**each) for each in measured_by(settings, probe, hosts)]
+
+
+def measured_by(
+    settings: TrainSettings, program: Sequence[str], hosts: Hosts = no_hosts, *, timeout: float = _MEASURE_SECONDS
+) -> list[Any]:
+    """What a program of the ranks measures: rank 0 prints {"measured": [...]}, one that fails {"error": ...}.
+
+    Args:
+        settings: The run.
+        program: The module of the program, and its arguments.
+        hosts: As in `training.launching.launcher.launch`.
+        timeout: Time after which it has failed [s].
+
+    Raises:
+        LaunchError: The ranks do not start or fail.
+    """
     try:
         with hosts(settings.workers) as where:
             done = subprocess.run(
-                rank_command(settings, probe, where, folder=Path.cwd()),
+                rank_command(settings, (*PROGRAM, *program), where, folder=Path.cwd()),
                 env=rank_environment(settings, where),
                 capture_output=True,
                 text=True,
                 check=False,
                 stdin=subprocess.DEVNULL,
-                timeout=_MEASURE_SECONDS,
+                timeout=timeout,
             )
     except subprocess.TimeoutExpired as cause:
-        raise LaunchError(
-            f"{settings.workers} ranks did not finish a short test of MPI in {_MEASURE_SECONDS} s."
-        ) from cause
+        raise LaunchError(f"{settings.workers} ranks did not finish a short test of MPI in {timeout:g} s.") from cause
     line = next((line for line in done.stdout.splitlines() if line.startswith("{")), "{}")
     found: dict[str, Any] = json.loads(line)
     if done.returncode or not found or "error" in found:
         reason = found.get("error") or done.stderr.strip()[-_LAST_WORDS:]
         raise LaunchError(f"{settings.workers} ranks failed a short test of MPI: {reason}")
-    return [Measurement(**each) for each in found["measured"]]
+    measured: list[Any] = found["measured"]
+    return measured

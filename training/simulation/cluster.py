@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -33,8 +33,6 @@ class ClusterSettings(BaseModel):
     """Mean length of an interruption of a step, exponentially distributed [s]."""
     workers_per_host: int = Field(default=1, ge=1)
     """Number of workers that share a host: its memory and its NIC."""
-    crowding: dict[int, Annotated[float, Field(ge=1)]] = {}
-    """Factor on the computing time by the number of workers that share a host and its caches, such as `{2: 1.1}`."""
     latency_seconds: float = Field(default=5e-5, ge=0)
     """Latency of one message between hosts [s]."""
     bytes_per_second: float = Field(default=1.25e9, gt=0)
@@ -61,13 +59,6 @@ class ClusterSettings(BaseModel):
                 raise ValueError(f"slow_ranks: rank {rank} with factor {factor}: both must be positive")
         return value
 
-    def slowness(self, rank: int, world_size: int) -> float:
-        """The factor on the times that a worker's processor takes: of a straggler, and of a shared host."""
-        # The last host may have fewer workers than the others.
-        first_of_host = rank - rank % self.workers_per_host
-        on_host = min(self.workers_per_host, world_size - first_of_host)
-        return self.slow_ranks.get(rank, 1.0) * self.crowding.get(on_host, 1.0)
-
     @property
     def network(self) -> Network:
         """The hosts and their connections."""
@@ -88,10 +79,10 @@ class ComputeTimes:
 
     _BLOCK: ClassVar[int] = 256
 
-    def __init__(self, cluster: ClusterSettings, *, seed: int, rank: int, world_size: int) -> None:
+    def __init__(self, cluster: ClusterSettings, *, seed: int, rank: int) -> None:
         self._cluster = cluster
         self._step_seconds, self._event_seconds = cluster.step_seconds, cluster.event_seconds
-        self._factor = cluster.slowness(rank, world_size)
+        self._factor = cluster.slow_ranks.get(rank, 1.0)
         self._rng = random_stream(seed, "compute times", rank)
         self._drawn: list[tuple[float, float]] = []
 

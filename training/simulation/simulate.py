@@ -93,7 +93,7 @@ def simulate(
         meter = Meter(transport.now)
         metered = MeteredTransport(transport, meter)
         model = stacked.row(rank)
-        times = ComputeTimes(cluster, seed=settings.seed, rank=rank, world_size=world_size)
+        times = ComputeTimes(cluster, seed=settings.seed, rank=rank)
         work = StackedWork(
             evaluator,
             model,

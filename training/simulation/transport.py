@@ -302,7 +302,7 @@ class SimTransport(Transport):
         all_shards = self._network.servers.setdefault(self._servers, SimShards({}, {}, {}))
         self._servers += 1
         cluster = self._network.cluster
-        push_seconds = cluster.push_seconds * cluster.slowness(self.rank, self.world_size)
+        push_seconds = cluster.push_seconds * cluster.slow_ranks.get(self.rank, 1.0)
         mine = SimServer(
             self._network.clock,
             self._network.nics,

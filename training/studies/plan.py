@@ -16,7 +16,7 @@ from training.studies.study import OF_MACHINE, StudySettings
 from training.workloads.registry import WorkloadSettings
 
 #: Version of the results of runs.
-_VERSION: Final = 5
+_VERSION: Final = 6
 #: Keys that change measured times: those of the method include its network.
 _TIMES_DEPEND_ON: Final = {"algorithm", "launcher", "launcher_args", "threads"}
 
@@ -65,7 +65,6 @@ def planned_runs(
     study: StudySettings,
     subject: Subject,
     base: TrainSettings,
-    cluster: ClusterSettings,
     folder: Path,
     *,
     code_of: CodeOf,
@@ -76,7 +75,6 @@ def planned_runs(
         study: The study.
         subject: What it trains.
         base: The section `train` of the config, which says how this machine starts ranks, and the first seed.
-        cluster: The simulated cluster, as measured.
         folder: Folder of the study.
         code_of: The code of a run: its result is stale when that changes.
     """
@@ -85,7 +83,7 @@ def planned_runs(
         for method in study.methods:
             for values in study.combinations(method):
                 train = on_this_machine(study.train_settings(method, values, seed), base)
-                here = study.cluster_settings(cluster, values) if study.execution == "simulate" else None
+                here = study.cluster_settings(values) if study.execution == "simulate" else None
                 where = folder / "runs"
                 run = planned(subject, train, here, study.times_only, where, method, values, code_of=code_of)
                 found.append(run._replace(title=study.title_of(method)))
@@ -123,9 +121,9 @@ def on_this_machine(train: TrainSettings, base: TrainSettings) -> TrainSettings:
     return TrainSettings.model_validate({**train.model_dump(), **here, "reader": "arrow"})
 
 
-def digest_of_study(study: StudySettings, runs: Sequence[PlannedRun], checks: Sequence[PlannedRun]) -> str:
+def digest_of_study(study: StudySettings, runs: Sequence[PlannedRun]) -> str:
     """Digest of all runs of a study, and of what says which are compared."""
-    return digest_of([_VERSION, study.best_of, *(run.digest for run in (*runs, *checks))])
+    return digest_of([_VERSION, study.best_of, *(run.digest for run in runs)])
 
 
 def digest_of(content: object) -> str:

@@ -61,7 +61,6 @@ def measure_all(
     code: str,
     on_progress: Tell,
     on_loss: Callable[[str], None],
-    may_diverge: bool = True,
 ) -> None:
     """Train runs of as many workers, one after the other in the same ranks; each continues from its last checkpoint.
 
@@ -73,10 +72,8 @@ def measure_all(
         code: Version of the code, stored with each run.
         on_progress: Called with the steps of all runs.
         on_loss: Called with a sentence when a rank is lost and all restart.
-        may_diverge: Whether a run that diverges is a result too; not of times, since steps without effect are short.
 
     Raises:
-        DivergedError: A run diverges that may not.
         ShardError: There are fewer events than workers.
         TrainingError: A run failed; the message names it.
     """
@@ -101,8 +98,6 @@ def measure_all(
             launch_all([*warm, *(run.spec for run in left)], folder, on_progress=tell, on_loss=on_loss)
             break
         except DivergedError:
-            if not may_diverge:
-                raise
             # Its ranks have ended; others start for the runs behind it.
             diverged = next(run for run in left if not (run.folder / "summary.json").exists())
         left.remove(diverged)

@@ -232,6 +232,11 @@ def _training(record: Record) -> Record:
     return {"seconds_by_kind": {kind: record["seconds_by_kind"].get(kind, 0.0) for kind in _TRAINING}}
 
 
+def training_seconds(record: Record) -> float:
+    """Time of an epoch without validation and checkpoints [s]."""
+    return float(sum(record["seconds_by_kind"].get(kind, 0.0) for kind in _TRAINING))
+
+
 def rates(ranks: Sequence[Sequence[Record]]) -> dict[str, float]:
     """Speed of a run without validation and checkpoints: the median over its epochs, without the first and last.
 
@@ -244,7 +249,7 @@ def rates(ranks: Sequence[Sequence[Record]]) -> dict[str, float]:
     """
     per_batch, per_second = [], []
     for epoch in _by_epoch([settled(records) for records in ranks]):
-        seconds = np.mean([sum(record["seconds_by_kind"].get(kind, 0.0) for kind in _TRAINING) for record in epoch])
+        seconds = np.mean([training_seconds(record) for record in epoch])
         per_batch.append(seconds / np.mean([record["steps"] for record in epoch]))
         per_second.append(sum(record["samples"] for record in epoch) / seconds)
     return {

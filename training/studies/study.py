@@ -24,11 +24,12 @@ from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
 from training.studies.measures import CURVES, check_measure, near
 from training.workloads.images_settings import Cifar10Settings, MnistSettings
+from training.workloads.surface_settings import SurfaceSettings
 
 #: The studies that come with the code, one YAML file each.
 FOLDER: Final = Path(__file__).parent
 #: Keys of a study that say what to make of its runs, not which there are.
-WORDS: Final = ("title", "source", "shows", "about", "demonstration", "claims", "tables", "figures")
+WORDS: Final = ("title", "source", "shows", "about", "minutes", "demonstration", "claims", "tables", "figures")
 #: The comparisons of a claim.
 _KINDS: Final = ("better", "equivalent", "flat", "grows")
 #: Sections of a run whose keys a study can vary.
@@ -61,7 +62,7 @@ class StudiedMethod(_Section):
 
 Chosen = str | dict[str, Any]
 """Runs of a study: a method, or a method and values of varied keys, `{method: easgd, train.workers: 4}`."""
-ImageSettings = Annotated[MnistSettings | Cifar10Settings, Field(discriminator="name")]
+OwnRowsSettings = Annotated[MnistSettings | Cifar10Settings | SurfaceSettings, Field(discriminator="name")]
 MeasureName = Annotated[str, AfterValidator(check_measure)]
 Positive = Annotated[float, Field(gt=0)]
 
@@ -205,16 +206,13 @@ class StudySettings(_Section):
     """What was done there and what is done here."""
     minutes: float = Field(gt=0)
     """Expected time on two cores."""
-    workload: str | ImageSettings = "hlf"
+    workload: str | OwnRowsSettings = "hlf"
     """What is trained: a network of the run folder, or images: `{name: mnist, network: lenet5}`, by default the digits
-    of scikit-learn in their shape, or the public files in a `folder`."""
+    of scikit-learn in their shape, or the public files in a `folder`; or a `surface` of two parameters."""
     execution: Literal["simulate", "mpi"] = "simulate"
     """Whether workers are simulated, in virtual time, or are MPI ranks of this machine."""
-    calibration_epochs: PositiveInt | None = 20
-    """Length of the short MPI runs that measure this machine for the simulation, and check it; null: `cluster` says
-    all."""
     cluster: dict[str, Any] = {}
-    """The simulated cluster, where it differs from the measured computing times and the default network."""
+    """The simulated cluster: the time of a step, and the network where it is not that of the thesis."""
     times_only: PositiveInt | None = None
     """Number of steps of each worker in an epoch of a study of times: nothing is learnt, so that it is fast; null: the
     workload is trained."""
@@ -243,13 +241,9 @@ class StudySettings(_Section):
         content = _varied("train", _merged(self.train, self.methods[method].train), values)
         return TrainSettings.model_validate({**content, "seed": seed})
 
-    def cluster_settings(self, measured: ClusterSettings, values: Mapping[str, Any]) -> ClusterSettings:
-        """The simulated cluster of a run.
-
-        Nothing of it is measured where the study gives the time of a step: its runs are the same on any machine.
-        """
-        base = ClusterSettings() if "step_seconds" in self.cluster else measured
-        return ClusterSettings.model_validate(_varied("cluster", _merged(base.model_dump(), self.cluster), values))
+    def cluster_settings(self, values: Mapping[str, Any]) -> ClusterSettings:
+        """The simulated cluster of a run."""
+        return ClusterSettings.model_validate(_varied("cluster", self.cluster, values))
 
     def combinations(self, method: str) -> Iterator[dict[str, Any]]:
         """The values of the varied keys of a method's runs."""
@@ -326,7 +320,7 @@ class StudySettings(_Section):
             for values in self.combinations(method):
                 try:
                     workers = self.train_settings(method, values, 1).workers
-                    slow = min(self.cluster_settings(ClusterSettings(), values).slow_ranks, default=0)
+                    slow = min(self.cluster_settings(values).slow_ranks, default=0)
                 except ValidationError as cause:
                     where = ", ".join([f"methods.{method}", *(f"{key} {value}" for key, value in values.items())])
                     mistake = cause.errors()[0]

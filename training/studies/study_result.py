@@ -6,7 +6,7 @@ import base64
 import json
 import lzma
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -22,9 +22,7 @@ from training.studies.measures import lowest_loss, measure_of
 from training.studies.run_result import RunResult
 from training.studies.study import Chosen, Panel, StudySettings, method_of
 
-VERSION: Final = 5
-#: Relative error of a predicted time per batch above which titles of simulated figures say so.
-LARGE_MISS: Final = 0.25
+VERSION: Final = 6
 #: A result beside its published page: the same JSON, a tenth as long.
 PACKED: Final = "result.json.xz"
 Floats = NDArray[np.float64]
@@ -58,17 +56,19 @@ class Cell:
 
 
 class TimeCheck(NamedTuple):
-    """Measured and predicted time per batch of a run whose workers share this machine [s]."""
+    """Measured and simulated time of a step of ranks that sleep, with what they send each other [s]."""
 
     method: str
+    step_seconds: float
+    """The time of a step without messages, which they sleep."""
     workers: int
     measured: float
-    predicted: float
+    simulated: float
 
     @property
-    def miss(self) -> float:
-        """Relative error of the prediction."""
-        return self.predicted / self.measured - 1
+    def gap(self) -> float:
+        """By how much a step takes longer than simulated [s]."""
+        return self.measured - self.simulated
 
 
 @dataclass(frozen=True)
@@ -84,10 +84,8 @@ class StudyResult:
     """Command, machine and versions."""
     data: dict[str, Any]
     """Description of the events: version, classes, number of events by class and split, note."""
-    cluster: dict[str, Any] | None
-    """The simulated cluster, as measured; None for MPI runs."""
     checks: list[TimeCheck]
-    """Check of the simulator on this machine, with runs that did not calibrate it."""
+    """Check of the simulator on this machine, where a study claims times."""
     runs: list[RunResult]
     test_weights: str = ""
     """Weights of the test events (num_events,), float32 in base64; empty where nothing is learnt."""
@@ -209,41 +207,46 @@ class StudyResult:
         return sorted({min(seen), max(seen)}) if seen else []
 
     def time_error(self, this: Cell, other: Cell, *, of_ratio: bool = True) -> float:
-        """Error that all simulated times of two cells may share, as a logarithm: infinite without any check.
+        """Error that all simulated times of two cells may share, as a logarithm: infinite without a check.
 
-        It is the largest factor by which the simulator misses the measured ratio of two methods. Times of unlike
-        numbers of workers do not miss alike, so that a single time's miss counts too; so it does if there is only one,
-        and for what is not of a ratio of times.
+        A check finds how many milliseconds a step takes longer than simulated; they change the times of a cell by a
+        factor, and a ratio of two by the ratio of these. Unlike numbers of workers do not miss alike, so that a single
+        time counts too; so it does for what is not of a ratio of times.
         """
         if not self.is_simulated:
             return 0.0
-        misses = [math.log1p(each.miss) for each in self.checks]
-        is_single = len(misses) == 1 or not of_ratio
-        if misses and (is_single or self.settings(this).workers != self.settings(other).workers):
+        misses = [self._miss(this), self._miss(other)]
+        if not of_ratio or self.settings(this).workers != self.settings(other).workers:
             misses.append(0.0)
-        return max(misses) - min(misses) if misses else math.inf
+        return max(misses) - min(misses) if all(map(math.isfinite, misses)) else math.inf
+
+    def _miss(self, cell: Cell) -> float:
+        """Logarithm of the factor by which the steps of a cell may be longer than simulated."""
+        train, cluster = self.settings(cell), self.study.cluster_settings(cell.plain)
+        if train.workers == 1:
+            return 0.0
+        step = cluster.step_seconds + cluster.event_seconds * train.batch_size
+        gaps = [
+            each.gap for each in self.checks if each.method == cell.method and math.isclose(each.step_seconds, step)
+        ]
+        seconds = self.numbers(cell, "seconds_per_batch").mean()
+        return max((math.log1p(max(gap / seconds, -0.99)) for gap in gaps), key=abs, default=math.inf)
 
     @property
     def is_simulated(self) -> bool:
         """Whether the times are virtual."""
-        return self.cluster is not None
+        return self.study.execution == "simulate"
 
     @property
     def is_busy(self) -> bool:
-        """Whether other work kept at least half of the cores busy when the times were measured."""
+        """Whether other work kept at least half of the cores busy when times were measured."""
         machine = self.made["machine"]
         return bool(machine["load"] >= machine["cores"] / 2)
 
     @property
     def warning(self) -> str:
-        """What the titles of figures say about times that are no good; empty for good ones."""
-        found = []
-        miss = max((abs(each.miss) for each in self.checks), default=np.inf)
-        if self.is_simulated and miss > LARGE_MISS:
-            found.append(f"check of times misses by {100 * miss:.0f} %" if self.checks else "times not checked")
-        if self.is_busy and (self.checks or not self.is_simulated):
-            found.append("measured on a busy machine")
-        return ", ".join(found)
+        """What the titles of figures say about measured times that are no good; empty for good ones."""
+        return "measured on a busy machine" if self.is_busy and not self.is_simulated else ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -256,12 +259,8 @@ class StudyResult:
         }
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any], words: Mapping[str, Any] | None = None) -> Self:
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
         """From what `to_json` gives.
-
-        Args:
-            content: The stored values.
-            words: Values of the study that say what to make of its runs, such as claims, instead of the stored ones.
 
         Raises:
             ValueError: It is of another version.
@@ -269,7 +268,7 @@ class StudyResult:
         if content["version"] != VERSION:
             raise ValueError(f"version {content['version']} instead of {VERSION}")
         values = {each.name: content[each.name] for each in fields(cls)}
-        values["study"] = StudySettings.model_validate(content["study"] | dict(words or {}))
+        values["study"] = StudySettings.model_validate(content["study"])
         values["checks"] = [TimeCheck(**each) for each in content["checks"]]
         values["runs"] = [RunResult.from_json(run) for run in content["runs"]]
         return cls(**values)
@@ -280,19 +279,18 @@ def pack(result: StudyResult) -> bytes:
     return lzma.compress(json.dumps(result.to_json()).encode())
 
 
-def read(path: Path, words: Callable[[str, str], Mapping[str, Any]] = lambda *_: {}) -> StudyResult:
+def read(path: Path) -> StudyResult:
     """A result of a finished study.
 
     Args:
         path: `result.json` of a run folder, or `result.json.xz` beside a page.
-        words: What to make of the runs of a study by its name and form, see `StudyResult.from_json`.
 
     Raises:
         StudyError: It cannot be read, or is of another version.
     """
     try:
         content = json.loads(lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes())
-        return StudyResult.from_json(content, words(content["name"], content["form"]))
+        return StudyResult.from_json(content)
     except (OSError, EOFError, ValueError, KeyError, TypeError, lzma.LZMAError) as cause:
         raise StudyError(f"{path} is no result of a study ({cause}). `compare --study` makes it again.") from cause
 

@@ -69,9 +69,10 @@ def settings_table(result: StudyResult) -> str:
         lambda value: "" if value in (None, [], {}) or value != value else str(value)  # noqa: PLR0124 - NaN
     )
     is_shared = table.nunique() == 1
-    workload = study.workload if isinstance(study.workload, str) else f"{study.workload.name}, {study.workload.network}"
+    chosen = study.workload
+    workload = chosen if isinstance(chosen, str) else f"{chosen.name}, {chosen.network_name}"
     shared = [f"{name} {value}" for name, value in table.loc[0, is_shared].items() if value]
-    shared += [f"{key} {json.dumps(value)}" for key, value in (result.study.cluster or {}).items()]
+    shared += [f"{key} {json.dumps(value)}" for key, value in study.cluster.items()]
     rows = []
     for method, (_, own) in zip(study.methods, table.loc[:, ~is_shared].iterrows(), strict=True):
         tried = [

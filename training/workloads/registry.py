@@ -13,8 +13,11 @@ from pydantic import Field, TypeAdapter
 
 from training.workloads.hep_settings import HepSettings
 from training.workloads.images_settings import Cifar10Settings, MnistSettings
+from training.workloads.surface_settings import SurfaceSettings
 
-WorkloadSettings = Annotated[HepSettings | MnistSettings | Cifar10Settings, Field(discriminator="name")]
+WorkloadSettings = Annotated[
+    HepSettings | MnistSettings | Cifar10Settings | SurfaceSettings, Field(discriminator="name")
+]
 _ADAPTER: Final[TypeAdapter[WorkloadSettings]] = TypeAdapter(WorkloadSettings)
 
 
@@ -34,5 +37,5 @@ def workload_from_json(content: Mapping[str, Any], resolved: Callable[[str], Pat
             network=content["model"],
             start_from=None if start is None else resolved(start),
         )
-    folder = written["folder"]
-    return _ADAPTER.validate_python({**written, "folder": None if folder is None else resolved(folder)})
+    folder = written.get("folder")
+    return _ADAPTER.validate_python(written if folder is None else {**written, "folder": resolved(folder)})

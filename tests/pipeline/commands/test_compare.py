@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from feature_datasets import write_dataset
-from made_study import made_result, made_run, made_study
+from made_study import made_check, made_result, made_run, made_study
 from published_by_hand import publish
 from trained_nights import TrainedNights
 from typer.testing import CliRunner
@@ -22,13 +23,10 @@ from pipeline.errors import ConfigError
 from pipeline.runs import code_meaning
 from pipeline.terminal import exit_codes
 from pipeline.terminal.exit_codes import Exit
-from training.errors import TrainingError
+from training.errors import StudyError, TrainingError
 from training.settings import TrainSettings
-from training.simulation.cluster import ClusterSettings
-from training.studies.calibration import CalibrationPlan
 from training.studies.plan import Subject
 from training.studies.study import StudySettings
-from training.studies.study_result import TimeCheck
 from training.workloads.hep_settings import HepSettings
 from training.workloads.images_settings import MnistSettings
 
@@ -187,18 +185,14 @@ def test_other_events_have_another_digest(tmp_path: Path) -> None:
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_times_that_were_measured_again_did_not_reach_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the runs take nothing from the measurement, they are done, and the result with the old check was drawn."""
-    study = Study("made", "small", made_study(workload=MnistSettings(), calibration_epochs=1))
-    again = [TimeCheck("ad-psgd", 2, 1.0, 0.5)]
-    plan = CalibrationPlan([], [], [SimpleNamespace(train=TrainSettings(), digest="a")])  # type: ignore[list-item]
-    found = made_result(study.settings, [], checks=[TimeCheck("ad-psgd", 2, 1.0, 1.0)])
+def test_times_that_were_checked_again_did_not_reach_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runs are done, and the result with the old check was drawn."""
+    study = Study("made", "small", made_study(workload=MnistSettings()))
+    again = [made_check("ad-psgd", 1.0, 0.5)]
+    found = made_result(study.settings, [], checks=[made_check("ad-psgd", 1.0, 1.0)])
     replaced: dict[str, Any] = {
-        "plan_calibration": lambda *_, **__: plan,
         "_busy_cores": lambda *_: 1.5,
-        "_measure": lambda *_, **__: None,
-        "read_or_measure": lambda *_, **__: [],
-        "calibrated": lambda *_: (ClusterSettings(step_seconds=0.25), again),
+        "check_times": lambda *_, **__: again,
         "planned_runs": lambda *_, **__: [],
         "_stored": lambda *_: found,
         "weights_of_test": lambda *_: "",
@@ -207,8 +201,24 @@ def test_times_that_were_measured_again_did_not_reach_the_page(tmp_path: Path, m
         monkeypatch.setattr(compare, name, function)
     result = compare._result(TrainedNights(tmp_path).run_folder, study, tmp_path, "compare")
     assert result.checks == again
-    assert result.cluster == ClusterSettings(step_seconds=0.25).model_dump(mode="json")
-    assert result.made["machine"]["load"] == 1.5
+
+
+DIRTY = "commit 1 with local changes"
+
+
+@pytest.mark.parametrize(("version", "made_with"), [(DIRTY, "commit 1"), ("commit 1", DIRTY), ("commit 1", "commit 1")])
+def test_results_of_code_that_no_commit_has_were_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, made_with: str
+) -> None:
+    """Of the 1,080 runs of a page 604 were of commits with local changes."""
+    found = made_result(made_study(), [made_run("sgd", 1)._replace(made_with=made_with)])
+    monkeypatch.setattr(compare, "_result", lambda *_: found)
+    monkeypatch.setattr(compare, "code_version", lambda: version)
+    monkeypatch.setattr(compare, "_write", lambda *_: tmp_path / "page.md")
+    run_folder, study = TrainedNights(tmp_path).run_folder, Study("made", "small", made_study())
+    compare.compare(run_folder, study, command="compare")
+    with pytest.raises(StudyError, match="with local changes") if DIRTY in (version, made_with) else nullcontext():
+        compare.compare(run_folder, study, command="compare", publish=tmp_path / "docs")
 
 
 def test_a_study_with_runs_whose_mechanism_never_acts_is_refused_with_all_of_them() -> None:

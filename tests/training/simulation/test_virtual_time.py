@@ -203,11 +203,11 @@ def test_computing_times_have_the_chosen_mean_spread_and_pauses() -> None:
     cluster = sleeping(1.0, jitter=0.5, slow_ranks={1: 3.0}, pause_probability=0.25, pause_seconds=2.0)
     drawn = []
     for rank in range(2):
-        times = ComputeTimes(cluster, seed=1, rank=rank, world_size=2)
+        times = ComputeTimes(cluster, seed=1, rank=rank)
         drawn.append(np.array([times.draw(10) for _ in range(20_000)]))
     assert drawn[0].mean() == pytest.approx(1 + 0.25 * 2, rel=0.03)
     assert drawn[1].mean() == pytest.approx(3 + 0.25 * 2, rel=0.03)
-    quiet = ComputeTimes(cluster.model_copy(update={"pause_probability": 0.0}), seed=1, rank=0, world_size=2)
+    quiet = ComputeTimes(cluster.model_copy(update={"pause_probability": 0.0}), seed=1, rank=0)
     logarithms = np.log([quiet.draw(10) for _ in range(20_000)])
     assert (logarithms.mean(), logarithms.std()) == (pytest.approx(-0.125, abs=0.02), pytest.approx(0.5, abs=0.02))
     assert abs(np.corrcoef(*drawn)[0, 1]) < 0.03

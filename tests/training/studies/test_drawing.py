@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from drawn import outside
-from made_study import EPOCHS, NUM_EVENTS, STUDY, made_result, made_run, made_study
+from made_study import EPOCHS, NUM_EVENTS, STUDY, made_check, made_result, made_run, made_study
 
 from models.evaluation.style import PlotLabels
 from training.studies.figures import draw, draw_all
@@ -17,7 +17,7 @@ from training.studies.judging import against_reference
 from training.studies.pages import render, render_claims
 from training.studies.run_result import Counts, RunResult
 from training.studies.study import StudyFigure
-from training.studies.study_result import StudyResult, TimeCheck
+from training.studies.study_result import StudyResult
 from training.studies.tables import notes, study_table, sweep_table
 
 LABELS = PlotLabels("", "technical sample", 13)
@@ -98,18 +98,15 @@ def test_lines_of_one_method_differ_in_dashes_and_markers() -> None:
     assert [container.get_label() for container in axes.containers] == ["AR-SGD"]
 
 
-def test_figures_are_files_and_say_a_check_that_fails(tmp_path: Path) -> None:
+def test_figures_are_files_and_the_page_has_the_checks_in_milliseconds(tmp_path: Path) -> None:
     panels = [{"y": "val_accuracy", "x": "epoch"}]
     study = made_study(figures=[{"name": "fig_1", "title": "A figure", "panels": panels}])
-    result = made_result(study, RUNS, checks=[TimeCheck("ar-sgd", 2, 1.0, 0.5)])
+    result = made_result(study, RUNS, checks=[made_check("ar-sgd", 2.5e-3, 2e-3)])
     draw_all(result, LABELS, tmp_path / "figures")
     assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == ["fig_1.pdf", "fig_1.png"]
     page = render(result, folder="figures")
-    assert "## A figure (check of times misses by 50 %)\n\n![A figure](figures/fig_1.png)" in page
-    assert "|AR-SGD|2|1e+03|500|-50 %|" in page
-    assert "The simulated cluster has one such core for each worker, and the network" in page
-    given = replace(result, study=made_study(cluster={"step_seconds": 0.45}))
-    assert "The simulated cluster has machines on which a step takes 450 ms, and the" in render(given, folder="figures")
+    assert "## A figure\n\n![A figure](figures/fig_1.png)" in page
+    assert "|AR-SGD|1|2|2.5|2|+0.5|" in page
 
 
 def test_a_table_has_means_over_seeds_beside_the_numbers_of_the_source() -> None:
@@ -233,7 +230,7 @@ def claimed(*claims: dict[str, Any], checks: bool = True, **changes: Any) -> Stu
     study = made_study(claims=claims, shows={"made-table-1": "table 1"}, **changes)
     names = [(name, seed) for seed in (1, 2, 3) for name in study.methods if (name, seed) != ("ad-psgd", 3)]
     runs = [made_run(name, seed, seconds=0.1 if name == "ad-psgd" else 0.2) for name, seed in names]
-    found = [TimeCheck("ar-sgd", 2, 1.0, 0.9)] if checks else []
+    found = [made_check(name, 1e-3, 1e-3) for name in ("ar-sgd", "ad-psgd")] if checks else []
     return made_result(study, [*runs, diverged("ad-psgd")], checks=found)
 
 

@@ -10,21 +10,16 @@ from made_study import made_study
 
 from models.networks.hlf_settings import HlfSettings
 from training.settings import TrainSettings
-from training.simulation.cluster import ClusterSettings
 from training.studies.plan import PlannedRun, Subject, digest_of_study, planned_runs
 from training.workloads.hep_settings import HepSettings
 
 NETWORK = HlfSettings(hidden=[4])
 
 
-def runs_of(
-    *, base: dict[str, Any] | None = None, cluster: Any = None, data: str = "a", code: str = "1", **study: Any
-) -> list[PlannedRun]:
+def runs_of(*, base: dict[str, Any] | None = None, data: str = "a", code: str = "1", **study: Any) -> list[PlannedRun]:
     subject = Subject(HepSettings(folder=Path("features"), network=NETWORK), data)
     train = TrainSettings.model_validate(base or {})
-    return planned_runs(
-        made_study(**study), subject, train, cluster or ClusterSettings(), Path("study"), code_of=lambda *_: code
-    )
+    return planned_runs(made_study(**study), subject, train, Path("study"), code_of=lambda *_: code)
 
 
 def test_runs_come_seed_by_seed_in_folders_of_their_own() -> None:
@@ -43,7 +38,7 @@ def test_runs_come_seed_by_seed_in_folders_of_their_own() -> None:
         # Measured times depend on how ranks start, simulated times do not.
         ({"base": {"launcher_args": ["--bind-to", "core"]}}, {"simulate": True, "mpi": False}),
         ({"base": {"threads": 2}}, {"simulate": True, "mpi": False}),
-        ({"cluster": ClusterSettings(jitter=0.5)}, {"simulate": False, "mpi": True}),
+        ({"cluster": {"jitter": 0.5}}, {"simulate": False, "mpi": True}),
         ({"train": {"workers": 4, "batch_size": 8}}, {"simulate": False, "mpi": False}),
         ({"base": {"seed": 2}}, {"simulate": False, "mpi": False}),
         ({"data": "b"}, {"simulate": False, "mpi": False}),
@@ -56,14 +51,6 @@ def test_a_run_is_stale_when_its_result_can_change(
 ) -> None:
     before, after = runs_of(execution=execution)[0], runs_of(execution=execution, **changes)[0]
     assert (before.digest == after.digest) == expected[execution]
-
-
-def test_a_study_that_gives_the_time_of_a_step_has_the_same_runs_on_any_machine() -> None:
-    """Its runs took the crowding and the memory of the machine, and were made again after another calibration."""
-    measured = ClusterSettings(step_seconds=2e-5, crowding={2: 1.3}, memory_latency_seconds=5e-6, jitter=0.4)
-    given = made_study(cluster={"step_seconds": 1e-3, "jitter": 0.1})
-    assert given.cluster_settings(measured, {}) == ClusterSettings(step_seconds=1e-3, jitter=0.1)
-    assert made_study(cluster={"jitter": 0.1}).cluster_settings(measured, {}).crowding == {2: 1.3}
 
 
 def test_measured_times_depend_on_the_network_between_hosts() -> None:
@@ -87,9 +74,9 @@ def test_a_study_is_known_by_its_runs_and_by_what_is_compared() -> None:
     runs, study = runs_of(vary={"train.learning_rate": [0.1, 0.2]}), made_study()
     chosen = made_study(vary={"train.learning_rate": [0.1, 0.2]}, best_of=["train.learning_rate"])
     digests = {
-        digest_of_study(study, runs, ()),
-        digest_of_study(chosen, runs, ()),
-        digest_of_study(study, runs[1:], ()),
+        digest_of_study(study, runs),
+        digest_of_study(chosen, runs),
+        digest_of_study(study, runs[1:]),
     }
     assert len(digests) == 3
-    assert digest_of_study(study, runs, ()) == digest_of_study(made_study(title="B"), runs, ())
+    assert digest_of_study(study, runs) == digest_of_study(made_study(title="B"), runs)

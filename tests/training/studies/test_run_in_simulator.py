@@ -34,7 +34,7 @@ def subject(tmp_path_factory: pytest.TempPathFactory) -> Subject:
 def runs_of(subject: Subject, folder: Path, **changes: Any) -> list[PlannedRun]:
     train = {"workers": 4, "batch_size": 8, "epochs": 2, **changes.pop("train", {})}
     study = made_study(**{"train": train, "seeds": 1, **changes})
-    return planned_runs(study, subject, TrainSettings(), ClusterSettings(), folder, code_of=lambda *_: "")
+    return planned_runs(study, subject, TrainSettings(), folder, code_of=lambda *_: "")
 
 
 @pytest.mark.slow

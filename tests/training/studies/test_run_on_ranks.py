@@ -11,7 +11,6 @@ from made_study import made_study
 
 from models.networks.hlf_settings import HlfSettings
 from training.settings import TrainSettings
-from training.simulation.cluster import ClusterSettings
 from training.studies.plan import PlannedRun, Subject, planned_runs
 from training.studies.run_on_ranks import in_random_order, measure_all, warm_ups
 from training.workloads.hep_settings import HepSettings
@@ -28,7 +27,7 @@ def runs_of(folder: Path, **changes: Any) -> list[PlannedRun]:
     }
     content = {"train": train, "methods": methods, "reference": "sgd", "execution": "mpi", "seeds": 6, **changes}
     study = made_study(**content)
-    return planned_runs(study, subject, TrainSettings(), ClusterSettings(), folder / "study", code_of=lambda *_: "")
+    return planned_runs(study, subject, TrainSettings(), folder / "study", code_of=lambda *_: "")
 
 
 def test_the_first_method_of_the_file_was_always_the_first_to_run(tmp_path: Path) -> None:

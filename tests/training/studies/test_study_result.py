@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_study import EPOCHS, NUM_EVENTS, STUDY, made_result, made_run, made_study
+from made_study import EPOCHS, NUM_EVENTS, STUDY, made_check, made_result, made_run, made_study
 from simulated import CLUSTER, run, settings, toy_rows
 
 from training.errors import StudyError
 from training.settings import TrainSettings
 from training.studies.run_result import Counts, curves_of, numbers_of, read_result, write_result
-from training.studies.study_result import PACKED, Cell, StudyResult, TimeCheck, pack, read
+from training.studies.study_result import PACKED, Cell, StudyResult, pack, read
 
 RATE = "train.learning_rate"
 
@@ -32,7 +32,7 @@ def swept() -> StudyResult:
             for seed in (2, 1)
             for (name, rate), n in correct.items()
         ],
-        checks=[TimeCheck("ar-sgd", 2, 2e-3, 1e-3)],
+        checks=[made_check("ar-sgd", 2e-3, 1e-3)],
     )
 
 
@@ -41,18 +41,6 @@ def test_each_method_stands_at_its_own_best_value() -> None:
     assert [result.best(cell).value(RATE) for cell in result.cells()] == [0.1, 0.2]
     assert dict(result.numbers(Cell("ad-psgd"), "test_accuracy")) == {1: 0.95, 2: 0.95}
     assert result.curves(Cell("ar-sgd"), "val_loss").shape == (2, EPOCHS)
-
-
-def test_a_result_takes_the_claims_that_its_study_has_now(tmp_path: Path) -> None:
-    path, claim = tmp_path / "result.json", {"says": "It is better.", "better": "ad-psgd", "than": "ar-sgd"}
-    stored = swept().to_json()
-    # Of an earlier form of claims, which says no size and no protocol.
-    stored["study"]["claims"] = [{"claim": "It is better.", "better": "ad-psgd", "than": "ar-sgd"}]
-    path.write_text(json.dumps(stored))
-    claim["protocol"] = "each at its best"
-    found = read(path, lambda name, form: {"claims": [claim], "title": f"{name} {form}"})
-    assert (found.study.claims[0].says, found.study.title) == ("It is better.", "made small")
-    assert found.runs == swept().runs
 
 
 def test_a_packed_result_is_the_same_and_another_file_is_refused_by_name(tmp_path: Path) -> None:
@@ -79,24 +67,12 @@ def test_values_that_are_mappings_are_the_same_after_json() -> None:
     assert again.chosen({"method": "ad-psgd", key: {0: 10.0}}) == result.cells()[1:]
 
 
-@pytest.mark.parametrize(
-    ("checks", "warning"),
-    [
-        ([TimeCheck("a", 2, 1.0, 0.8)], ""),
-        ([TimeCheck("a", 2, 1.0, 1.2), TimeCheck("b", 2, 1.0, 0.5)], "check of times misses by 50 %"),
-        ([], "times not checked"),
-    ],
-)
-def test_a_check_that_misses_by_more_than_a_quarter_is_said(checks: list[TimeCheck], warning: str) -> None:
-    assert replace(swept(), checks=checks).warning == warning
-    assert replace(swept(), checks=checks, cluster=None).warning == ""
-
-
-def test_times_of_a_busy_machine_are_said_to_be_that() -> None:
-    made = replace(swept(), checks=[TimeCheck("a", 2, 1.0, 0.5)])
-    for busy, words in ((0.9, ""), (1.0, ", measured on a busy machine")):
+def test_times_that_were_measured_on_a_busy_machine_are_said_to_be_that() -> None:
+    made = swept()
+    for execution, busy, words in (("mpi", 0.9, ""), ("mpi", 1.0, "measured on a busy machine"), ("simulate", 1.0, "")):
         machine = {**made.made["machine"], "load": busy}
-        assert replace(made, made={**made.made, "machine": machine}).warning == f"check of times misses by 50 %{words}"
+        study = made.study.model_copy(update={"execution": execution})
+        assert replace(made, study=study, made={**made.made, "machine": machine}).warning == words
 
 
 def test_speed_up_and_temporal_efficiency_compare_with_the_same_seed() -> None:

@@ -1,41 +1,59 @@
-"""The runs that check the simulator take the way of averaging that they are predicted with."""
+"""Simulated times are checked where they are claimed: ranks that sleep for a step exchange by MPI."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from made_study import made_study
 
 from training.settings import TrainSettings
-from training.simulation.probe import Measurement
-from training.studies.calibration import plan_calibration, read_or_measure
-from training.studies.plan import Subject
-from training.workloads.images_settings import MnistSettings
+from training.studies import time_checks
+from training.studies.plan import PlannedRun, Subject, planned_runs
+from training.studies.time_checks import check_times
+from training.workloads.surface_settings import SurfaceSettings
+
+STEP = 2e-3
 
 
-def test_a_method_of_one_worker_was_checked_with_two(tmp_path: Path) -> None:
-    """Only the first method of one worker was left out. A bound on the staleness sent messages where none belong."""
-    study = made_study(
-        methods={
-            "one": {"train": {"algorithm": {"name": "ar-sgd"}, "workers": 1}},
-            "sgd": {"train": {"algorithm": {"name": "sgd"}, "workers": 1}},
-            "bound": {"train": {"algorithm": {"name": "ad-psgd"}, "workers": 2, "staleness_bound": 2}},
-        },
-        reference="bound",
-        claims=[],
+def runs_of(folder: Path, **changes: Any) -> list[PlannedRun]:
+    content = {
+        "cluster": {"step_seconds": STEP, "event_seconds": 0.0, "jitter": 0.1, "slow_ranks": {1: 3.0}},
+        **changes,
+    }
+    return planned_runs(
+        made_study(**content), Subject(SurfaceSettings()), TrainSettings(), folder, code_of=lambda *_: ""
     )
-    plan = plan_calibration(study, Subject(MnistSettings()), TrainSettings(), tmp_path, cores=2, code_of=lambda *_: "")
-    assert [run.method for run in plan.checks] == ["one", "bound"]
-    assert {run.train.staleness_bound for run in (*plan.alone, *plan.apart)} == {None}
 
 
-def test_messages_were_not_measured_anew_after_a_change_of_the_code(
+def test_every_method_is_checked_with_its_step_and_as_many_workers_as_find_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seconds = iter([1.0, 2.0])
-    monkeypatch.setattr(
-        "training.studies.calibration.measure_messages", lambda *_: [Measurement("memory", 2, 256, next(seconds))]
-    )
-    found = [read_or_measure(tmp_path, TrainSettings(), code=code)[0].seconds for code in ("old", "old", "new")]
-    assert found == [1.0, 1.0, 2.0]
+    """It measured two workers with steps of this machine."""
+    chosen: list[Any] = []
+
+    def measured(sleepers: Any, _: Path) -> list[Any]:
+        chosen.append(sleepers)
+        return [["ar-sgd", STEP, 8, 3.0, 2.0]]
+
+    monkeypatch.setattr(time_checks, "_measured", measured)
+    runs = runs_of(tmp_path, vary={"train.workers": [4, 32], "train.learning_rate": [0.1, 0.2]})
+    for code in ("old", "old", "new"):
+        (found,) = check_times(runs, tmp_path / "timing", cores=2, code=code)
+        assert (found.method, found.workers, found.gap) == ("ar-sgd", 8, 1.0)
+    # It is measured once, and again after a change of the code; one worker sends nothing.
+    assert [list(each) for each in chosen] == [[("ar-sgd", STEP), ("ad-psgd", STEP)]] * 2
+    for each in chosen[0].values():
+        assert (each.train.workers, each.cluster.workers_per_host, each.cluster.slow_ranks) == (8, 8, {})
+
+
+@pytest.mark.distributed
+def test_ranks_sleep_for_the_step_and_exchange(tmp_path: Path) -> None:
+    runs = runs_of(tmp_path, train={"workers": 2, "slowmo": {"tau": 4}})
+    found = {each.method: each for each in check_times(runs, tmp_path / "timing", cores=1, code="")}
+    assert found.keys() == {"ar-sgd", "ad-psgd"}
+    for each in found.values():
+        # Jitter makes the mean of the fastest epoch a little shorter than a step.
+        assert each.measured > 0.8 * STEP
+        assert each.simulated > 0.8 * STEP

@@ -1,0 +1,43 @@
+"""Settings of the workload `surface`. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+from typing_extensions import override
+
+from training.workloads.base_settings import BaseSettings
+
+if TYPE_CHECKING:
+    from training.workloads.workload import Workload
+
+
+class SurfaceSettings(BaseSettings):
+    """Beale's function of two parameters, with noise on its gradient, as in the simulations of Hermans (2017)."""
+
+    name: Literal["surface"] = "surface"
+    noise: float = Field(default=10.0, ge=0)
+    """Variance of each component of the gradient of one event."""
+
+    @property
+    @override
+    def network_name(self) -> str:
+        return "beale"
+
+    @property
+    @override
+    def meaning(self) -> dict[str, Any]:
+        return self.model_dump(mode="json")
+
+    @override
+    def open(self) -> Workload:
+        from training.workloads.surface import Surface
+
+        return Surface(self.noise)
+
+    @override
+    def to_json(self, written: Callable[[Path], str]) -> dict[str, Any]:
+        return {"workload": self.model_dump(mode="json")}
