@@ -101,17 +101,3 @@ def test_a_run_of_a_study_that_diverged_stopped_all_others_at_each_repetition(
     last = in_random_order(runs)[-1]
     assert last is not runs[1]
     assert told[-1] == (told[-1][1], told[-1][1], f"{last.method}, seed 1")
-
-
-def test_a_run_that_diverges_measures_no_times(
-    dataset: FeatureDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def diverge(*_: Any, **__: Any) -> None:
-        raise DivergedError("steps without effect are short")
-
-    monkeypatch.setattr("training.studies.run_on_ranks.launch_all", diverge)
-    [spec] = specs(dataset, tmp_path / "specs", {})
-    run = planned(Subject(spec.workload), spec.train, None, None, tmp_path / "runs", "sgd", {}, code_of=lambda *_: "")
-    with pytest.raises(DivergedError, match="short"):
-        measure_all([run], tmp_path / "job", code="", on_progress=pytest.fail, on_loss=pytest.fail, may_diverge=False)
-    assert run.result is None
