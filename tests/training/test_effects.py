@@ -48,6 +48,7 @@ def test_keys_without_effect_are_refused(chosen: dict[str, Any], key: str, besid
     [
         ("swarm-sgd", {"local_steps": 1, "local_steps_law": "geometric"}, "local_steps_law", {"local_steps": 2}),
         ("downpour", {"zealous": True}, "zealous", {"local_steps": 2}),
+        ("easgd", {"local_steps": 1, "equilibrium_stop": True}, "equilibrium_stop", {"local_steps": 2}),
         ("easgd", {"synchronous": True, "shards": 4}, "shards", {"synchronous": False}),
         ("easgd", {"synchronous": True, "shards": None}, "shards", {"synchronous": False}),
         ("easgd", {"synchronous": True, "network": "ib0"}, "network", {"synchronous": False}),

@@ -37,7 +37,7 @@ class Eamsgd(ElasticAlgorithm):
         self.momenta = (self._velocity,)
 
     @override
-    async def own_step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
+    async def own_step(self, compute_gradient: ComputeGradient, num_samples: int) -> bool:
         self.model.read(self._at)
         np.multiply(self._velocity, self._delta, out=self._change)
         self._change += self._at
@@ -45,7 +45,7 @@ class Eamsgd(ElasticAlgorithm):
         has_gradient = await self.has_gradient(compute_gradient, num_samples)
         self.model.write(self._at)
         if not has_gradient:
-            return
+            return False
         self.optimizer.step()
         self.model.read(self._change)
         self._change -= self._at
@@ -53,3 +53,4 @@ class Eamsgd(ElasticAlgorithm):
         self._velocity += self._change
         self._at += self._velocity
         self.model.write(self._at)
+        return True

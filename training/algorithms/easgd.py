@@ -22,6 +22,7 @@ class EasgdSettings(ElasticSettings):
 
     name: Literal["easgd"]
     NEEDS: ClassVar[tuple[Needs, ...]] = (
+        *ElasticSettings.NEEDS,
         *(
             Needs(
                 key,
@@ -47,7 +48,8 @@ class Easgd(ElasticAlgorithm):
     """x_i <- x_i - eta g_i - alpha (x_i - server); server <- server + alpha sum_i (x_i - server).
 
     Asynchronous, a worker's term moves the server when the worker comes (equations 2.15, 2.16). Synchronous, all terms
-    use the same server (equations 2.4, 2.5), of which each worker has a copy.
+    use the same server (equations 2.4, 2.5), of which each worker has a copy. With the equilibrium stop the workers
+    then end a window together, once all are in equilibrium.
     """
 
     def __init__(self, settings: EasgdSettings, worker: Worker) -> None:
@@ -75,3 +77,15 @@ class Easgd(ElasticAlgorithm):
             shard.vector += self._change[shard.part]
 
         await self.push(add)
+
+    @override
+    async def is_due(self, *, is_at_rest: bool) -> bool:
+        """Whether the window ends: together, the workers vote after each step but the last of `local_steps`.
+
+        Who is in equilibrium depends on the gradient of this step, and all must leave at the same one.
+        """
+        if not (self._is_together and self._stops) or self._since == self._period:
+            return await super().is_due(is_at_rest=is_at_rest)
+        votes = np.array([float(is_at_rest)])
+        await self.transport.all_reduce_sum(votes)
+        return bool(votes.item() == self.transport.world_size)

@@ -11,13 +11,17 @@ from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient, Worker
 from training.algorithms.server import ServerAlgorithm, ServerSettings
-from training.effects import Mechanism
+from training.effects import Mechanism, Needs
 from training.transports.basics import Vector, is_finite
 from training.transports.parameter_server import Shard
 
 
 class ElasticSettings(ServerSettings):
     """Settings of elastic averaging."""
+
+    NEEDS: ClassVar[tuple[Needs, ...]] = (
+        Needs("equilibrium_stop", "local_steps above 1", lambda chosen: chosen.local_steps > 1),
+    )
 
     local_steps: int = Field(default=10, ge=1)
     """Number tau of local steps between two exchanges, at least 1. The steps after the last exchange do not reach the
@@ -30,6 +34,8 @@ class ElasticSettings(ServerSettings):
     gradient: Literal["snapshot", "moved"] = "snapshot"
     """Where the gradient of an exchange step is taken: at the model before the exchange (Zhang et al. 2015, Algorithm
     1), or at the moved one (Hermans 2017, Algorithm 9)."""
+    equilibrium_stop: bool = False
+    """Whether to exchange before the end of `local_steps` once a step is no longer than the elastic term."""
 
     @model_validator(mode="after")
     def _one_key_gives_the_moving_rate(self) -> Self:
@@ -44,7 +50,10 @@ class ElasticSettings(ServerSettings):
         late = int(self.gradient == "snapshot")
         words = f"{self.name} exchanges nothing, and the run would return the initial model"
         exchanges = Mechanism(words, "algorithm.local_steps", self.local_steps, lambda steps: int(steps) + late)
-        return (*super().mechanisms, exchanges)
+        if not self.equilibrium_stop:
+            return (*super().mechanisms, exchanges)
+        stops = Mechanism("no step is short enough for an equilibrium", "epochs", 1, counter="equilibrium_stops")
+        return (*super().mechanisms, exchanges._replace(needs=lambda _: 1 + late), stops)
 
 
 class ElasticAlgorithm(ServerAlgorithm):
@@ -57,7 +66,7 @@ class ElasticAlgorithm(ServerAlgorithm):
 
     def __init__(self, settings: ElasticSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
-        self._period = settings.local_steps
+        self._period, self._stops = settings.local_steps, settings.equilibrium_stop
         self._alpha, self._rho = settings.alpha, settings.rho
         self._at_snapshot = settings.gradient == "snapshot"
         self._since = 0
@@ -76,9 +85,14 @@ class ElasticAlgorithm(ServerAlgorithm):
         exchanges = self._at_snapshot and self._since == 0
         if exchanges:
             await self.exchange()
-        await self.own_step(compute_gradient, num_samples)
+        if self._stops:
+            self.model.read(self._own)
+        has_stepped = await self.own_step(compute_gradient, num_samples)
+        is_at_rest = has_stepped and self._stops and self._is_in_equilibrium(after_exchange=exchanges)
         self._since += 1
-        if self._since == self._period:
+        if await self.is_due(is_at_rest=is_at_rest):
+            if self._stops:
+                self.acted["equilibrium_stops"] += self._since < self._period
             self._since = 0
             if not self._at_snapshot:
                 await self.exchange()
@@ -88,10 +102,30 @@ class ElasticAlgorithm(ServerAlgorithm):
             self._own -= self.elastic
             self.model.write(self._own)
 
-    async def own_step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
-        """Step without the server."""
-        if await self.has_gradient(compute_gradient, num_samples):
-            self.optimizer.step()
+    async def own_step(self, compute_gradient: ComputeGradient, num_samples: int) -> bool:
+        """Step without the server; False: there is no gradient."""
+        if not await self.has_gradient(compute_gradient, num_samples):
+            return False
+        self.optimizer.step()
+        return True
+
+    async def is_due(self, *, is_at_rest: bool) -> bool:
+        """Whether the window ends."""
+        return is_at_rest or self._since == self._period
+
+    def _is_in_equilibrium(self, *, after_exchange: bool) -> bool:
+        """Whether |step| <= |alpha (x - server)|, with x before the step but for its elastic part.
+
+        This is equation 2.9 of Hermans 2017, where the step is eta g. His equation 2.10, |eta g| - |alpha (x - server)|
+        < eta, is always true of a gradient shorter than 1, so that each step would be an exchange.
+        """
+        self.model.read(self._change)
+        self._change -= self._own
+        step = float(np.linalg.norm(self._change))
+        self._own -= self.seen
+        if after_exchange:
+            self._own -= self.elastic
+        return step <= self.alpha * float(np.linalg.norm(self._own))
 
     async def exchange(self) -> None:
         """Move the server by `elastic`; a model that is not finite is given up for the server."""

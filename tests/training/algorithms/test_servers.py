@@ -347,6 +347,38 @@ def test_zealous_workers_gather_at_one_point_while_the_server_is_occupied() -> N
     assert all(made <= len(seen) <= made + 1 for made, seen in zip(pushes, points, strict=True))
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("chosen", [{}, {"gradient": "moved"}, {"synchronous": True}, {"algorithm": "eamsgd"}], ids=str)
+def test_an_equilibrium_ends_a_window_early_but_not_each_step(chosen: dict[str, Any], optimizer: str) -> None:
+    """Each step was an exchange, since the condition held for all gradients shorter than 1."""
+    quiet = LinearGradients(workers=4, steps=96, seed=5, noise=0.0)
+    pushes = []
+    for stops in (False, True):
+        watcher = Watcher()
+        of_method = {"algorithm": "easgd", "local_steps": 12, "equilibrium_stop": stops} | chosen
+        of_method |= {"delta": 0.5} if chosen.get("algorithm") == "eamsgd" else {}
+        drive(quiet, **of_method, optimizer=optimizer, before_step=watcher)
+        pushes.append(watcher.algorithms[1].counters()["pushes"])
+    assert pushes[0] == 96 / 12
+    assert 1.5 * pushes[0] <= pushes[1] < 96 / 2
+
+
+@pytest.mark.parametrize(("gradient", "exchanges"), [("moved", [4, 7, 10, 13]), ("snapshot", [0, 5, 8, 11])])
+def test_a_window_ends_where_the_elastic_term_is_a_step_long(gradient: str, exchanges: list[int]) -> None:
+    """Just after an exchange at a snapshot, the pull counted what the exchange takes from the model, too."""
+    # Steps of equal length. With alpha 0.3, the pull is longer after four of them; an exchange leaves 0.4 of five.
+    straight, watcher, pushes = LinearGradients(workers=1, steps=15, seed=5, hessian=0.0), Watcher(), []
+    straight.pulls[:] = 1.0
+
+    def watch(rank: int, step: int, algorithm: Algorithm) -> None:
+        watcher(rank, step, algorithm)
+        pushes.append(algorithm.counters()["pushes"])
+
+    chosen = {"algorithm": "easgd", "gradient": gradient, "alpha": 0.3, "local_steps": 12}
+    drive(straight, **chosen, equilibrium_stop=True, before_step=watch)
+    assert np.flatnonzero(np.diff(pushes)).tolist() == exchanges
+
+
 def test_overlap_computes_at_the_parameters_of_the_step_before() -> None:
     alone = LinearGradients(workers=1, steps=10, seed=5)
     found = drive(alone, algorithm="sharded", overlap="thread")
