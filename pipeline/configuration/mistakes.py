@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from ingestion.secrets import redact_all
@@ -45,30 +44,27 @@ class _Place(NamedTuple):
     keys: Keys
     section: type[BaseModel] | None
     """The section that the last key belongs to, if it is known."""
-    field: FieldInfo | None
-    """The field around this section, if it is one of several kinds."""
-    kind: str
-    """The kind of this section; empty if it has only one."""
+    siblings: dict[str, type[BaseModel]]
+    """The kinds that this section may have, by name; empty if it has only one."""
 
 
 def _place_of(loc: Keys, model: type[BaseModel]) -> _Place:
     """The place to which pydantic's path leads; this also names validators and the kinds of sections."""
     keys: list[int | str] = []
     section: type[BaseModel] | None = model
-    inner, around, kind = section, None, ""
-    kinds: dict[str, type[BaseModel]] = {}
+    siblings: dict[str, type[BaseModel]] = {}
+    inner, of_inner, kinds = section, siblings, siblings
     for part in loc:
         if part in kinds:
-            inner, kind, kinds = kinds[str(part)], str(part), {}
+            inner, of_inner, kinds = kinds[str(part)], kinds, {}
         elif not str(part).startswith("function-"):
             keys.append(part)
             if isinstance(part, str):
-                section = inner
+                section, siblings = inner, of_inner
                 field = section.model_fields.get(part) if section else None
                 kinds = kinds_of(field) if field else {}
-                around = field if kinds else around
-                inner = item_section(field.annotation) if field else None
-    return _Place(tuple(keys), section, around, kind)
+                inner, of_inner = item_section(field.annotation) if field else None, {}
+    return _Place(tuple(keys), section, siblings)
 
 
 def _about(mistake: ErrorDetails, place: _Place) -> str:
@@ -76,8 +72,8 @@ def _about(mistake: ErrorDetails, place: _Place) -> str:
     key = ".".join(str(part) for part in keys)
     if mistake["type"] == "extra_forbidden" and place.section is not None:
         last = str(keys[-1])
-        near = advice(last, place.section, prefix=key.removesuffix(last))
-        return f"unknown key '{key}'.{_of_other_kinds(place) or near}"
+        prefix = key.removesuffix(last)
+        return f"unknown key '{key}'.{advice(last, place.section, prefix=prefix, siblings=place.siblings)}"
     if mistake["type"] in {"missing", "union_tag_not_found"}:
         lacking = [key, *(name.strip("'") for name in [context.get("discriminator")] if name)]
         return f"'{'.'.join(lacking)}' is missing."
@@ -91,11 +87,3 @@ def _about(mistake: ErrorDetails, place: _Place) -> str:
     seen = shown(f"{key}={given!r}").removeprefix(f"{key}=")
     close = difflib.get_close_matches(str(given), names, n=1, cutoff=0.5)
     return f"'{key}': {mistake['msg']} (given: {seen}).{f' Did you mean {close[0]!r}?' if close else ''}"
-
-
-def _of_other_kinds(place: _Place) -> str:
-    """The other kinds of a section that have a key."""
-    if not place.kind or place.field is None:
-        return ""
-    having = [name for name, kind in kinds_of(place.field).items() if place.keys[-1] in kind.model_fields]
-    return f" {place.kind} has no such key, only {', '.join(having)}." if having else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
@@ -38,10 +38,12 @@ def kinds_of(field: FieldInfo) -> dict[str, type[BaseModel]]:
     return {get_args(kind.model_fields[field.discriminator].annotation)[0]: kind for kind in get_args(field.annotation)}
 
 
-def advice(key: str, section: type[BaseModel], *, prefix: str = "") -> str:
-    """What may be meant by a key that a section lacks: a key of a section inside it, or a name like it.
+def advice(
+    key: str, section: type[BaseModel], *, prefix: str = "", siblings: Mapping[str, type[BaseModel]] | None = None
+) -> str:
+    """What may be meant by a key that a section lacks: a key of another kind or of a section inside, or a name like it.
 
-    `prefix` holds the keys of the section, with a dot at the end.
+    `prefix` holds the keys of the section, with a dot at the end; `siblings` are the kinds that it may have.
 
     Examples:
         >>> from training.settings import TrainSettings
@@ -53,10 +55,11 @@ def advice(key: str, section: type[BaseModel], *, prefix: str = "") -> str:
         >>> advice("isolation_cone", Config)
         " Did you mean 'features.isolation_cone'?"
     """
-    for name, field in section.model_fields.items():
-        having = [kind for kind, model in kinds_of(field).items() if key in model.model_fields]
+    kinds_by_name = {f"{name}.": kinds_of(field) for name, field in section.model_fields.items()}
+    for name, kinds in {"": siblings or {}, **kinds_by_name}.items():
+        having = [kind for kind, model in kinds.items() if key in model.model_fields]
         if having:
-            return f" '{prefix}{name}.{key}' is a key of {', '.join(having)}."
+            return f" '{prefix}{name}{key}' is a key of {', '.join(having)}."
     inside = [f"'{found}'" for found in _inside(key, section, prefix)]
     return f" Did you mean {' or '.join(inside)}?" if inside else nearest(key, section.model_fields)
 
