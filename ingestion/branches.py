@@ -21,6 +21,10 @@ class BranchPlace(NamedTuple):
     """File and branch."""
     fix: str = "Map another branch under ingest.branch_map."
 
+    def wrong(self, words: str) -> WrongBranchTypeError:
+        """The error about what is there."""
+        return WrongBranchTypeError(f"{self.words} {words} {self.fix}")
+
 
 def is_weight(column: str) -> bool:
     """Whether a column is the weight of the sample, or one of `ingest.weights`."""
@@ -64,9 +68,7 @@ def list_numbers(array: ak.Array, place: BranchPlace, dtype: str | None) -> tupl
     """Offsets and flat numbers of a branch that holds one list per event."""
     layout = ak.to_packed(array).layout
     if not (layout.is_list and layout.content.is_numpy and layout.purelist_depth == 2):
-        raise WrongBranchTypeError(
-            f"{place.words} holds '{array.type.content}' per event; a list of numbers is needed. {place.fix}"
-        )
+        raise place.wrong(f"holds '{array.type.content}' per event; a list of numbers is needed.")
     return layout.to_ListOffsetArray64(True).offsets.data, _numbers(layout.content.data, place, dtype)
 
 
@@ -77,10 +79,8 @@ def first_numbers(
     lengths = np.diff(offsets)
     if (bad := (counts < 0) | (counts > lengths) | (counts != np.floor(counts))).any():
         entry = int(np.argmax(bad))
-        raise WrongBranchTypeError(
-            f"{place.words} has {lengths[entry]} slots in entry {first + entry}, but its counter says {counts[entry]}. "
-            f"{place.fix}"
-        )
+        slots, says = lengths[entry], counts[entry]
+        raise place.wrong(f"has {slots} slots in entry {first + entry}, but its counter says {says}.")
     slots = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), values[slots < np.repeat(counts, lengths)]
 
@@ -93,15 +93,13 @@ def event_numbers(array: ak.Array, place: BranchPlace, dtype: str | None, first:
     counts = np.diff(offsets)
     if (counts != 1).any():
         entry = int(np.argmax(counts != 1))
-        raise WrongBranchTypeError(
-            f"{place.words} holds {counts[entry]} numbers in entry {first + entry}; exactly one is needed. {place.fix}"
-        )
+        raise place.wrong(f"holds {counts[entry]} numbers in entry {first + entry}; exactly one is needed.")
     return values
 
 
 def _numbers(values: NDArray[Any], place: BranchPlace, dtype: str | None) -> NDArray[Any]:
     if values.dtype.kind not in "biuf":
-        raise WrongBranchTypeError(f"{place.words} holds {values.dtype}; numbers are needed. {place.fix}")
+        raise place.wrong(f"holds {values.dtype}; numbers are needed.")
     if dtype is None:
         return values
     if np.dtype(dtype).kind == "f":
@@ -115,6 +113,5 @@ def exactly(values: NDArray[Any], dtype: str, place: BranchPlace) -> NDArray[Any
     with np.errstate(invalid="ignore"):
         found = values.astype(dtype, copy=False)
     if found is not values and not np.array_equal(found, values):
-        example = values[np.argmax(found != values)]
-        raise WrongBranchTypeError(f"{place.words} holds {example}, but its field needs {dtype}. {place.fix}")
+        raise place.wrong(f"holds {values[np.argmax(found != values)]}, but its field needs {dtype}.")
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from ingestion.errors import IngestionError, reading
@@ -43,13 +44,7 @@ def _recognised(info: FileInfo, old: FileInfo) -> FileInfo:
     same_size = (info.size, info.entries) == (old.size, old.entries)
     # A file without entries has no digest: nothing of it was read.
     same_time = not info.entries or (info.modified and info.modified == old.modified)
-    if same_size and (same_time or _has_digest(info.path, old.digest)):
-        return info._replace(digest=old.digest, revision=old.revision)
+    with suppress(IngestionError):
+        if same_size and (same_time or (old.digest and patiently(content_digest, info.path) == old.digest)):
+            return info._replace(digest=old.digest, revision=old.revision)
     return info._replace(digest="", revision=info.modified)
-
-
-def _has_digest(path: str, digest: str) -> bool:
-    try:
-        return bool(digest) and patiently(content_digest, path) == digest
-    except IngestionError:
-        return False

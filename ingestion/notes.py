@@ -112,7 +112,11 @@ def unusual_content(samples: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
                 f"{counts['rejected_nonfinite']} events of {name} rejected: {branches} not finite. If lists are padded "
                 f"with NaN, set the counts (such as `jets.count`) in ingest.branch_map."
             )
-        swapped = [key.removeprefix(LIKE_AZIMUTHS) for key, each in counts.items() if _is_swapped(key, each, counts)]
+        swapped = [
+            key.removeprefix(LIKE_AZIMUTHS)
+            for key, each in counts.items()
+            if key.startswith(LIKE_AZIMUTHS) and _are_many(counts) and each > _LIKE_AZIMUTHS * counts["events"]
+        ]
         if swapped:
             yield (
                 f"No eta of {', '.join(swapped)} of {name} is beyond pi, but many are just below: are eta and phi "
@@ -121,10 +125,6 @@ def unusual_content(samples: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
     for words, is_unusual in _UNUSUAL.items():
         if names := [name for name, each in samples.items() if is_unusual({**_USUAL, **each})]:
             yield words.format(", ".join(names))
-
-
-def _is_swapped(counter: str, number: int, counts: Mapping[str, int]) -> bool:
-    return counter.startswith(LIKE_AZIMUTHS) and _are_many(counts) and number > _LIKE_AZIMUTHS * counts["events"]
 
 
 def _are_many(counts: Mapping[str, int]) -> bool:

@@ -211,8 +211,8 @@ def load(name: str, overrides: Sequence[str] = ()) -> LoadedConfig:
     """
     path = find_config(name)
     content = read_mapping(path)
-    if is_shipped(path):
-        _find_bundled_events(content)
+    for sample in content.get("samples", ()) if is_shipped(path) else ():
+        sample["files"] = [re.sub(r"^samples(?=/)", str(bundled_events()), file) for file in sample["files"]]
     is_here = is_shipped(path) or path.parent.resolve() == Path.cwd()
     locate_paths(content, "" if is_here else path.parent, str(path))
     given = [read_override(each, Config) for each in overrides]
@@ -237,12 +237,6 @@ def bundled_events() -> Path:
     if not folder.is_dir():
         folder = Path(sys.prefix) / "share" / "hep-pipeline" / "samples"
     return Path(folder.name) if folder == Path.cwd() / folder.name else folder
-
-
-def _find_bundled_events(content: dict[str, Any]) -> None:
-    """Replace the folder `samples` of a shipped config by that of the bundled events."""
-    for sample in content.get("samples", ()):
-        sample["files"] = [re.sub(r"^samples(?=/)", str(bundled_events()), file) for file in sample["files"]]
 
 
 def _truths_as_numbers(given: Any, meant: Any, place: str) -> Iterator[str]:

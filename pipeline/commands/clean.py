@@ -51,7 +51,11 @@ def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Re
 
 def _clean(run_folder: RunFolder, store: StageStore, folders: list[Path], *, dry_run: bool) -> list[Removable]:
     """Remove version folders of a store, and what they alone use on object storage; each is logged once it is gone."""
-    versions = {folder: Removable(folder, _freed(folder)) for folder in folders}
+    files = {folder: [path.lstat() for path in folder.rglob("*") if path.is_file()] for folder in folders}
+    versions = {
+        folder: Removable(folder, sum(each.st_size for each in found if each.st_nlink == 1))
+        for folder, found in files.items()
+    }
     stored = []
     if store.stored:
         unused, root = store.unused_files(without=folders), store.stored.root
@@ -117,9 +121,3 @@ def _needed(run_folder: RunFolder, stores: Sequence[StageStore]) -> set[tuple[Pa
             upstream = {"train": manifest["train"]}
         waiting += [(run_folder.config.run_dir / stage, version) for stage, version in upstream.items()]
     return needed
-
-
-def _freed(folder: Path) -> int:
-    return sum(
-        status.st_size for path in folder.rglob("*") if path.is_file() and (status := path.lstat()).st_nlink == 1
-    )

@@ -213,7 +213,8 @@ def _pictures(versions: Mapping[str, Version]) -> dict[str, Any]:
 def _plots(folder: Path, captions: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """The existing figures of a folder, with captions."""
     paths = {name: folder / f"{name}.png" for name in captions}
-    return {name: {"caption": captions[name], "png": _inline(path)} for name, path in paths.items() if path.exists()}
+    images = {name: base64.b64encode(path.read_bytes()).decode() for name, path in paths.items() if path.exists()}
+    return {name: {"caption": captions[name], "png": f"data:image/png;base64,{each}"} for name, each in images.items()}
 
 
 def numbers(
@@ -223,7 +224,3 @@ def numbers(
     shown = {key: value for key, value in content(versions, report, comparisons).items() if key != "config_yaml"}
     shown["cutflow"] = as_json(shown["cutflow"])
     return json.dumps(shown, indent=1)
-
-
-def _inline(path: Path) -> str:
-    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()

@@ -98,13 +98,12 @@ class RunLog:
 def _measure_results(gauge: Callable[..., Callable[..., Gauge]], stages: Mapping[str, Any]) -> None:
     """A gauge for each kind of the `results`."""
     words = {
-        "files": "Files that were read, skipped as damaged, or left for a later run",
-        "events": "Events of a sample after ingest",
-        "accuracy": "Accuracy on the test split",
+        "files": ("Files that were read, skipped as damaged, or left for a later run", "state"),
+        "events": ("Events of a sample after ingest", "sample"),
+        "accuracy": ("Accuracy on the test split", "network"),
     }
-    labels = {"files": "state", "events": "sample", "accuracy": "network"}
     for name, values in results(stages).items():
-        measured = gauge(name, words[name], labels[name])
+        measured = gauge(name, *words[name])
         for label, value in values.items():
             measured(label).set(value)
 
