@@ -18,7 +18,6 @@ from made_events import made_event
 
 from ingestion.errors import (
     ConflictingFilesError,
-    MissingBranchError,
     MissingTreeError,
     NoFilesError,
     TruncatedFileError,
@@ -40,13 +39,6 @@ def test_expand_sorts_the_files_of_a_glob(tmp_path: Path) -> None:
         ("qcd", 2, "a.root"),
         ("qcd", 2, "b.root"),
     ]
-
-
-@pytest.mark.parametrize("name", ["file with (parentheses).root", "run[1].root", "x.root:y.root", "ü.root"])
-def test_names_that_exist_are_taken_as_they_are(tmp_path: Path, name: str) -> None:
-    path = write_delphes(tmp_path / "plain.root", [made_event()]).rename(tmp_path / name)
-    assert check(path)[0].entries == 1
-    assert expand([SampleSettings(name="qcd", label=0, files=[str(path)])])[0].path == str(path)
 
 
 def qcd(*patterns: Path | str) -> list[SampleSettings]:
@@ -157,21 +149,6 @@ def test_a_url_without_its_plug_in_says_what_to_install(url: str, monkeypatch: p
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(UnreadableFileError, match="fsspec-xrootd"):
         expand([SampleSettings(name="qcd", label=0, files=[url])])
-
-
-def test_missing_branches_name_the_nearest_ones_and_a_branch_map_finds_them(tmp_path: Path) -> None:
-    renamed = {f"MuonTight.{name}": f"Muon.{name}" for name in ("PT", "Eta", "Phi", "Charge")}
-    path = write_delphes(tmp_path / "a.root", [made_event()], rename=renamed)
-    with pytest.raises(MissingBranchError, match=r"lacks 4 needed branches") as caught:
-        check(path)
-    assert "'MuonTight.PT' (for muons.pt). Nearest: Muon.PT" in str(caught.value)
-    assert "muons: Muon" in str(caught.value)
-    assert check(path, settings=IngestSettings(branch_map={"muons": "Muon"}))[0].entries == 1
-
-
-def test_a_missing_event_weight_is_noted_not_refused(tmp_path: Path) -> None:
-    path = write_delphes(tmp_path / "a.root", [made_event()], without=["Event.Weight"])
-    assert check(path)[0].missing_optional == ("weight",)
 
 
 def test_the_same_file_twice_names_both_places(tmp_path: Path) -> None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-import fsspec
 import pytest
 from delphes_files import source_of, write_delphes
 from made_events import lepton, made_event
-from moto.server import ThreadedMotoServer
+from s3_server import Server, forget_connections, s3_server
 
 from ingestion.errors import RefusedFileError, UnreachableFileError
 from ingestion.files import FileInfo, expand, inventory
@@ -27,10 +25,6 @@ pytestmark = pytest.mark.slow
 SETTINGS = IngestSettings()
 
 
-def forget_connections() -> None:
-    fsspec.get_filesystem_class("s3").clear_instance_cache()
-
-
 @pytest.fixture(scope="module")
 def local_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     events = [made_event(met=1.0 + n, electrons=[lepton(40.0, 0, 0)] if n % 3 else []) for n in range(20)]
@@ -38,28 +32,17 @@ def local_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def endpoint(local_file: Path) -> Iterator[str]:
-    """Of a server with the file as s3://bucket/a.root."""
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    url = f"http://127.0.0.1:{server.get_host_and_port()[1]}"
-    remote = fsspec.filesystem("s3", key="a", secret="b", endpoint_url=url, skip_instance_cache=True)  # noqa: S106
-    remote.mkdir("bucket")
-    remote.put(str(local_file), "bucket/a.root")
-    yield url
-    server.stop()
+def server(local_file: Path) -> Iterator[Server]:
+    """With the file as s3://bucket/a.root."""
+    with s3_server() as running:
+        running.files.put(str(local_file), "bucket/a.root")
+        yield running
 
 
 @pytest.fixture(autouse=True)
-def credentials(endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    settings = {"ENDPOINT_URL": endpoint, "ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b", "DEFAULT_REGION": "us-east-1"}
-    for name, value in settings.items():
-        monkeypatch.setenv(f"AWS_{name}", value)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+def credentials(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    server.lead_here(monkeypatch, tmp_path)
     monkeypatch.setattr("tenacity.nap.time", type("Clock", (), {"sleep": staticmethod(lambda _: None)}))
-    forget_connections()
 
 
 def sample(url: str) -> SampleSettings:

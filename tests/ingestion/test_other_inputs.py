@@ -27,7 +27,6 @@ from ingestion.errors import (
     ConflictingFilesError,
     IngestionError,
     MissingBranchError,
-    MissingTreeError,
     UnclosedFileError,
     WrongBranchTypeError,
 )
@@ -150,12 +149,6 @@ def test_a_delphes_file_without_leptons_lists_all_that_is_missing() -> None:
         + [(f"MuonTight.{member}", f"muons.{field}") for member, field in members]
     )
     assert "ingest.branch_map" in message
-
-
-def test_nanoaod_says_which_tree_there_is() -> None:
-    message = message_of(NANO, IngestSettings(), MissingTreeError)
-    assert f"{NANO} has no tree 'Delphes'. It holds: Events (TTree)." in message
-    assert "ingest.tree" in message
 
 
 def test_nanoaod_with_its_tree_says_which_branches_are_missing_and_offers_its_own() -> None:
@@ -383,14 +376,6 @@ def test_the_nearest_field_comes_before_the_list_that_the_terminal_cuts_off() ->
         ValidationError, match=r"'muon\.pt' is no collection or field of the events\. Nearest: muons\.pt,"
     ):
         IngestSettings(branch_map={"muon.pt": "Muon_pt"})
-
-
-def test_a_mapped_branch_that_is_not_there_is_named_with_its_field(tmp_path: Path) -> None:
-    path = write_flat(tmp_path / "flat.root", some_events())
-    settings = IngestSettings(tree="ntuple", branch_map={**FLAT_MAP, "muons.pt": "Muon_pT"})
-    message = message_of(path, settings, MissingBranchError)
-    assert "lacks 1 needed branch:" in message
-    assert re.search(r"'Muon_pT' \(for muons\.pt\)\. Nearest: Muon_pt\b", message)
 
 
 def test_a_mapped_weight_that_is_not_there_is_not_silently_one(tmp_path: Path) -> None:

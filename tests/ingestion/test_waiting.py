@@ -127,15 +127,6 @@ def test_a_sample_of_which_nothing_can_be_read_yet_is_too_early(data: Path) -> N
     )
 
 
-def test_a_first_file_that_is_being_written_is_too_early(data: Path) -> None:
-    (data / "whole.root").unlink()
-    said, (words,) = refused(IngestSettings(settle_seconds=60), *samples(data, "qcd"))
-    assert len(said) == 1
-    assert "(files left for another run: 1, skipped as bad: 0)" in words
-    assert "may still be being written (bad if it is so 60 s, ingest.settle_seconds, after its last change): " in words
-    assert "is truncated" in words
-
-
 def test_every_sample_that_waits_is_named_and_bad_files_are_counted(data: Path) -> None:
     for name in ("old", "older"):
         (data / f"{name}.root").write_bytes((data / "half.root").read_bytes())

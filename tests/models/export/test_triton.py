@@ -63,8 +63,3 @@ def test_the_server_reads_names_types_and_shapes(name: ModelName) -> None:
     assert found.instance_group[0].kind == numbers.ModelInstanceGroup.KIND_CPU
     assert json.loads(found.parameters["classes"].string_value) == CLASSES
     assert found.parameters["intra_op_thread_count"].string_value == "1"
-
-
-def test_a_mistake_is_found() -> None:
-    with pytest.raises(text_format.ParseError):
-        parsed(triton_config(NETWORKS["hlf"](), CLASSES).replace("dims", "dimensions"))
