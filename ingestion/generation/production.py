@@ -34,6 +34,7 @@ from ingestion.thresholds import Jagged
 #: Events of a part of the pool, and of a block that is detected at once.
 POOL_PART: Final = 500
 _BLOCK: Final = 50
+#: Generated events for each that is needed after which a filter that nothing passes is an error.
 _MAX_PER_EVENT: Final = 20_000
 #: A particle of the pool from within this distance of the beam [mm], above this |eta|, reaches no calorimeter.
 _NEAR_MM: Final = 5.0
@@ -215,7 +216,7 @@ def make_file(file: SimulatedFile, settings: SimulateSettings, folder: Path) -> 
         for block in generator.blocks():
             waiting.append(block)
             num_waiting = sum(each.particles.num_events for each in waiting)
-            _refuse_endless(generator, file, settings, done + num_waiting)
+            _refuse_endless(generator, file, done + num_waiting)
             on_events(min(done + num_waiting, file.events))
             if num_waiting < min(_BLOCK, file.events - done):
                 continue
@@ -288,12 +289,11 @@ def content_of(collections: Mapping[str, Jagged]) -> str:
     return digest.hexdigest()
 
 
-def _refuse_endless(generator: Generator, file: SimulatedFile, settings: SimulateSettings, passed: int) -> None:
-    if generator.num_generated > (settings.max_generated or _MAX_PER_EVENT * file.events):
+def _refuse_endless(generator: Generator, file: SimulatedFile, passed: int) -> None:
+    if generator.num_generated > _MAX_PER_EVENT * file.events:
         raise GenerationError(
             f"process '{file.process}': {passed} of {generator.num_generated} generated events pass the lepton filter, "
-            f"{file.events} are needed. Lower simulate.lepton_filter.min_pt, correct the settings of the process, or "
-            f"raise simulate.max_generated."
+            f"{file.events} are needed. Lower simulate.lepton_filter.min_pt, or correct the settings of the process."
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar, Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from ingestion.settings import StrictSettings
 
@@ -99,9 +99,6 @@ class SimulateSettings(StrictSettings):
     """Number of events in a file. A file is made by one Spark task, and is the unit that an interruption loses."""
     lepton_filter: LeptonFilterSettings = LeptonFilterSettings()
     pile_up: PileUpSettings = PileUpSettings()
-    max_generated: NonNegativeInt = 0
-    """Number of generated events of a file after which a filter that nothing passes is an error; 0 for 20,000 times the
-    number of events in it."""
 
     @model_validator(mode="after")
     def _processes_are_complete(self) -> Self:

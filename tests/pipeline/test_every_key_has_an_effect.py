@@ -54,7 +54,6 @@ VALUES: dict[str, Any] = {
 OF_NO_OUTPUT = {
     *("notify", "run_dir", "storage"),
     *(f"ingest.{key}" for key in ("on_bad_file", "settle_seconds", "until", "entries_per_task")),
-    "simulate.max_generated",
     *(
         f"train.{key}"
         for key in (

@@ -256,8 +256,9 @@ class TestWithTheGenerator:
         np.testing.assert_allclose(weights * 80, np.round(weights * 80), atol=1e-4)
         assert record["passed_weight"] == pytest.approx(weights.sum(), abs=1e-6)
 
-    def test_a_filter_that_nothing_passes_is_an_error(self, tmp_path: Path) -> None:
-        content = {"lepton_filter": {"min_pt": 5000}, "max_generated": 60, "pile_up": PileUpSettings(mean=0)}
+    def test_a_filter_that_nothing_passes_is_an_error(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(production, "_MAX_PER_EVENT", 10)
+        content = {"lepton_filter": {"min_pt": 5000}, "pile_up": PileUpSettings(mean=0)}
         with pytest.raises(GenerationError, match=r"0 of .* generated events pass the lepton filter"):
             make_all(small(**content), tmp_path)
 
