@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.config import load_config
+
 CHECKOUT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
     [
@@ -61,6 +63,12 @@ def test_every_page_is_linked_from_the_front_page_and_every_study_from_that_of_s
     pages = (CHECKOUT / name for name in ("README.md", "docs/comparison.md", "docs/studies/index.md"))
     linked = {(page.parent / link.partition("#")[0]).resolve() for page in pages for link in links_of(page)}
     assert [page for page in (*PAGES, *NOTEBOOKS) if page not in linked and page.name != "README.md"] == []
+
+
+@pytest.mark.parametrize("path", sorted((CHECKOUT / "docs" / "studies").glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_config_of_published_pages_was_refused(path: Path) -> None:
+    """It lacked `classes` since these have no default."""
+    assert load_config(str(path)).classes == ["QCD", "ttbar", "W+jets"]
 
 
 def test_the_front_page_is_short() -> None:
