@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from simulated import CLUSTER, METHODS, ROUGH, models, run, samples_per_second, settings, toy_network, toy_rows
+from simulated import CLUSTER, METHODS, ROUGH, models, run, settings, toy_network, toy_rows
 from torch import nn
 
 from training.loop.records import MemoryFiles, merged
@@ -42,7 +42,7 @@ def test_the_average_model_and_single_workers_are_validated() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["ar-sgd", "d-psgd", "ad-psgd", "swarm-sgd", "mpca"])
 def test_the_best_average_model_is_kept(method: str) -> None:
     kept = [MemoryFiles() for _ in range(4)]
     simulated = run(**METHODS[method], files=kept.__getitem__, epochs=6, learning_rate=0.5, cluster=ROUGH)
@@ -53,19 +53,6 @@ def test_the_best_average_model_is_kept(method: str) -> None:
     assert merged([each.records for each in kept]) == simulated.records
     for records in simulated.records:
         assert records[-1]["best_epoch"] == int(np.argmin(losses))
-
-
-def test_every_event_is_used_once_an_epoch_and_counted() -> None:
-    simulated = run(algorithm="ad-psgd", train=toy_rows(323), workers=3, sharding="static")
-    for epoch in range(2):
-        records: list[dict[str, Any]] = [worker[epoch] for worker in simulated.records]
-        seen = sum(record["samples"] for record in records)
-        assert seen == records[0]["train_rows"] == 323
-        assert {record["samples_all_ranks"] for record in records} == {seen}
-        assert len({record["steps"] for record in records}) == 1
-    assert samples_per_second(simulated.records) == pytest.approx(
-        sum(record["samples"] for worker in simulated.records for record in worker) / simulated.seconds, rel=0.01
-    )
 
 
 def test_bytes_are_those_that_leave_a_worker() -> None:
