@@ -28,12 +28,7 @@ def is_unchanged(info: FileInfo, old: FileInfo | None) -> bool:
 
 
 def content_digest(path: str) -> str:
-    """128-bit hash (XXH3) of a local file; empty for a URL, whose server reports changes.
-
-    Raises:
-        UnreachableFileError: It cannot be read now.
-        DamagedFileError: It cannot be read.
-    """
+    """128-bit hash (XXH3) of a local file; empty for a URL, whose server reports changes."""
     if is_remote(path):
         return ""
     with reading(path, "its content"):

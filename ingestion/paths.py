@@ -31,9 +31,6 @@ def located(words: str, folder: str | Path = "") -> Located:
     A variable is `$NAME` or `${NAME}`. A name with a dollar sign that is there stands for itself. In a URL, `~` is a
     letter.
 
-    Raises:
-        PathError: A variable or a user is unknown.
-
     Examples:
         >>> os.environ["NIGHT"] = "7"
         >>> located("${NIGHT}/*.root", "/my"), located("a.root", "/my"), located("s3://b/$NIGHT", "/my")
@@ -68,10 +65,6 @@ def matching_here(pattern: str) -> list[str]:
 
     `**` as a whole name stands for any number of folders, links to folders are not followed there; hidden names match
     only patterns that begin with a dot.
-
-    Raises:
-        PathError: A name has bytes that are no text.
-        OSError: A folder below `**` cannot be read.
     """
     found = sorted({path for path in _matches(pattern) if not os.path.isdir(path)})  # noqa: PTH112
     for path in found:

@@ -89,9 +89,6 @@ def read_events(info: FileInfo, settings: IngestSettings, *, start: int, stop: i
 
     Their size is bounded, however many particles an event has. Except at `start` and `stop`, pieces begin and end at
     baskets of the largest branch, so that no large basket is decompressed twice.
-
-    Raises:
-        IngestionError: Some baskets cannot be read, or a branch is not jagged or not numeric where it must be.
     """
     settings = settings.of(info.tree, info.branch_map)
     wanted = settings.branches(info.weight)

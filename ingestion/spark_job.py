@@ -238,11 +238,7 @@ def split_entries(infos: Iterable[FileInfo]) -> Iterator[EntryRange]:
 
 
 def ingest_range(work: EntryRange, settings: IngestSettings, out_dir: Path) -> EventsPart:
-    """Read, select and write one range of entries, a row group at a time, so that memory stays small.
-
-    Raises:
-        IngestionError: The range cannot be read.
-    """
+    """Read, select and write one range of entries, a row group at a time, so that memory stays small."""
     tally = StepCounts({}, {})
     stem = f"{work.info.uuid}-{work.start:09d}"
     name = f"{stem}.parquet"

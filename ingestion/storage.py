@@ -64,11 +64,7 @@ def protocol_of(path: str) -> str:
 
 
 def file_system(path: str) -> tuple[Any, str]:
-    """The file system of a path or URL, and the name on it.
-
-    Raises:
-        UnreadableFileError: There is none, or the URL has another form.
-    """
+    """The file system of a path or URL, and the name on it."""
     protocol = protocol_of(path)
     if not protocol:
         # fsspec's parser would read '::' in a name as a chain of file systems.
@@ -133,11 +129,7 @@ def _set_defaults(key: str, protocols: tuple[str, ...], **defaults: Any) -> None
 
 
 def size_and_time(path: str) -> tuple[int, str]:
-    """Size in bytes, and modification time in the words of the file system (empty if it has none).
-
-    Raises:
-        IngestionError: It is no file, or cannot be asked for.
-    """
+    """Size in bytes, and modification time in the words of the file system (empty if it has none)."""
     filesystem, name = file_system(path)
     try:
         with answers(path, "its size"):
@@ -155,11 +147,7 @@ def size_and_time(path: str) -> tuple[int, str]:
 
 
 def matching(pattern: str) -> list[str]:
-    """Sorted paths or URLs that match; an existing path matches itself.
-
-    Raises:
-        IngestionError: The server does not answer, refuses or is not trusted.
-    """
+    """Sorted paths or URLs that match; an existing path matches itself."""
     filesystem, name = file_system(pattern)
     # An existing name is no pattern, even with wildcards in it.
     if _exists(filesystem, name, pattern):
@@ -189,11 +177,7 @@ def _exists(filesystem: Any, name: str, pattern: str) -> bool:
 
 
 def place(path: str) -> Path:
-    """The path of a file or folder of ours: of pathlib, or for a URL of universal-pathlib, which has the same methods.
-
-    Raises:
-        UnreadableFileError: The plug-in for this kind of URL is not installed.
-    """
+    """The path of a file or folder of ours: of pathlib, or for a URL of universal-pathlib, which has the same methods."""
     if not is_remote(path):
         return Path(path)
     file_system(path)
@@ -220,11 +204,7 @@ def on_system(path: Path) -> tuple[Any, str]:
 
 @contextmanager
 def answers(path: Path | str, what: str) -> Iterator[None]:
-    """Name what is wrong with a server or disk that does not answer or refuses, while `what` is read or written.
-
-    Raises:
-        IngestionError: It does not answer, or refuses.
-    """
+    """Name what is wrong with a server or disk that does not answer or refuses, while `what` is read or written."""
     try:
         yield
     except Exception as cause:
@@ -263,11 +243,7 @@ def new_file(path: Path, *, flushed: bool = False) -> Iterator[Path]:
 
 
 def file_digest(path: Path) -> str:
-    """128-bit hash (XXH3) of a file.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """128-bit hash (XXH3) of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
 
@@ -285,11 +261,7 @@ def local_copy(path: Path, folder: Path) -> Path:
 
 
 def sizes_below(folder: Path) -> dict[str, int]:
-    """Sizes of all files below a folder, by path below it.
-
-    Raises:
-        IngestionError: The server does not answer, or refuses.
-    """
+    """Sizes of all files below a folder, by path below it."""
     if not is_remote(folder):
         inside = (path for path in folder.rglob("*") if path.is_file())
         return {path.relative_to(folder).as_posix(): path.stat().st_size for path in inside}

@@ -45,10 +45,6 @@ def generated_sum(file: Any, words: str, path: str) -> float:
     """Sum of the weights of all generated events of an open file: of a branch of another tree, or a histogram's bin.
 
     `words` is `Runs.genEventSumw`, or `CountWeighted[1]`: bins count from 1.
-
-    Raises:
-        MissingBranchError: There is no such tree, branch, histogram or bin.
-        WrongBranchTypeError: It holds no finite numbers.
     """
     kinds = file.classnames(cycle=False)
     histogram = re.fullmatch(r"(.+)\[(\d+)\]", words)

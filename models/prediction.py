@@ -145,11 +145,7 @@ def inputs_of(
 
 
 def rows_of(batch: pa.RecordBatch | pa.Table, name: str) -> NDArray[Any]:
-    """A column as an array: (num_rows, width) for lists, (num_rows,) for single numbers.
-
-    Raises:
-        InputError: Events have lists of different lengths.
-    """
+    """A column as an array: (num_rows, width) for lists, (num_rows,) for single numbers."""
     column = batch.column(name)
     if isinstance(column, pa.ChunkedArray):
         combined = column.combine_chunks()

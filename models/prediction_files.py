@@ -37,10 +37,6 @@ def write_parquet(predictions: pa.Table, classes: Sequence[str], path: Path) -> 
     what the columns are.
 
     The predictions have no `label` if true classes are unknown.
-
-    Raises:
-        ModelError: Two classes would have the same column name, or a column name would be empty.
-        InputError: The number of probabilities of an event differs from the number of classes.
     """
     names = probability_branches(classes)
     table = predictions.drop_columns(["probability"])
@@ -75,10 +71,6 @@ def write_root(predictions: pa.Table, classes: Sequence[str], path: Path, *, chu
     string.
 
     The predictions have no `label` if true classes are unknown.
-
-    Raises:
-        ModelError: Two classes would have the same branch name, or a branch name would be empty.
-        InputError: The number of probabilities of an event differs from the number of classes.
     """
     branches = probability_branches(classes)
     plain = _plain_types(predictions.schema)
@@ -94,9 +86,6 @@ def write_root(predictions: pa.Table, classes: Sequence[str], path: Path, *, chu
 
 def probability_branches(classes: Sequence[str]) -> list[str]:
     """Branch names of the classes' probabilities, with only the ASCII letters, digits and underscores of class names.
-
-    Raises:
-        ModelError: Two classes would have the same branch name, or a branch name would be empty.
 
     Examples:
         >>> probability_branches(["QCD", "W+jets"])

@@ -53,11 +53,7 @@ class Dataset(Protocol):
 
 
 def model_spec(settings: NetworkSettings, dataset: Dataset) -> ModelSpec:
-    """Specification of a network for a dataset.
-
-    Raises:
-        InputError: The dataset has no scaler for an input of the network.
-    """
+    """Specification of a network for a dataset."""
     content = dataset.scaler()
     scaled = [name for name in settings.inputs if INPUT_COLUMNS[name].is_scaled]
     missing = [name for name in scaled if name not in content]
@@ -93,11 +89,7 @@ def save_model(model: nn.Module, spec: ModelSpec, folder: Path) -> None:
 
 
 def load_model(folder: Path) -> tuple[Classifier, ModelSpec]:
-    """Read a model folder to the CPU; unpickling runs no code from it.
-
-    Raises:
-        SavedModelError: The folder is incomplete, damaged, of another version, or for other features.
-    """
+    """Read a model folder to the CPU; unpickling runs no code from it."""
     try:
         content: Any = json.loads((folder / "model.json").read_text(encoding="utf-8"))
         state = torch.load(folder / "weights.pt", weights_only=True, map_location="cpu")

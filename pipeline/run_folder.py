@@ -64,9 +64,6 @@ class RunFolder:
 
         A `job` only reads versions and has its own output: it locks that output, and runs beside all other commands.
         `clean` keeps the versions that were in use when the job began.
-
-        Raises:
-            RunFolderError: It cannot be written, or another command holds it longer than the time to wait.
         """
         ended: BaseException | None = None
         try:
@@ -140,9 +137,6 @@ class RunFolder:
 
         They may be `mixed`: made from other versions than these. `instead` has versions with other manifests than those
         on disk.
-
-        Raises:
-            MissingInputError: One is missing, or they do not belong together.
         """
         self.refuse_missing_upstream([stage], command=command)
         replaced = instead or {}

@@ -154,11 +154,7 @@ class Runner:
         self.run_folder.write_metrics(failed=None if waits else where)
 
     def accept(self) -> list[str]:
-        """Declare every existing version up to date; returns the stages that were stale.
-
-        Raises:
-            RunFolderError: A file of a version is gone, or has another size.
-        """
+        """Declare every existing version up to date; returns the stages that were stale."""
         with self.run_folder.locked():
             settled = {State.FRESH, State.MISSING}
             stale = [(plan, plan.current) for plan in self.plan() if plan.state not in settled and plan.current]

@@ -150,11 +150,7 @@ class Generator:
         return self._pythia.settings.mode("Beams:frameType") in _FROM_A_FILE
 
     def tally(self) -> Tally:
-        """What was done so far; the cross-section becomes more precise with every event.
-
-        Raises:
-            GenerationError: Pythia makes no more events.
-        """
+        """What was done so far; the cross-section becomes more precise with every event."""
         more = int(self._early is not None)
         if self._early is not None:
             # Pythia computes the cross-section anew with an event that is not given up. This one counts nowhere else.
@@ -171,11 +167,7 @@ class Generator:
         return Tally(self.num_generated, self._weight, self._weight_squared, cross_section, error)
 
     def blocks(self) -> Iterator[GeneratedBlock]:
-        """Blocks of events that pass the filter, without end; a block may be empty.
-
-        Raises:
-            GenerationError: Pythia makes no more events.
-        """
+        """Blocks of events that pass the filter, without end; a block may be empty."""
         while True:
             block = self._batch() if self._enrichment is None else self._enriched(self._enrichment)
             self._weight += float(block.weights.sum())

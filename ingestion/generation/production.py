@@ -192,9 +192,6 @@ def make_file(file: SimulatedFile, settings: SimulateSettings, folder: Path) -> 
     """Generate, detect and write the events of a file; returns its record.
 
     `folder` holds the complete pool.
-
-    Raises:
-        GenerationError: Pythia refuses the settings, nothing passes the filter, or events would come twice.
     """
     process = settings.process(file.process)
     generator = Generator(

@@ -31,9 +31,6 @@ def produce(
 
     `watch` shows progress during the pool, then during the files: it takes their name, the number of events, and a
     function that counts those that are made, since Spark's own counters know ended tasks only.
-
-    Raises:
-        IngestionError: A file cannot be made.
     """
     parts, files = pool_of(settings), files_of(settings)
     names = {*(part.name for part in parts), *(file.name for file in files)}

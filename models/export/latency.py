@@ -33,9 +33,6 @@ def measure_latency(exported: OnnxClassifier, columns: Columns, *, calls: int = 
     """Time of single-event calls, from one thread; it cycles through the events, each with its own particles.
 
     The time covers only the call into onnxruntime, without the preparation of the event's arrays.
-
-    Raises:
-        InputError: The columns are not what the network takes.
     """
     num_events = min(len(columns[exported.inputs[0]]), max(calls, warm_up))
     events = [_feeds(exported, columns, np.array([event])) for event in range(num_events)]
@@ -60,9 +57,6 @@ def measure_throughput(
     """Events per second of repeated calls with one batch, without the preparation of its arrays.
 
     The columns are repeated to fill the batch.
-
-    Raises:
-        InputError: The columns are not what the network takes.
     """
     feeds = _feeds(exported, columns, np.arange(batch_size) % len(columns[exported.inputs[0]]))
     exported.run(feeds)

@@ -81,11 +81,7 @@ class OnnxClassifier:
         return cls(session, settings, classes, definitions, reading)
 
     def prepare(self, columns: Mapping[str, NDArray[Any]]) -> Feeds:
-        """Input arrays for `run`, from columns as for `models.inputs.input_arrays`.
-
-        Raises:
-            InputError: A column has another shape, or a number of particles is negative or above the number of rows.
-        """
+        """Input arrays for `run`, from columns as for `models.inputs.input_arrays`."""
         return input_arrays(columns, self.inputs)
 
     def run(self, feeds: Feeds) -> NDArray[np.float32]:
@@ -147,11 +143,7 @@ def _only_particles(lists: NDArray[np.float32], counts: NDArray[np.int64], rows:
 
 
 def open_session(path: Path) -> Any:
-    """An onnxruntime session of a file, on the CPU; a call runs in the caller's thread.
-
-    Raises:
-        SavedModelError: The file is missing, no ONNX file, or damaged.
-    """
+    """An onnxruntime session of a file, on the CPU; a call runs in the caller's thread."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1

@@ -34,9 +34,6 @@ def largest_difference(
 
     Returns:
         The difference; NaN if only one of two probabilities is NaN. Differences up to `PARITY_TOLERANCE` are rounding.
-
-    Raises:
-        InputError: The columns are not what the network takes.
     """
     needed = np.arange(min(len(columns[model.inputs[0]]), max(batch_sizes)))
     chosen = {name: columns[name][needed] for name in model.inputs}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -129,7 +130,8 @@ def _curves(training: Path, start: float) -> Iterator[_Value]:
 def _measured(network: str, evaluated: Version) -> Iterator[_Value]:
     """The metrics of the test split; errors are separate metrics."""
     when, found = _seconds(evaluated.manifest["created"]), evaluated.manifest["counters"]["runs"][network]
-    areas = {f"test_auc/{_letters(name)}": area for name, area in found["auc"].items()}
+    # MLflow allows no other characters.
+    areas = {f"test_auc/{re.sub(r'[^A-Za-z0-9_. -]', '_', name)}": area for name, area in found["auc"].items()}
     for name, estimate in {"test_accuracy": found["accuracy"], **areas}.items():
         yield name, estimate["value"], when, 0
         yield f"{name}_error", estimate["error"], when, 0
@@ -156,16 +158,6 @@ def flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield from flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
-
-
-def _letters(name: str) -> str:
-    """Name of a class in the characters that MLflow allows.
-
-    Examples:
-        >>> _letters("W+jets")
-        'W_jets'
-    """
-    return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_-. ") else "_" for letter in name)
 
 
 def _seconds(when: str) -> float:

@@ -13,11 +13,7 @@ from training.settings import TrainSettings
 def with_best_settings(
     model: NetworkSettings, settings: TrainSettings, searched: Version, say: Callable[[str], None]
 ) -> tuple[NetworkSettings, TrainSettings]:
-    """Settings of a network and of its training after the search; `say` gets a line about them.
-
-    Raises:
-        TrainingError: The result of the search is missing or damaged.
-    """
+    """Settings of a network and of its training after the search; `say` gets a line about them."""
     best = Choice.load(searched.folder / "best.json")
     model, settings = best.applied_to(model, settings)
     say(

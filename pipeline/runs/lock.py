@@ -21,10 +21,6 @@ def locked(run_dir: Path, name: str = ".lock") -> Iterator[None]:
     Folders that were made for the lock are removed with it if they hold nothing else.
 
     Jobs with different lock files run beside each other.
-
-    Raises:
-        FolderInUseError: Another run holds it.
-        RunFolderError: It cannot be written or locked.
     """
     path = run_dir / name
     made: list[Path] = []

@@ -34,11 +34,7 @@ class RunLog:
         self.path = run_dir / _LOGS / f"{self.run_id}.jsonl"
 
     def event(self, name: str, **details: Any) -> None:
-        """Append an event; the last line of a killed run shows its last event.
-
-        Raises:
-            RunFolderError: It cannot be written.
-        """
+        """Append an event; the last line of a killed run shows its last event."""
         time = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
         line = json.dumps({"time": time, "run": self.run_id, "event": name, **redact_all(details)}, default=str)
         try:
@@ -58,9 +54,6 @@ class RunLog:
         """Replace `metrics.prom`; each value names its run folder, so that several run folders do not collide.
 
         `failed` is the stage that failed in this run, or `promote`.
-
-        Raises:
-            RunFolderError: It cannot be written.
         """
         from prometheus_client import CollectorRegistry, Gauge, write_to_textfile  # noqa: PLC0415 - `status` starts without it
 

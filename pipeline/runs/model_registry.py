@@ -96,9 +96,6 @@ class Registry(StageStore):
 
         A pointer is missing if the command was killed just before it wrote the pointer, or if somebody removed a
         damaged pointer.
-
-        Raises:
-            RunFolderError: The pointer or its version is damaged.
         """
         promoted = self.promoted()
         if promoted and not self.pointer.exists():

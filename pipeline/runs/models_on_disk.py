@@ -33,11 +33,6 @@ def find_models(words: Sequence[str], classes: Sequence[str] | None = None) -> l
     """Read models.
 
     A word is `PATH` or `NAME=PATH`; a path is an ONNX file, the folder of a training run, or a folder of several.
-
-    Raises:
-        MissingInputError: There is no model at a path.
-        ModelError: A model cannot be read, or has other classes.
-        ConfigError: Two models have the same name, or a name cannot be that of a folder.
     """
     found: dict[str, FoundModel] = {}
     for word in words:

@@ -103,11 +103,7 @@ def flush_folder(folder: Path) -> None:
 
 
 def missing_files(folder: Path, files: Collection[OutputFile]) -> list[OutputFile]:
-    """Files that are missing, or whose size changed.
-
-    Raises:
-        IngestionError: Their storage cannot be listed.
-    """
+    """Files that are missing, or whose size changed."""
     # One list for all versions of a stage.
     roots = {each.lies_in.rpartition("/")[0] for each in files if each.lies_in}
     sizes = {f"{root}/{path}": size for root in roots for path, size in sizes_below(place(root)).items()}

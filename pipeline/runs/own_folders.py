@@ -10,11 +10,7 @@ MARKER: Final = "made-by-hep-pipeline"
 
 
 def make(folder: Path) -> None:
-    """Make a folder with the marker.
-
-    Raises:
-        FileExistsError: The path exists already.
-    """
+    """Make a folder with the marker."""
     folder.mkdir(parents=True)
     (folder / MARKER).touch()
 

@@ -137,10 +137,6 @@ class StageStore:
         """Make a version folder, and remove folders of killed runs that cannot be continued.
 
         The folder is empty, or the newest unfinished one of the same digest that can be continued, renamed.
-
-        Raises:
-            RunFolderError: The folder cannot be written, or another run folder writes to the storage.
-            IngestionError: The storage cannot be written.
         """
         try:
             if self.stored:
@@ -167,9 +163,6 @@ class StageStore:
         """Publish a finished version: flush its files to disk, then the manifest, then the pointer.
 
         `digests` of files on object storage are known; an earlier version wrote those `taken_over`.
-
-        Raises:
-            StorageInUseError: Another run folder has published a version of this number.
         """
         own = {MANIFEST, own_folders.MARKER}
         files = written_files(folder, but=own, earlier=self._earlier_files())

@@ -49,10 +49,6 @@ class StoredFiles:
         """Write the words of the claim.
 
         Of several first claims only one succeeds.
-
-        Raises:
-            StorageInUseError: Another run folder was faster.
-            IngestionError: The storage cannot be written.
         """
         system, name = on_system(self.root / MARKER)
         with answers(self.root, "the storage"):
@@ -87,12 +83,7 @@ class StoredFiles:
         return dict(found)
 
     def remove(self, paths: Collection[str]) -> None:
-        """Remove objects.
-
-        Raises:
-            RefusedFileError: The server leaves some of them.
-            IngestionError: The storage cannot be written.
-        """
+        """Remove objects."""
         if not paths:
             return
         system, root = on_system(self.root)

@@ -31,11 +31,7 @@ class FoundModel(NamedTuple):
 
 
 def trained_models(trained: Version, classes: Sequence[str]) -> list[FoundModel]:
-    """The networks of a version of `train`, each with its further trainings.
-
-    Raises:
-        ModelError: A model cannot be read, or has other classes.
-    """
+    """The networks of a version of `train`, each with its further trainings."""
     found, counters = [], trained.manifest["counters"]
     for network in counters["networks"]:
         folders = [network, *counters["further"].get(network, ())]
@@ -48,11 +44,7 @@ def trained_models(trained: Version, classes: Sequence[str]) -> list[FoundModel]
 
 
 def read_trained(name: str, folder: Path) -> FoundModel:
-    """Read the model of a training, under a name.
-
-    Raises:
-        ModelError: The model cannot be read.
-    """
+    """Read the model of a training, under a name."""
     from models.saved_model import load_model  # noqa: PLC0415 - exported files need no torch
 
     model, spec = load_model(folder / "model")
