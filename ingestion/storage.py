@@ -177,7 +177,7 @@ def _exists(filesystem: Any, name: str, pattern: str) -> bool:
 
 
 def place(path: str) -> Path:
-    """The path of a file or folder of ours: of pathlib, or for a URL of universal-pathlib, which has the same methods."""
+    """The path of a file or folder of ours: of pathlib, or for a URL of universal-pathlib, with the same methods."""
     if not is_remote(path):
         return Path(path)
     file_system(path)
