@@ -97,8 +97,8 @@ class Config(BaseModel):
     standard input, for example to send a mail after a night."""
 
     @property
-    def signal(self) -> str:
-        """Name of the signal class: the one that is set, or the only one with an obvious name."""
+    def signals(self) -> list[str]:
+        """Names of the classes that are the signal: those that are set, or the only one with an obvious name."""
         names = {plain(name): name for name in self.classes}
         named = [names[each] for each in _SIGNALS if each in names]
         # The top quark is a background of many searches.
@@ -106,9 +106,9 @@ class Config(BaseModel):
         if self.evaluate.signal is None and not is_known:
             raise ConfigError(
                 f"evaluate.signal is not set, and the names of the classes do not say which one is the signal. Set it "
-                f"to one of: {', '.join(self.classes)}."
+                f"to one or some of: {', '.join(self.classes)}."
             )
-        return self.evaluate.signal or named[0]
+        return self.evaluate.signals or named[:1]
 
     @field_validator("run_dir", mode="before")
     @classmethod

@@ -26,26 +26,29 @@ class Mixture(NamedTuple):
     """What the mixture is, for people."""
 
 
-def discriminant(probabilities: Floats, *, signal: int, fractions: Mapping[int, float]) -> Floats:
-    """The score p_s / (p_s + sum f_b p_b), or 0.5 if all of these are 0; it rises with p_s / sum f_b p_b.
+def discriminant(probabilities: Floats, *, signal: Mapping[int, float], fractions: Mapping[int, float]) -> Floats:
+    """The score s / (s + b), s = sum f_s p_s and b = sum f_b p_b, or 0.5 if both are 0; it rises with s / b.
 
     If the probabilities are right for classes in equal parts, it is the best possible score against backgrounds in
     these fractions (lemma of Neyman and Pearson, 1933). Against one background it is the likelihood ratio of the two.
 
     Args:
         probabilities: (num_events, num_classes).
-        signal: The class whose score is high.
+        signal: Fraction of each class whose score is high.
         fractions: Fraction of each background.
 
     Returns:
         (num_events,).
 
     Examples:
-        >>> discriminant(np.array([[0.375, 0.125, 0.5], [0.0, 0.0, 1.0]]), signal=0, fractions={1: 1.0}).tolist()
+        >>> discriminant(np.array([[0.375, 0.125, 0.5], [0.0, 0.0, 1.0]]), signal={0: 1.0}, fractions={1: 1.0}).tolist()
         [0.75, 0.5]
     """
-    ours = np.asarray(probabilities[:, signal], dtype=np.float64)
-    both = ours + sum(fraction * probabilities[:, label] for label, fraction in fractions.items())
+    ours, others = (
+        np.asarray(sum(fraction * probabilities[:, label] for label, fraction in each.items()), dtype=np.float64)
+        for each in (signal, fractions)
+    )
+    both = ours + others
     found = np.full(len(both), 0.5)
     np.divide(ours, both, out=found, where=both > 0)
     return found
@@ -57,17 +60,26 @@ class Scored:
     Args:
         replicas: The replicas of the events.
         scores: (num_events,) finite; higher is more like signal.
-        signal: The class to keep.
-        wanted: (num_points,) shares of the signal whose thresholds are exact.
+        signal: Fraction of each class to keep.
+        wanted: (num_points,) shares whose thresholds are exact: at least these of the signal are kept.
+        background: With it, at most these shares of a mixture of backgrounds are kept instead.
 
     Raises:
         UndefinedMetricError: A score is not finite.
     """
 
-    def __init__(self, replicas: Replicas, scores: Floats, signal: int, wanted: Floats) -> None:
+    def __init__(
+        self,
+        replicas: Replicas,
+        scores: Floats,
+        signal: Mapping[int, float],
+        wanted: Floats,
+        *,
+        background: Mapping[int, float] | None = None,
+    ) -> None:
         if not np.isfinite(scores).all():
             raise UndefinedMetricError("a score is not finite; the model or its input is damaged")
-        self.replicas, self.signal, self.wanted = replicas, signal, wanted
+        self.replicas, self.signal, self.wanted, self.background = replicas, signal, wanted, background
         self.thresholds = self._chosen(scores)
         """(num_thresholds,) falling."""
         self.place: NDArray[np.int64] = np.searchsorted(-self.thresholds, -scores)
@@ -75,17 +87,20 @@ class Scored:
     def _chosen(self, scores: Floats) -> Floats:
         values = np.unique(scores)
         if len(values) > _MOST_THRESHOLDS:
-            ours = np.concatenate([each.rows for each in self.replicas.of_class(self.signal)])
-            exact = thresholds(scores[ours], self.mixed(self.signal)[ours], self.wanted)
+            mixed = self.mixed(self.background or self.signal)
+            # Few backgrounds pass, so that their threshold differs much between the replicas.
+            near = self.wanted if self.background is None else np.outer(self.wanted, np.geomspace(0.3, 3, 60)).ravel()
+            exact = thresholds(scores[mixed != 0], mixed[mixed != 0], np.minimum(near, 1.0))
             even = np.linspace(0, len(values) - 1, _MOST_THRESHOLDS).astype(np.int64)
             values = np.union1d(values[even], exact)
         return values[::-1]
 
-    def mixed(self, label: int) -> Floats:
-        """(num_events,) weights with which the samples of a class have their shares of it; 0 elsewhere."""
+    def mixed(self, fractions: Mapping[int, float]) -> Floats:
+        """(num_events,) weights with which classes, and their samples, have their shares of a mixture; 0 elsewhere."""
         found = np.zeros(len(self.replicas.weights))
-        for each in self.replicas.of_class(label):
-            found[each.rows] = self.replicas.weights[each.rows] * each.fraction / each.totals[0]
+        for label, fraction in fractions.items():
+            for each in self.replicas.of_class(label):
+                found[each.rows] = fraction * self.replicas.weights[each.rows] * each.fraction / each.totals[0]
         return found
 
     def kept(self, label: int) -> Floats:
@@ -96,15 +111,22 @@ class Scored:
         )
         return np.cumsum(found, axis=0)
 
+    def kept_of(self, fractions: Mapping[int, float]) -> Floats:
+        """Share of a mixture at or above each threshold, (num_thresholds, 1 + num_replicas)."""
+        return np.asarray(sum(fraction * self.kept(label) for label, fraction in fractions.items()))
+
     @cached_property
     def points(self) -> NDArray[np.int64]:
         """Place of the threshold of each wanted share, found in each replica anew: (num_points, 1 + num_replicas)."""
-        most = np.maximum.accumulate(self.kept(self.signal), axis=0)
-        return np.stack([first_kept(each, self.wanted) for each in np.ascontiguousarray(most.T)], axis=1)
+        most = np.ascontiguousarray(np.maximum.accumulate(self.kept_of(self.background or self.signal), axis=0).T)
+        if self.background is None:
+            return np.stack([first_kept(each, self.wanted) for each in most], axis=1)
+        last = [np.searchsorted(each, self.wanted * (1 + 1e-9), side="right") - 1 for each in most]
+        return np.maximum(np.stack(last, axis=1), 0)
 
     def area(self, fractions: Mapping[int, float]) -> Floats:
         """Area under the ROC curve against a mixture, (1 + num_replicas,); pairs of equal scores count half."""
-        kept = self.kept(self.signal)
+        kept = self.kept_of(self.signal)
         above = np.vstack([np.zeros((1, kept.shape[1])), kept])
         in_order = (above[1:] + above[:-1]) / 2
         found = 0.0

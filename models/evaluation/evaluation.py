@@ -132,7 +132,8 @@ def _metrics(predicted: Sequence[Predicted], task: EvaluationTask) -> dict[str, 
     best = max(predicted, key=lambda each: each.measured.area[0])
     return {
         "classes": list(task.classes),
-        "signal": task.classes[task.signal],
+        "signal": task.signal.words,
+        "signals": {task.classes[label]: each for label, each in task.signal.fractions.items()},
         "mixture": {
             "fractions": {task.classes[label]: each for label, each in task.mixture.fractions.items()},
             "words": task.mixture.words,
@@ -163,13 +164,17 @@ def _curves(predicted: Sequence[Predicted]) -> dict[str, Any]:
 
 def _decisions(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """By model: how a trigger decides at each working point, with the score of `models.evaluation.discriminant`."""
-    of_all = {"signal": metrics["signal"], "fractions": metrics["mixture"]["fractions"]}
+    of_all = {"signal": metrics["signal"], "signals": metrics["signals"], "fractions": metrics["mixture"]["fractions"]}
     return {
         name: {
             **of_all,
             "points": [
                 {"signal_efficiency": each["wanted"], "threshold": each["threshold"], "measurable": each["measurable"]}
                 for each in numbers["working_points"]
+            ],
+            "background_points": [
+                {"background_efficiency": each["wanted"]} | {key: each[key] for key in ("threshold", "measurable")}
+                for each in numbers["background_points"]
             ],
         }
         for name, numbers in metrics["runs"].items()
@@ -223,7 +228,7 @@ def _add_importance(
     if not len(rows):
         return
     columns, events = inputs_of(model, files, rows), found.test.chosen(rows)
-    important = importance(model, columns, events, signal=task.signal, seed=task.seed, on_events=on_events)
+    important = importance(model, columns, events, signal=task.signals, seed=task.seed, on_events=on_events)
     name = "importance_of_kinds" if "particles" in model.inputs else "importance"
     numbers[name] = {part: each._asdict() for part, each in important.items()}
 
@@ -290,7 +295,7 @@ def _plot(found: Predicted, task: EvaluationTask, folder: Path, save: Save) -> N
         "calibration": lambda: plots.plot_calibration(numbers["calibration"], labels),
     }
     if points := _measurable(found):
-        against, signal = numbers["efficiency_against"], task.classes[task.signal]
+        against, signal = numbers["efficiency_against"], task.signal.words
         figures["efficiencies"] = lambda: plots.plot_efficiencies(against, signal, points[0], labels)
     if found.candidate.history:
         figures["learning_curve"] = lambda: plots.plot_learning_curve(found.candidate.history, labels)
@@ -303,7 +308,7 @@ def _plot_side_by_side(
 ) -> None:
     """Figures of all models together."""
     folder.mkdir()
-    signal = task.classes[task.signal]
+    signal = task.signal.words
     curves: dict[str, dict[str, EfficiencyCurve]] = {
         name: {each.candidate.name: each.measured.curves[name] for each in predicted}
         for name in predicted[0].measured.curves

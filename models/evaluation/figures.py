@@ -37,6 +37,8 @@ _SCORE_BINS: Final = 20
 _COLUMNS: Final = 3
 #: Letters of a line over all panels.
 _LETTERS: Final = 110
+#: Background efficiency that the curves reach, where events suffice.
+_REACHED: Final = 1e-3
 #: Range of the panels of ratios.
 _RATIOS: Final = (0.2, 5.0)
 
@@ -297,7 +299,7 @@ def plot_curves(
     """
     panels = len(curves)
     figure, first = new_figure(labels, panels=panels, height=7.4, ratios=(3, 1))
-    lowest = min([0.7, *(np.floor(20 * min(points) - 0.5) / 20 for _ in points[:1])])
+    lowest = min([0.7, *(np.floor(20 * min(points) - 0.5) / 20 for _ in points[:1]), _reach(curves)])
     shown: list[Floats] = []
     for place, (background, models) in enumerate(curves.items()):
         main, below = figure.axes[place], figure.axes[panels + place]
@@ -319,6 +321,15 @@ def plot_curves(
     figure.axes[panels].set_ylabel(f"/ {plain(next(iter(next(iter(curves.values())))))}", fontsize="small")
     legend_below(figure, first)
     return figure
+
+
+def _reach(curves: Curves) -> float:
+    """Signal efficiency from which on the axes hold the background efficiency `_REACHED` of all curves that have it."""
+    found = [1.0]
+    for curve in (each for models in curves.values() for each in models.values()):
+        left = curve.background_efficiency
+        found += curve.signal_efficiency[(left > 0) & (left <= _REACHED)][-1:].tolist()
+    return float(np.floor(20 * min(found) - 0.5) / 20)
 
 
 def _draw(

@@ -63,7 +63,7 @@ def importance(
     columns: Columns,
     events: ScoredEvents,
     *,
-    signal: int,
+    signal: Sequence[int],
     seed: int,
     on_events: Callable[[int], None] | None = None,
 ) -> dict[str, Estimate]:
@@ -79,12 +79,12 @@ def importance(
         model: The model.
         columns: Its inputs of some events, (num_events, ...) each; they stay unchanged.
         events: The same events.
-        signal: The signal class.
+        signal: The classes that are the signal, in equal parts.
         seed: Seed of the shuffles and of the replicas.
         on_events: Called with the number of events of each prediction.
     """
     replicas = Replicas(events.labels, events.samples, events.weights, seed=seed, num=_NUM_REPLICAS)
-    others = [label for label in np.unique(events.labels).tolist() if label != signal]
+    others = [label for label in np.unique(events.labels).tolist() if label not in signal]
     num_events, generator = len(events.labels), np.random.default_rng(seed)
 
     def area(permutation: Permutation, order: NDArray[np.int64]) -> Floats:
@@ -92,10 +92,10 @@ def importance(
         for first in range(0, num_events, _AT_ONCE):
             rows = np.arange(first, min(first + _AT_ONCE, num_events))
             own, given = ({name: each[chosen] for name, each in columns.items()} for chosen in (rows, order[rows]))
-            found.append(model.probabilities(permutation(own, given))[:, signal].astype(np.float64))
+            found.append(model.probabilities(permutation(own, given))[:, list(signal)].astype(np.float64).sum(axis=1))
             if on_events:
                 on_events(len(rows))
-        scored = Scored(replicas, np.concatenate(found), signal, np.array([]))
+        scored = Scored(replicas, np.concatenate(found), dict.fromkeys(signal, 1 / len(signal)), np.array([]))
         return scored.area(dict.fromkeys(others, 1 / len(others)))
 
     whole = area(lambda own, _: own, np.arange(num_events))

@@ -36,8 +36,8 @@ class EvaluationTask(NamedTuple):
     """What an evaluation computes."""
 
     classes: Sequence[str]
-    signal: int
-    """The class that working points keep."""
+    signals: Sequence[int]
+    """The classes that working points keep."""
     working_points: Sequence[float]
     """Wanted signal efficiencies; the first one is that of the efficiencies against kinematics."""
     rates: Rates | None
@@ -48,11 +48,20 @@ class EvaluationTask(NamedTuple):
     """Whether backgrounds count in the fractions of their rates, where these are known; else in equal parts."""
     edges: Mapping[str, Sequence[float]] = KINEMATIC_EDGES
     """Bins of the kinematic variables."""
+    background_points: Sequence[float] = ()
+    """Wanted efficiencies of all backgrounds, at which the signal is reported."""
 
     @property
     def mixture(self) -> Mixture:
         """The backgrounds that working points reject."""
-        return mixture_of(self.classes, self.signal, self.rates if self.by_rate else None)
+        others = [label for label in range(len(self.classes)) if label not in self.signals]
+        return mixture_of(self.classes, others, self.rates if self.by_rate else None)
+
+    @property
+    def signal(self) -> Mixture:
+        """The signal: its classes in the fractions of their rates, or in equal parts."""
+        found = mixture_of(self.classes, self.signals, self.rates if self.by_rate else None)
+        return found._replace(words=" + ".join(self.classes[label] for label in self.signals))
 
     @property
     def backgrounds(self) -> dict[str, Mapping[int, float]]:
@@ -64,7 +73,7 @@ class EvaluationTask(NamedTuple):
     @property
     def outputs(self) -> list[int]:
         """The classes whose outputs are measured: of two only the signal, since the other output is 1 minus it."""
-        return list(range(len(self.classes))) if len(self.classes) > 2 else [self.signal]
+        return list(range(len(self.classes))) if len(self.classes) > 2 else list(self.signals)
 
 
 class Measured(NamedTuple):
@@ -77,9 +86,8 @@ class Measured(NamedTuple):
     """(1 + num_replicas,) area under the curve against the mixture."""
 
 
-def mixture_of(classes: Sequence[str], signal: int, rates: Rates | None) -> Mixture:
-    """Backgrounds in the fractions of their rates, or in equal parts if these are unknown."""
-    labels = [label for label in range(len(classes)) if label != signal]
+def mixture_of(classes: Sequence[str], labels: Sequence[int], rates: Rates | None) -> Mixture:
+    """Classes in the fractions of their rates, or in equal parts if these are unknown."""
     if len(labels) == 1:
         return Mixture({labels[0]: 1.0}, classes[labels[0]])
     if rates is None:
@@ -103,7 +111,7 @@ def measure(events: ScoredEvents, train: ScoredEvents | None, replicas: Replicas
     Raises:
         UndefinedMetricError: A class has no events, or its weights add up to 0 or less.
     """
-    classes, signal = task.classes, task.signal
+    classes, signal = task.classes, task.signal.fractions
     refuse_missing(events, classes, "test events, or their weights add up to 0 or less. Add files")
     if train is not None:
         what = "training events to compare with, or their weights add up to 0 or less. Raise evaluate.train_events"
@@ -117,6 +125,8 @@ def measure(events: ScoredEvents, train: ScoredEvents | None, replicas: Replicas
         curves[name], areas[name] = background_curve(scored, fractions), scored.area(fractions)
         if not points:
             points = _points(events, Scored(replicas, score, signal, np.array(task.working_points)), task)
+            wanted = np.array(task.background_points)
+            kept = _background_points(events, Scored(replicas, score, signal, wanted, background=fractions), task)
     counts = np.zeros((len(classes), len(classes)), dtype=np.int64)
     np.add.at(counts, (labels, scores.argmax(axis=1)), 1)
     numbers = {
@@ -131,6 +141,7 @@ def measure(events: ScoredEvents, train: ScoredEvents | None, replicas: Replicas
             "events": counts.tolist(),
         },
         "working_points": points,
+        "background_points": kept,
         "measurable_to": 1 - FEWEST_FAILING / _effective(events, signal),
         "calibration": _calibration(events, task),
         "train_against_test": {} if train is None else _shapes(train, events, task),
@@ -162,17 +173,14 @@ def _accuracy(events: ScoredEvents, replicas: Replicas) -> Estimate:
 def _one_vs_rest(scores: Floats, replicas: Replicas, index: int) -> Estimate:
     """Area of a class against all others in equal parts."""
     others = [label for label in range(scores.shape[1]) if label != index]
-    scored = Scored(replicas, scores[:, index], index, np.array([]))
+    scored = Scored(replicas, scores[:, index], {index: 1.0}, np.array([]))
     return estimate(scored.area(dict.fromkeys(others, 1 / len(others))))
 
 
 def _points(events: ScoredEvents, scored: Scored, task: EvaluationTask) -> list[dict[str, Any]]:
-    classes, signal, rates = task.classes, task.signal, task.rates
-    backgrounds = {classes[label]: scored.of_class(label) for label in task.mixture.fractions}
-    together = scored.of_mixture(task.mixture.fractions)
-    behind = rates_behind(scored, rates, classes, seed=task.seed) if rates else [{} for _ in scored.wanted]
-    ours = events.weights[events.labels == signal]
-    size = _effective(events, signal)
+    behind = _behind(scored, task)
+    weights = scored.mixed(task.signal.fractions)
+    is_signal, size = weights != 0, _effective(events, task.signal.fractions)
     found = []
     for point, wanted in enumerate(scored.wanted.tolist()):
         place = scored.points[point, 0]
@@ -183,18 +191,52 @@ def _points(events: ScoredEvents, scored: Scored, task: EvaluationTask) -> list[
                 "threshold": float(scored.thresholds[place]),
                 "measurable": num_failing >= FEWEST_FAILING,
                 "num_failing": num_failing,
-                "signal": efficiency(scored.place[events.labels == signal] <= place, ours)._asdict(),
-                "backgrounds": {name: each.interval(point)._asdict() for name, each in backgrounds.items()},
-                "all_backgrounds": together.interval(point)._asdict(),
+                "signal": efficiency(scored.place[is_signal] <= place, weights[is_signal])._asdict(),
                 **behind[point],
             }
         )
     return found
 
 
-def _effective(events: ScoredEvents, label: int) -> float:
-    """Effective number of events of a class."""
-    return WeightSums.of(events.weights[events.labels == label]).counted(1.0)[0]
+def _background_points(events: ScoredEvents, scored: Scored, task: EvaluationTask) -> list[dict[str, Any]]:
+    """The signal that is kept where at most some share of all backgrounds passes."""
+    size, ours = _effective(events, task.mixture.fractions), scored.of_mixture(scored.signal)
+    return [
+        {
+            "wanted": wanted,
+            "threshold": float(scored.thresholds[scored.points[point, 0]]),
+            "measurable": wanted * size >= FEWEST_FAILING,
+            "num_passing": wanted * size,
+            "signal": ours.interval(point)._asdict(),
+            **behind,
+        }
+        for point, (wanted, behind) in enumerate(zip(scored.wanted.tolist(), _behind(scored, task), strict=True))
+    ]
+
+
+def _behind(scored: Scored, task: EvaluationTask) -> list[dict[str, Any]]:
+    """Shares of the backgrounds that pass at each point, and rates if these are known."""
+    fractions = task.mixture.fractions
+    shares = {task.classes[label]: scored.of_class(label) for label in fractions}
+    together = scored.of_mixture(fractions)
+    rates = (
+        rates_behind(scored, task.rates, task.classes, seed=task.seed) if task.rates else [{} for _ in scored.wanted]
+    )
+    return [
+        {
+            "backgrounds": {name: each.interval(point)._asdict() for name, each in shares.items()},
+            "all_backgrounds": together.interval(point)._asdict(),
+            **found,
+        }
+        for point, found in enumerate(rates)
+    ]
+
+
+def _effective(events: ScoredEvents, fractions: Mapping[int, float]) -> float:
+    """Effective number of events of a mixture of classes."""
+    totals = np.bincount(events.labels, events.weights, max(fractions) + 1)
+    parts = [events.weights[events.labels == label] * each / totals[label] for label, each in fractions.items()]
+    return WeightSums.of(np.concatenate(parts)).counted(1.0)[0]
 
 
 def _calibration(events: ScoredEvents, task: EvaluationTask) -> dict[str, Any]:
@@ -237,7 +279,7 @@ def _kinematics(events: ScoredEvents, task: EvaluationTask, points: Sequence[Map
     point = next((each for each in points if each["measurable"]), None)
     if point is None:
         return {}
-    score = discriminant(events.probabilities, signal=task.signal, fractions=task.mixture.fractions)
+    score = discriminant(events.probabilities, signal=task.signal.fractions, fractions=task.mixture.fractions)
     passing = score >= point["threshold"]
     found: dict[str, Any] = {}
     for variable, edges in task.edges.items():

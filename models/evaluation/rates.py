@@ -64,8 +64,8 @@ def rates_behind(scored: Scored, rates: Rates, classes: Sequence[str], *, seed: 
         parts.setdefault(label, []).append(passing.times(factors))
     found = {label: added(each) for label, each in sorted(parts.items())}
     total = added(found.values())
-    background = added(each for label, each in found.items() if label != scored.signal)
-    ours = found[scored.signal]
+    background = added(each for label, each in found.items() if label not in scored.signal)
+    ours = added(found[label] for label in scored.signal)
     purity = Ends(
         _purity(ours.value, background.value),
         _purity(ours.low, background.high),

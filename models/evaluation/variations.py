@@ -103,7 +103,10 @@ def _one(
             _shift([(of.weights[rows], each[rows]) for each, of in zip(kept, both, strict=True)]) for rows in chosen
         ]
 
-    scores = [discriminant(each.probabilities, signal=task.signal, fractions=task.mixture.fractions) for each in both]
+    scores = [
+        discriminant(each.probabilities, signal=task.signal.fractions, fractions=task.mixture.fractions)
+        for each in both
+    ]
     points = []
     for wanted, threshold in zip(task.working_points, thresholds, strict=True):
         found = shifts([score >= threshold for score in scores])
@@ -130,18 +133,19 @@ def _area(labels: NDArray[np.int64], of: Varied, score: Floats, task: Evaluation
     totals = np.bincount(labels, of.weights, len(task.classes))
     if not all(totals > 0):
         return None
-    fractions = {task.signal: 1.0, **task.mixture.fractions}
+    fractions = {**task.signal.fractions, **task.mixture.fractions}
     counts = np.array([fractions.get(label, 0.0) for label in range(len(task.classes))])
     portions = (counts / totals)[labels] * of.weights
     _, place = np.unique(np.where(of.is_selected, score, -np.inf), return_inverse=True)
-    is_signal = labels == task.signal
+    is_signal = np.isin(labels, list(task.signal.fractions))
     signal, background = (np.bincount(place[rows], portions[rows], place.max() + 1) for rows in (is_signal, ~is_signal))
     # The share of the other kind that an event is on the right side of.
     below = np.cumsum(background) - background / 2
     above = signal.sum() - np.cumsum(signal) + signal / 2
     beaten = np.where(is_signal, below[place], above[place])
     means = np.bincount(labels, of.weights * beaten, len(task.classes)) / totals
-    return float(means[task.signal]), portions * (beaten - means[labels])
+    area = sum(fraction * means[label] for label, fraction in task.signal.fractions.items())
+    return float(area), portions * (beaten - means[labels])
 
 
 def _difference(before: tuple[float, Floats] | None, after: tuple[float, Floats] | None) -> dict[str, float] | None:

@@ -95,7 +95,7 @@ def evaluate_files(run_folder: RunFolder, models: Sequence[str], inputs: Sequenc
     """
     use_threads(run_folder.config.train.threads)
     # One that is not known is asked for before any work.
-    _ = run_folder.config.signal
+    _ = run_folder.config.signals
     with run_folder.locked("evaluate-files"):
         try:
             return _evaluate(run_folder, models, inputs, out)

@@ -28,7 +28,7 @@ def validate(config: Config, console: Console, *, features: Version | None = Non
     The features in use say how many steps a training has; None: not known.
     """
     _refuse_unknown_keys_of_studies(config.compare)
-    signal = config.signal
+    signals = config.signals
     for network in config.model.names:
         # The grid search may give other epochs and batches.
         searched = config.model.of(network).is_searched
@@ -57,7 +57,7 @@ def validate(config: Config, console: Console, *, features: Version | None = Non
         if not sum(entries):
             raise EmptySampleError(f"sample '{sample.name}': its files hold no entries. Check them.")
         yield f"{sample.name}: {len(entries)} files, {sum(entries)} entries, class {config.classes[sample.label]}"
-    yield f"signal: {signal}"
+    yield f"signal: {' + '.join(signals)}"
     yield "the config is valid"
 
 

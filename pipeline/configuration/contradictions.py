@@ -117,9 +117,12 @@ def _of_classes(config: Any) -> Iterator[str]:
                 f"class '{name}': {', '.join(without)} has no cross_section_pb, but other samples of the class have "
                 f"one; give it for all, or for none (they then count by their numbers of events)"
             )
-    signal = config.evaluate.signal
-    if signal is not None and signal not in config.classes:
-        yield f"evaluate.signal: there is no class '{signal}'.{nearest(signal, config.classes)}"
+    signals = config.evaluate.signals
+    for signal in signals:
+        if signal not in config.classes:
+            yield f"evaluate.signal: there is no class '{signal}'.{nearest(signal, config.classes)}"
+    if not len(set(signals)) == len(signals) < len(config.classes):
+        yield "evaluate.signal: name each class once, and leave one for the background"
 
 
 def _of_samples(config: Any) -> Iterator[str]:

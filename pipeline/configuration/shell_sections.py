@@ -59,12 +59,15 @@ class SystematicsSettings(ShellSection):
 class EvaluateSettings(ShellSection):
     """The evaluation on the test split."""
 
-    signal: str | None = None
-    """Signal class of the working points; null for the only class named signal, sig or s, or for ttbar if the others
-    are QCD or W+jets, as published. With other names it must be set."""
+    signal: str | Annotated[list[str], Field(min_length=1)] | None = None
+    """Signal class of the working points, or a list of classes that are the signal together; null for the only class
+    named signal, sig or s, or for ttbar if the others are QCD or W+jets, as published. With other names it must be
+    set."""
     working_points: list[Annotated[float, Field(gt=0, lt=1)]] = Field(default=[0.90, 0.95, 0.99], min_length=1)
     """Signal efficiencies at which backgrounds and rates are reported, between 0 and 1. Plots of the efficiency against
     kinematic variables use the first that can be measured."""
+    background_working_points: list[Annotated[float, Field(gt=0, lt=1)]] = Field(default=[], examples=[[1e-3]])
+    """Efficiencies of all backgrounds together at which the signal that is kept is reported, between 0 and 1."""
     fractions: Literal["rate", "equal"] = "rate"
     """Fractions f_b of the backgrounds in the score p_signal / sum f_b p_b of the working points, and in the background
     efficiency of all of them together: in proportion to their rates if all cross-sections are known, or equal."""
@@ -76,6 +79,11 @@ class EvaluateSettings(ShellSection):
     """Highest number of training events in the comparison of training and test scores, at least 1."""
     systematics: SystematicsSettings = SystematicsSettings()
     """Systematic uncertainties: the shift of the efficiencies at the working points is reported."""
+
+    @property
+    def signals(self) -> list[str]:
+        """The classes that `signal` names; empty for null."""
+        return [self.signal] if isinstance(self.signal, str) else list(self.signal or [])
 
 
 class ExportSettings(ShellSection):

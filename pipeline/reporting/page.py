@@ -66,7 +66,15 @@ def render(
         loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, finalize=_tight
     )
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False}
-    plain = (summary.estimate, summary.powers, summary.rate, summary.shifts, summary.spread, summary.with_powers)
+    plain = (
+        summary.estimate,
+        summary.rejection,
+        summary.powers,
+        summary.rate,
+        summary.shifts,
+        summary.spread,
+        summary.with_powers,
+    )
     environment.filters |= {each.__name__: each for each in plain}
     environment.filters["share"] = lambda each: summary.share(each._asdict() if isinstance(each, Efficiency) else each)
     environment.filters["thousands"] = "{:,}".format

@@ -19,6 +19,9 @@
   function draw() {
     svg.replaceChildren();
     const models = Object.entries(curves[choice.value]);
+    // Down to a background efficiency of 1e-3, where events suffice.
+    const reached = models.map(([, each]) => each.signal_efficiency.findLast((value, place) => each.background_efficiency[place] > 0 && each.background_efficiency[place] <= 1e-3) ?? 1);
+    from = Math.max(0, Math.floor(10 * Math.min(0.5, ...reached) - 0.5) / 10);
     const all = models.flatMap(([, each]) => each.background_efficiency.filter((value, place) => value > 0 && each.signal_efficiency[place] >= from));
     low = Math.pow(10, Math.floor(Math.log10(Math.min(0.1, ...all))));
     for (let value = from; value < 1.001; value += 0.1) {

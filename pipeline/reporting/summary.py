@@ -28,6 +28,19 @@ def share(each: Mapping[str, float] | None) -> str:
     return "not defined" if each is None else _with_interval(each, 100, " %")
 
 
+def rejection(each: Mapping[str, float]) -> str:
+    """1 / an efficiency with its interval, or a lower limit where nothing passes.
+
+    Examples:
+        >>> rejection({"value": 0.0, "low": 0.0, "high": 0.001}), rejection({"value": 0.1, "low": 0.08, "high": 0.125})
+        ('> 1000', '10 (8 to 12.5)')
+    """
+    if each["value"] <= 0 or each["low"] <= 0:
+        return f"> {1 / each['high']:.3g}" if each["value"] <= 0 else f"{1 / each['value']:.3g}"
+    value, low, high = (1 / each[name] for name in ("value", "high", "low"))
+    return f"{value:.3g} ({low:.3g} to {high:.3g})"
+
+
 def rate(each: Mapping[str, float]) -> str:
     r"""A rate with its interval, or an upper limit.
 

@@ -50,7 +50,7 @@ class Evaluate(Stage):
         seed = {"train.seed": config.train.seed}
         errors = {f"samples.{each.name}.cross_section_error_pb": each.cross_section_error_pb for each in config.samples}
         # Without a name the signal is the one that the classes imply.
-        ours = flat_items(config.evaluate, "evaluate") | {"evaluate.signal": config.signal}
+        ours = flat_items(config.evaluate, "evaluate") | {"evaluate.signal": config.signals}
         return {**items, **ours, **config.normalisation(), **errors, **seed}
 
     def run(self, context: Context) -> Result:
@@ -137,7 +137,7 @@ def _selection(context: Context) -> FeatureSettings:
 def about_signal(config: Config, task: Any) -> str:
     """The first line of an evaluation: the signal, who chose it, and the backgrounds."""
     implied = "" if config.evaluate.signal else " (by its name; evaluate.signal is not set)"
-    return f"signal: {config.signal}{implied}, against {task.mixture.words}"
+    return f"signal: {task.signal.words}{implied}, against {task.mixture.words}"
 
 
 def make_task(config: Config, classes: list[str], rates: Rates | None, selection: FeatureSettings, files: Files) -> Any:
@@ -164,12 +164,13 @@ def make_task(config: Config, classes: list[str], rates: Rates | None, selection
         )
     return EvaluationTask(
         classes=classes,
-        signal=classes.index(config.signal),
+        signals=[classes.index(name) for name in config.signals],
         working_points=config.evaluate.working_points,
         rates=rates,
         labels=plot_labels(config.model_dump(mode="json"), files),
         seed=config.train.seed,
         by_rate=config.evaluate.fractions == "rate",
+        background_points=config.evaluate.background_working_points,
         edges=kinematic_edges(selection.min_lepton_pt, selection.max_lepton_abs_eta),
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.reporting.cutflow import Step, shows_weights
-from pipeline.reporting.summary import estimate, shifts, spread
+from pipeline.reporting.summary import estimate, rejection, shifts, spread
 from pipeline.terminal.grid import Grid
 from training.settings import TrainSettings
 
@@ -144,7 +144,7 @@ def evaluation_tables(metrics: Mapping[str, Any]) -> list[Grid]:
     # Of two classes, one area is both.
     outputs = list(next(iter(metrics["runs"].values()))["auc"])
     summary = Grid("model", "accuracy", *(f"AUC {name}" for name in outputs))
-    backgrounds = [name for name in classes if name != signal]
+    backgrounds = list(next(iter(metrics["runs"].values()))["working_points"][0]["backgrounds"])
     points = Grid(
         *("model", "kept", "threshold", *backgrounds),
         keys=2,
@@ -170,6 +170,22 @@ def evaluation_tables(metrics: Mapping[str, Any]) -> list[Grid]:
             if metrics["rates_before"] is not None:
                 purity = "not defined" if point["purity"] is None else f"{point['purity']['value']:.3f}"
                 rates.add_row(name, kept, *(_interval(point["rates"][each]) for each in classes), purity)
+    signals = Grid(
+        *("model", "passes", "threshold", f"{signal} kept", "rejection"),
+        keys=2,
+        title=f"{signal} kept [%] at this efficiency [%] of all backgrounds",
+        caption="-: not measurable, fewer than 10 background events are expected to pass",
+    )
+    for name, run in metrics["runs"].items():
+        for point in run.get("background_points", ()):
+            cells = ["-"] * 3
+            if point["measurable"]:
+                cells = [
+                    f"{point['threshold']:.4f}",
+                    _interval(point["signal"], 100),
+                    rejection(point["all_backgrounds"]),
+                ]
+            signals.add_row(name, f"{100 * point['wanted']:g}", *cells)
     trainings = Grid(
         *("model", "trainings", "accuracy", *(f"AUC {name}" for name in outputs)),
         title="mean and spread over trainings with other seeds, on the same events",
@@ -179,7 +195,7 @@ def evaluation_tables(metrics: Mapping[str, Any]) -> list[Grid]:
             areas = (spread(found["auc"][each]) for each in outputs)
             trainings.add_row(name, str(found["count"]), spread(found["accuracy"]), *areas)
     varied = [table for kind in ("weights", "systematics") if (table := _variations_table(metrics, kind))]
-    return [summary, points, *(each for each in (rates, trainings) if len(each.rows) > 1), *varied]
+    return [summary, points, *(each for each in (signals, rates, trainings) if len(each.rows) > 1), *varied]
 
 
 def _variations_table(metrics: Mapping[str, Any], kind: str) -> Grid | None:

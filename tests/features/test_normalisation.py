@@ -96,7 +96,7 @@ def test_efficiency_area_and_rate_follow_the_cross_sections(dataset: FeatureData
     events = ScoredEvents.of(table.append_column("hlf", pa.array(list(high_level_in(table)))))
     before = {"low": Estimate(5000.0, 0.0), "high": Estimate(0.25, 0.0), "ttbar": Estimate(3.0, 0.0)}
     rates = Rates(before, {"low": 0, "high": 0, "ttbar": 1})
-    task = EvaluationTask(CLASSES, 1, [0.9], rates, NO_LABELS, seed=1)
+    task = EvaluationTask(CLASSES, [1], [0.9], rates, NO_LABELS, seed=1)
     replicas = Replicas(events.labels, events.samples, events.weights, seed=1, num=100)
     found = measure(events, None, replicas, task).numbers
     (point,) = found["working_points"]

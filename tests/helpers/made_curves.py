@@ -20,7 +20,7 @@ def made_curve(separation: float, *, lightest: float = 1.0, background: int = 30
     labels = np.repeat([0, 1], [background, 300])
     weights = np.where(rng.random(len(labels)) < 0.1, lightest, 1.0)
     replicas = Replicas(labels, np.full(len(labels), "a"), weights, seed=1, num=60)
-    return background_curve(Scored(replicas, rng.normal(separation * labels, 1.0), 1, GRID), {0: 1.0})
+    return background_curve(Scored(replicas, rng.normal(separation * labels, 1.0), {1: 1.0}, GRID), {0: 1.0})
 
 
 CURVES: Curves = {

@@ -220,12 +220,14 @@ def _evaluated(classes: tuple[str, str], models: tuple[str, str], *, rates: bool
         "auc": {classes[1]: area},
         "measurable_to": 0.996,
         "auc_against": {classes[0]: area},
+        "background_points": [point | {"wanted": 1e-3}, point | {"wanted": 1e-4, "measurable": False}],
         "working_points": [point, {**point, "wanted": 0.999, "measurable": False, "num_failing": 2.5}],
         "train_against_test": {classes[1]: {truth: {"distance": 0.1, "p_value": 0.02} for truth in classes}},
     }
     return {
         "classes": list(classes),
         "signal": classes[1],
+        "signals": {classes[1]: 1.0},
         "mixture": {"fractions": {classes[0]: 1.0}, "words": f"100 % {classes[0]}, by rate"},
         "best": models[0],
         "behind_best": {name: {"value": 0.0123, "error": 0.002} for name in models},

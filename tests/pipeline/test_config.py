@@ -116,6 +116,8 @@ def test_all_mistakes_are_listed_at_once(tmp_path: Path) -> None:
             "train_by_network.particles: ",
         ),
         ({"evaluate": {"signal": "ttbra"}}, "there is no class 'ttbra'. Did you mean 'ttbar'?"),
+        ({"evaluate": {"signal": ["ttbar", "WJets"]}}, "there is no class 'WJets'"),
+        ({"evaluate": {"signal": ["QCD", "ttbar", "W+jets"]}}, "leave one for the background"),
         ({"gridsearch": {"hidden": [[0]]}}, "'gridsearch.hidden.0.0'"),
         ({"gridsearch": {"folds": 1}}, "'gridsearch.folds'"),
         ({"gridsearch": {"learning_rate": [-0.1]}}, "'gridsearch.learning_rate.0'"),

@@ -50,9 +50,9 @@ def config_of(folder: Path, classes: list[str], **changes: Any) -> str:
 def test_the_second_class_was_the_signal(tmp_path: Path, classes: list[str], signal: str | None) -> None:
     config = load_config(config_of(tmp_path, classes))
     if signal is not None:
-        assert config.signal == signal
+        assert config.signals == [signal]
         return
-    with pytest.raises(ConfigError, match=f"evaluate.signal is not set.*one of: {', '.join(classes)}"):
+    with pytest.raises(ConfigError, match=f"evaluate.signal is not set.*one or some of: {', '.join(classes)}"):
         list(validate(config, Console(quiet=True)))
     # Before any work.
     runner = Runner(RunFolder(config, Console(quiet=True)))
@@ -61,7 +61,7 @@ def test_the_second_class_was_the_signal(tmp_path: Path, classes: list[str], sig
     states = {each.stage.name: each.state for each in runner.plan()}
     assert (states["train"], states["evaluate"]) == (State.MISSING, State.FAILS)
     assert not (config.run_dir / "ingest").exists()
-    assert load_config(config_of(tmp_path, classes, evaluate={"signal": classes[-1]})).signal == classes[-1]
+    assert load_config(config_of(tmp_path, classes, evaluate={"signal": classes[-1]})).signals == [classes[-1]]
 
 
 @pytest.mark.parametrize(

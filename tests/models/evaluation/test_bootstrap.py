@@ -33,7 +33,7 @@ def area_with_weights_by_score(rng: np.random.Generator, *, size: int = 150) -> 
 
 def area(rng: np.random.Generator) -> bool:
     labels, scores, weights = area_with_weights_by_score(rng)
-    found = estimate(Scored(replicas_of(labels, weights), scores, 1, np.array([])).area({0: 1.0}))
+    found = estimate(Scored(replicas_of(labels, weights), scores, {1: 1.0}, np.array([])).area({0: 1.0}))
     # A weight exp(a x) moves a normal distribution by a.
     true = norm.cdf((1.5 + 0.5 + 0.3) / np.sqrt(2))
     return bool(abs(found.value - true) < found.error)
@@ -44,7 +44,7 @@ def area_near_one(rng: np.random.Generator) -> bool:
     apart = np.sqrt(2) * norm.ppf(0.98)
     labels, weights = np.repeat([1, 0], 300), np.ones(600)
     scores = rng.normal(apart * labels, 1)
-    found = estimate(Scored(replicas_of(labels, weights), scores, 1, np.array([])).area({0: 1.0}))
+    found = estimate(Scored(replicas_of(labels, weights), scores, {1: 1.0}, np.array([])).area({0: 1.0}))
     return bool(abs(found.value - 0.98) < found.error)
 
 
@@ -56,7 +56,7 @@ def sliced_point(rng: np.random.Generator) -> bool:
     weights = np.repeat([1.0, 0.7 / 400, 0.3 / 600], sizes) * np.where(
         samples == "signal", rng.uniform(0.5, 1.5, len(samples)), 1
     )
-    scored = Scored(replicas_of((samples == "signal") * 1, weights, samples), scores, 1, np.array([0.9]))
+    scored = Scored(replicas_of((samples == "signal") * 1, weights, samples), scores, {1: 1.0}, np.array([0.9]))
     threshold = norm.isf(0.9, loc=2.0)
     true = sum(part * norm.sf(threshold, place) for part, place in zip(shares, places[1:], strict=True))
     found = scored.of_class(0).interval(0)
@@ -121,7 +121,7 @@ def two_slices() -> tuple[Scored, Rates]:
     samples = np.repeat(["soft", "hard", "signal"], 100)
     labels = (samples == "signal").astype(np.int64)
     scored = Scored(
-        Replicas(labels, samples, np.ones(300), seed=1, num=500), passing * 1.0, 1, np.array([0.9])
+        Replicas(labels, samples, np.ones(300), seed=1, num=500), passing * 1.0, {1: 1.0}, np.array([0.9])
     )  # fmt: skip
     before = {"soft": Estimate(1e5, 0.0), "hard": Estimate(1e2, 0.0), "signal": Estimate(10.0, 0.0)}
     return scored, Rates(before, {"soft": 0, "hard": 0, "signal": 1})
@@ -142,7 +142,7 @@ def test_where_nothing_passes_there_are_limits() -> None:
     labels = np.repeat([0, 1], [31, 100])
     scores = labels * 1.0
     samples = np.array(["qcd", "ttbar"])[labels]
-    scored = Scored(Replicas(labels, samples, np.ones(131), seed=1), scores, 1, np.array([0.9]))
+    scored = Scored(Replicas(labels, samples, np.ones(131), seed=1), scores, {1: 1.0}, np.array([0.9]))
     rates = Rates({"qcd": Estimate(1000.0, 0.0), "ttbar": Estimate(20.0, 0.0)}, {"qcd": 0, "ttbar": 1})
     (found,) = rates_behind(scored, rates, ["QCD", "ttbar"], seed=1)
     assert found["rates"]["QCD"]["value"] == 0
@@ -172,7 +172,8 @@ def test_two_models_on_the_same_events_differ_by_less_than_their_errors() -> Non
     labels, scores, weights = area_with_weights_by_score(RNG(3), size=400)
     replicas = replicas_of(labels, weights)
     first, second = (
-        Scored(replicas, each, 1, np.array([])).area({0: 1.0}) for each in (scores, scores + RNG(4).normal(0, 0.1, 800))
+        Scored(replicas, each, {1: 1.0}, np.array([])).area({0: 1.0})
+        for each in (scores, scores + RNG(4).normal(0, 0.1, 800))
     )
     assert estimate(first - second).error < 0.3 * estimate(first).error
 
@@ -180,7 +181,8 @@ def test_two_models_on_the_same_events_differ_by_less_than_their_errors() -> Non
 def test_the_same_seed_gives_the_same_replicas_and_another_gives_others() -> None:
     labels, scores, weights = area_with_weights_by_score(RNG(3))
     areas = [
-        Scored(replicas_of(labels, weights, seed=seed), scores, 1, np.array([])).area({0: 1.0}) for seed in (1, 1, 2)
+        Scored(replicas_of(labels, weights, seed=seed), scores, {1: 1.0}, np.array([])).area({0: 1.0})
+        for seed in (1, 1, 2)
     ]
     np.testing.assert_array_equal(areas[0], areas[1])
     assert areas[0][0] == areas[2][0]
@@ -191,7 +193,7 @@ def test_the_same_seed_gives_the_same_replicas_and_another_gives_others() -> Non
 def test_many_events_in_groups_have_the_same_errors() -> None:
     labels, scores, weights = area_with_weights_by_score(RNG(5), size=20_000)
     replicas = Replicas(labels, np.full(len(labels), "all"), weights, seed=1)
-    scored = Scored(replicas, scores, 1, np.array([0.9]))
+    scored = Scored(replicas, scores, {1: 1.0}, np.array([0.9]))
     found, point = estimate(scored.area({0: 1.0})), scored.of_class(0).interval(0)
     assert max(len(each.counts) for each in replicas.strata) <= 2000
     # 133 times the events of the small samples, whose areas spread by 0.0092.

@@ -35,7 +35,7 @@ def made_events(draw: st.DrawFn, *, lightest: float = 0.25) -> Events:
 
 
 def scored(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray, wanted: np.ndarray = GRID) -> Scored:
-    return Scored(Replicas(labels, np.full(len(labels), "a"), weights, seed=1, num=50), scores, 1, wanted)
+    return Scored(Replicas(labels, np.full(len(labels), "a"), weights, seed=1, num=50), scores, {1: 1.0}, wanted)
 
 
 @settings(max_examples=30)
@@ -98,7 +98,7 @@ def test_a_ratio_is_paired_and_no_number_where_there_is_nothing_to_divide_by() -
     scores = rng.normal(2.0 * labels, 1)
     replicas = Replicas(labels, np.full(800, "a"), np.ones(800), seed=1, num=200)
     first, second = (
-        background_curve(Scored(replicas, each, 1, np.array([0.1, 0.8])), {0: 1.0})
+        background_curve(Scored(replicas, each, {1: 1.0}, np.array([0.1, 0.8])), {0: 1.0})
         for each in (scores, scores + rng.normal(0, 0.05, 800))
     )
     value, low, high = ratio(second, first)
@@ -110,9 +110,9 @@ def test_a_ratio_is_paired_and_no_number_where_there_is_nothing_to_divide_by() -
 
 def test_the_discriminant_against_one_background_ignores_other_classes() -> None:
     probabilities = np.array([[0.2, 0.6, 0.2], [0.1, 0.3, 0.6], [0.0, 0.0, 1.0], [0.5, 0.0, 0.5]], dtype=np.float32)
-    found = discriminant(probabilities, signal=1, fractions={0: 1.0})
+    found = discriminant(probabilities, signal={1: 1.0}, fractions={0: 1.0})
     np.testing.assert_allclose(found, [0.75, 0.75, 0.5, 0.0], rtol=1e-6)
-    np.testing.assert_allclose(discriminant(probabilities, signal=0, fractions={1: 1.0}), 1 - found, rtol=1e-6)
+    np.testing.assert_allclose(discriminant(probabilities, signal={0: 1.0}, fractions={1: 1.0}), 1 - found, rtol=1e-6)
 
 
 def test_a_score_that_is_not_finite_is_refused() -> None:

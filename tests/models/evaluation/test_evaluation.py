@@ -47,7 +47,7 @@ HISTORY = [{"epoch": epoch, "train_loss": 1 / (epoch + 1), "val_loss": abs(epoch
 RATES = {"QCD": 4000.0, "ttbar": 10.0, "W+jets": 300.0}
 TASK = EvaluationTask(
     CLASSES,
-    1,
+    [1],
     [0.5, 0.99],
     Rates(
         {name: Estimate(rate, 0.1 * rate) for name, rate in RATES.items()},
@@ -238,7 +238,7 @@ def test_numbers_are_those_of_the_predictions(done: Done) -> None:
             assert run["auc"][each]["value"] == pytest.approx(area)
             assert 0 < run["auc"][each]["error"] < 0.1
         for each, fractions in {"all backgrounds": FRACTIONS, "QCD": {0: 1.0}, "W+jets": {2: 1.0}}.items():
-            score = discriminant(scores, signal=1, fractions=fractions)
+            score = discriminant(scores, signal={1: 1.0}, fractions=fractions)
             parts = alike * np.array([fractions.get(0, 0.0), 1.0, fractions.get(2, 0.0)])[labels]
             area = roc_auc_score(labels == 1, score, sample_weight=parts)
             assert run["auc_against"][each]["value"] == pytest.approx(area)

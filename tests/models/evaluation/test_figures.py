@@ -48,7 +48,7 @@ def made_events(count: int = 90, *, seed: int = 1, lightest: float = 1.0) -> Sco
 def made_numbers(lightest: float = 1.0) -> tuple[ScoredEvents, ScoredEvents, dict[str, Any]]:
     """Test events, training events and the numbers of them."""
     test, train = made_events(180, lightest=lightest), made_events(60, seed=2, lightest=lightest)
-    task = EvaluationTask(NAMES, 1, [0.4], None, LABELS, 1)
+    task = EvaluationTask(NAMES, [1], [0.4], None, LABELS, 1)
     replicas = Replicas(test.labels, test.samples, test.weights, seed=1, num=50)
     return test, train, measure(test, train, replicas, task).numbers
 

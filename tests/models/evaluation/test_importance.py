@@ -37,7 +37,7 @@ def test_each_feature_is_shuffled_five_times_and_what_tells_is_the_area_that_is_
     model, weights = OneFeature(), rng.uniform(0.5, 1.5, 600)
     events = ScoredEvents(labels, np.zeros((600, 2)), weights, hlf, np.full(600, "a"))
     told, before = list[int](), hlf.copy()
-    found = importance(model, {"hlf": hlf}, events, signal=1, seed=2, on_events=told.append)
+    found = importance(model, {"hlf": hlf}, events, signal=[1], seed=2, on_events=told.append)
     assert sum(told) == model.num_seen == 600 * (1 + 5 * NUM_HLF) == num_predicted(("hlf",), labels)
     assert list(found) == list(HLF_NAMES)
     first, *others = found.values()
@@ -46,7 +46,7 @@ def test_each_feature_is_shuffled_five_times_and_what_tells_is_the_area_that_is_
     # The error of an area of 0.76 with 300 events of each class is 0.02, and that of 0.5 after five shuffles 0.01.
     assert 0.015 < first.error < 0.04
     assert set(others) == {(0.0, 0.0)}
-    again, other = (importance(OneFeature(), {"hlf": hlf}, events, signal=1, seed=seed)["ht"] for seed in (2, 3))
+    again, other = (importance(OneFeature(), {"hlf": hlf}, events, signal=[1], seed=seed)["ht"] for seed in (2, 3))
     assert first == again != other
     np.testing.assert_array_equal(hlf, before)
 
@@ -67,7 +67,7 @@ def test_to_a_model_of_the_lepton_only_the_lepton_is_important() -> None:
     labels, lengths = rng.integers(0, 2, 60), rng.integers(1, 9, 60)
     columns = {"particles": made_particles(rng, labels, lengths), "num_particles": lengths}
     events = ScoredEvents(labels, np.zeros((60, 2)), np.ones(60), np.zeros((60, 1), np.float32), np.full(60, "a"))
-    lepton, *others = importance(LeptonPt(), columns, events, signal=1, seed=2).values()
+    lepton, *others = importance(LeptonPt(), columns, events, signal=[1], seed=2).values()
     # From 1, since leptons of 30 and 50 GeV hardly overlap, to what chance gives.
     assert lepton.value == pytest.approx(0.5, abs=0.12)
     assert 0 < lepton.error < 0.1

@@ -45,7 +45,7 @@ def made_events(count: int, *, seed: int = 1, lightest: float = 1.0) -> ScoredEv
 
 def measured(events: ScoredEvents, train: ScoredEvents | None = None, **changes: Any) -> dict[str, Any]:
     """The numbers; signal is ttbar at an efficiency of 0.5 if nothing else is given."""
-    chosen: dict[str, Any] = {"signal": 1, "working_points": [0.5], "rates": None, "seed": 1} | changes
+    chosen: dict[str, Any] = {"signals": [1], "working_points": [0.5], "rates": None, "seed": 1} | changes
     task = EvaluationTask(CLASSES, labels=NO_LABELS, **chosen)
     refuse_missing(events, CLASSES, "test events")
     replicas = Replicas(events.labels, events.samples, events.weights, seed=1, num=200)
@@ -89,8 +89,8 @@ def test_a_working_point_by_hand() -> None:
 
 
 def test_the_mixture_is_that_of_the_rates_or_of_equal_parts_and_says_so() -> None:
-    assert mixture_of(CLASSES, 1, None) == ({0: 0.5, 2: 0.5}, "QCD and W+jets in equal parts")
-    found = mixture_of(CLASSES, 1, known({"QCD": 100.0, "ttbar": 1.0, "W+jets": 10.0}))
+    assert mixture_of(CLASSES, [0, 2], None) == ({0: 0.5, 2: 0.5}, "QCD and W+jets in equal parts")
+    found = mixture_of(CLASSES, [0, 2], known({"QCD": 100.0, "ttbar": 1.0, "W+jets": 10.0}))
     assert found.fractions == pytest.approx({0: 100 / 110, 2: 10 / 110})
     assert found.words == "90.9 % QCD, 9.09 % W+jets, by rate"
 
@@ -102,13 +102,67 @@ def test_numbers_of_two_classes_stood_twice(monkeypatch: pytest.MonkeyPatch, sig
     both = chosen.probabilities[:, :2] / chosen.probabilities[:, :2].sum(axis=1, keepdims=True)
     two = chosen._replace(probabilities=np.nan_to_num(both, nan=0.5), samples=np.array(names)[chosen.labels])
     monkeypatch.setattr(sys.modules[__name__], "CLASSES", names)
-    found = measured(two, two, signal=signal)
+    found = measured(two, two, signals=[signal])
     ours, other = names[signal], names[1 - signal]
     for key in ("auc", "calibration", "train_against_test"):
         assert list(found[key]) == [ours], key
     assert list(found["train_against_test"][ours]) == names
     assert list(found["auc_against"]) == [other]
     assert found["auc"][ours]["value"] == pytest.approx(found["auc_against"][other]["value"])
+
+
+def test_several_classes_are_the_signal_together() -> None:
+    """As if their probabilities and events were those of one class, in equal parts or in the fractions of the rates."""
+    events = made_events(600)
+    for rates, fractions in (
+        (None, {0: 0.5, 2: 0.5}),
+        (known({"QCD": 30.0, "ttbar": 1.0, "W+jets": 10.0}), {0: 0.75, 2: 0.25}),
+    ):
+        found = measured(events, signals=[0, 2], rates=rates, working_points=[0.8])
+        (point,) = found["working_points"]
+        ours = sum(part * events.probabilities[:, label] for label, part in fractions.items())
+        score = ours / (ours + events.probabilities[:, 1])
+
+        def kept(label: int, threshold: float = point["threshold"], score: np.ndarray = score) -> float:
+            return float((score[events.labels == label] >= threshold - 1e-12).mean())
+
+        together = sum(part * kept(label) for label, part in fractions.items())
+        assert together == pytest.approx(point["signal"]["value"])
+        assert together >= 0.8
+        assert {name: each["value"] for name, each in point["backgrounds"].items()} == {"ttbar": kept(1)}
+        pairs = score[events.labels == 1]
+        area = sum(
+            part
+            * np.mean([(each > pairs).mean() + (each == pairs).mean() / 2 for each in score[events.labels == label]])
+            for label, part in fractions.items()
+        )
+        assert found["auc_against"]["ttbar"]["value"] == pytest.approx(area)
+        if rates:
+            behind = {name: each["value"] for name, each in point["rates"].items()}
+            assert point["purity"]["value"] == pytest.approx(1 - behind["ttbar"] / sum(behind.values()))
+
+
+def test_the_signal_at_a_background_efficiency_of_one_in_a_thousand() -> None:
+    """The lowest cut that at most this share of the backgrounds passes; honest where too few do."""
+    rng = np.random.default_rng(4)
+    labels = np.repeat([0, 1, 2], [16_000, 4_000, 16_000])
+    ours = 1 / (1 + np.exp(-rng.normal(np.where(labels == 1, 2.0, -2.0), 1.5)))
+    scores = np.stack([(1 - ours) / 2, ours, (1 - ours) / 2], axis=1)
+    events = ScoredEvents(
+        labels, scores, np.ones(36_000), np.zeros((36_000, NUM_HLF), np.float32), np.array(CLASSES)[labels]
+    )
+    found = measured(events, background_points=[1e-3, 1e-4])["background_points"]
+    assert [each["measurable"] for each in found] == [True, False]
+    point = found[0]
+    passing = np.sort(ours[labels != 1])[::-1]
+    assert point["num_passing"] == pytest.approx(32)
+    # The 33rd background would be too many.
+    assert 0.95e-3 <= point["all_backgrounds"]["value"] <= 1e-3
+    kept = float((ours[labels == 1] > passing[32]).mean())
+    assert point["signal"]["value"] == pytest.approx(kept, abs=0.01)
+    # The cut itself is uncertain: sqrt(32) events of the background, times the slope of the ROC curve.
+    low, high = (float((ours[labels == 1] > passing[rank]).mean()) for rank in (26, 38))
+    assert 0.5 * (high - low) < point["signal"]["high"] - point["signal"]["low"] < 2 * (high - low)
 
 
 def test_efficiencies_were_those_of_a_point_that_is_not_measurable() -> None:
@@ -175,7 +229,7 @@ def test_efficiencies_against_kinematics_are_those_of_a_slow_loop(lightest: floa
     events = made_events(400, lightest=lightest)
     numbers = measured(events, working_points=[0.6, 0.9])
     threshold = numbers["working_points"][0]["threshold"]
-    score = discriminant(events.probabilities, signal=1, fractions={0: 0.5, 2: 0.5})
+    score = discriminant(events.probabilities, signal={1: 1.0}, fractions={0: 0.5, 2: 0.5})
     assert list(numbers["efficiency_against"]) == list(KINEMATIC_EDGES)
     empty = 0
     for variable, edges in KINEMATIC_EDGES.items():
@@ -235,7 +289,7 @@ def test_slices_of_a_class_had_other_shares_in_some_numbers_than_in_others() -> 
     confusion = np.array(numbers["confusion"]["by_truth"])
     assert numbers["accuracy"]["value"] == pytest.approx(confusion.diagonal().mean())
     (point,) = numbers["working_points"]
-    task = EvaluationTask(CLASSES, 1, [0.5], given, NO_LABELS, 1)
+    task = EvaluationTask(CLASSES, [1], [0.5], given, NO_LABELS, 1)
     again = variations(events, {"same": with_weights(events, events.weights)}, task, [point["threshold"]])["same"]
     assert again["accuracy"]["value"] == pytest.approx(numbers["accuracy"]["value"])
     left = again["working_points"][0]["efficiencies"]["QCD"]

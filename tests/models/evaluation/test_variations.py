@@ -11,7 +11,7 @@ from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import NO_LABELS
 from models.evaluation.variations import envelope, variations, with_scores, with_weights
 
-TASK = EvaluationTask(["QCD", "ttbar"], 1, [0.5], None, NO_LABELS, 1)
+TASK = EvaluationTask(["QCD", "ttbar"], [1], [0.5], None, NO_LABELS, 1)
 
 
 def events_of(labels: list[int], signal: list[float], weights: list[float]) -> ScoredEvents:

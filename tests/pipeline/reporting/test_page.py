@@ -53,7 +53,7 @@ def test_nothing_from_inputs_becomes_markup(tmp_path: Path) -> None:
     assert page.words.count(EVIL) > 40
 
 
-@pytest.mark.parametrize(("optional", "pictures", "tables"), [(("gridsearch", "export"), 17, 13), ((), 15, 10)])
+@pytest.mark.parametrize(("optional", "pictures", "tables"), [(("gridsearch", "export"), 17, 14), ((), 15, 11)])
 @pytest.mark.parametrize("rates", [True, False])
 def test_the_page_loads_nothing_from_elsewhere_and_shows_all_figures_and_whole_tables(
     tmp_path: Path, optional: tuple[str, ...], pictures: int, tables: int, rates: bool

@@ -142,6 +142,6 @@ def test_slices_whose_sizes_say_nothing_give_the_numbers_of_the_whole_within_err
 def test_by_their_numbers_of_events_the_thinned_slices_would_be_off(of: Mapping[str, Made]) -> None:
     # Else the test above would pass without cross-sections too.
     scored = scored_by_ht(of["thinned"].events)
-    score = discriminant(scored.probabilities, signal=1, fractions={QCD: 1.0})[scored.labels == QCD]
+    score = discriminant(scored.probabilities, signal={1: 1.0}, fractions={QCD: 1.0})[scored.labels == QCD]
     for point in of["thinned"].points:
         assert (score >= point["threshold"]).mean() > point["backgrounds"]["QCD"]["high"]

@@ -56,6 +56,10 @@ def evaluated() -> list[Grid]:
             {**point, "measurable": True, **measured, "rates": dict.fromkeys(CLASSES, left)},
             {**point, "measurable": False},
         ],
+        "background_points": [
+            {**point, "measurable": True, **measured, "signal": left, "all_backgrounds": left},
+            {**point, "measurable": False},
+        ],
     }
     spread = {"mean": 0.94213, "spread": 0.02034}
     several = {"count": 12, "accuracy": spread, "auc": dict.fromkeys(CLASSES, spread)}
