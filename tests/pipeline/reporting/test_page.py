@@ -147,7 +147,9 @@ def test_what_is_missing_is_said_in_words(tmp_path: Path) -> None:
     (tmp_path / "b" / "evaluate" / "plots" / "importance.png").unlink()
     page = page_of(made, tmp_path / "b")
     assert "No working point can be measured." in page.words
-    assert page.tables[2][0][0] == "Step"
+    assert page.tables[2] == [["Model", "Backgrounds left", "Cut", "top kept", "Rejection"], *page.tables[2][1:]]
+    assert [row[2] for row in page.tables[2][1:]] == ["0.7123", "–"] * 2
+    assert page.tables[3][0][0] == "Step"
     assert "Permutation importance" not in page.words
 
 
@@ -334,6 +336,6 @@ def test_weights_stand_in_the_cutflow_where_they_are_not_one(tmp_path: Path) -> 
     made = made_versions(tmp_path)
     counters(made, "ingest")["weights"]["qcd"]["entries"] = [-12.5, 20.0]
     page = page_of(made, tmp_path)
-    assert page.tables[4][1][1] == "10 · weights -12.5"
-    assert "not defined" in page.tables[4][2][1]
+    assert page.tables[5][1][1] == "10 · weights -12.5"
+    assert "not defined" in page.tables[5][2][1]
     assert "(the weights within a sample are alike)" not in page.words
