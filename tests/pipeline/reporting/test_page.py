@@ -147,8 +147,8 @@ def test_what_is_missing_is_said_in_words(tmp_path: Path) -> None:
     (tmp_path / "b" / "evaluate" / "plots" / "importance.png").unlink()
     page = page_of(made, tmp_path / "b")
     assert "No working point can be measured." in page.words
-    assert page.tables[2] == [["Model", "Backgrounds left", "Cut", "top kept", "Rejection"], *page.tables[2][1:]]
-    assert [row[2] for row in page.tables[2][1:]] == ["0.7123", "–"] * 2
+    assert page.tables[2][0] == ["Model", "Backgrounds left", "Cut", "top kept", "Rejection"]
+    assert [row[2] for row in page.tables[2][1:]] == ["0.7123", "\N{EN DASH}"] * 2
     assert page.tables[3][0][0] == "Step"
     assert "Permutation importance" not in page.words
 
