@@ -1,7 +1,7 @@
 """The one table of columns: every feature of an event and of a particle, and the columns of the features Parquet.
 
-Kernels, readers, networks, exports, plots and docs take names and column numbers from it. To add a high-level feature,
-add its row at the end of `HIGH_LEVEL` and a property of the same name to `features.high_level.SelectedEvents`.
+Kernels, readers, networks, exports, plots and docs take names and column numbers from it. A high-level feature is a row
+of `HIGH_LEVEL` and a function in `features.high_level`; a plugin adds both by `features.high_level.high_level_feature`.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _ISOLATION: Final = Binning(50, 0, 50, log=True)
 _VERTEX_Z: Final = Binning(50, -200, 200, log=True)
 
 #: Features of an event. Jets count above a pT and within an |eta| (`features.min_jet_pt`, `features.max_jet_abs_eta`).
-HIGH_LEVEL: Final = (
+HIGH_LEVEL: Final = [
     Feature("ht", "GeV", "sum of pT of the jets", Binning(30, 0, 1200), log_above=100),
     Feature("met", "GeV", "missing transverse energy", Binning(30, 0, 300), log_above=20),
     Feature("met_phi", "rad", "azimuth of the missing transverse energy", _AZIMUTH, turning=Turning.AZIMUTH),
@@ -88,9 +88,13 @@ HIGH_LEVEL: Final = (
     Feature("lepton_iso_neutral", "1", "isolation of the lepton from neutral hadrons", _LEPTON_ISO_LOG, log_above=0.05),
     Feature("lepton_charge", "e", "charge of the lepton: -1 or 1", Binning(3, -1.5, 1.5)),
     Feature("lepton_is_electron", "1", "1 for an electron, 0 for a muon", Binning(2, -0.5, 1.5)),
-)
-HLF_NAMES: Final = tuple(feature.name for feature in HIGH_LEVEL)
-NUM_HLF: Final = len(HIGH_LEVEL)
+]
+
+
+def hlf_names() -> tuple[str, ...]:
+    """Names of the high-level features, those of plugins last."""
+    return tuple(feature.name for feature in HIGH_LEVEL)
+
 
 #: Features of a particle; the selected lepton is the first particle.
 PARTICLE: Final = (
@@ -152,19 +156,7 @@ NUM_PARTICLES: Final = Feature(
 )
 
 #: All columns of the features Parquet by name, in the order of the file.
-COLUMNS: Final = {
-    column.name: column
-    for column in (
-        *HIGH_LEVEL,
-        *PARTICLE_COLUMNS.values(),
-        NUM_PARTICLES,
-        Feature("label", "1", "number of the class", dtype="int64"),
-        Feature("weight", "1", "physics weight", dtype="float64"),
-        Feature("sample", "", "name of the sample", dtype="string"),
-        Feature("file_uuid", "", "UUID of the ROOT file", dtype="string"),
-        Feature("entry", "1", "entry in the ROOT file", dtype="int64"),
-    )
-}
+COLUMNS: Final[dict[str, Feature]] = {}
 
 
 class ModelInput(NamedTuple):
@@ -211,20 +203,51 @@ class ModelInput(NamedTuple):
 INPUT_COLUMNS: Final = {
     each.name: each
     for each in (
-        ModelInput("hlf", HIGH_LEVEL, (NUM_HLF,), HLF_NAMES),
+        ModelInput("hlf", ()),
         ModelInput(
             "particles", PARTICLE, (MAX_PARTICLES, NUM_PARTICLE_FEATURES), (*PARTICLE_COLUMNS, NUM_PARTICLES.name)
         ),
         ModelInput(NUM_PARTICLES.name, (NUM_PARTICLES,), columns=(NUM_PARTICLES.name,)),
     )
 }
+_BESIDE_THE_FEATURES: Final = (
+    Feature("label", "1", "number of the class", dtype="int64"),
+    Feature("weight", "1", "physics weight", dtype="float64"),
+    Feature("sample", "", "name of the sample", dtype="string"),
+    Feature("file_uuid", "", "UUID of the ROOT file", dtype="string"),
+    Feature("entry", "1", "entry in the ROOT file", dtype="int64"),
+)
+
+
+def _fill_tables() -> None:
+    COLUMNS.clear()
+    for column in (*HIGH_LEVEL, *PARTICLE_COLUMNS.values(), NUM_PARTICLES, *_BESIDE_THE_FEATURES):
+        COLUMNS[column.name] = column
+    INPUT_COLUMNS["hlf"] = ModelInput("hlf", tuple(HIGH_LEVEL), (len(HIGH_LEVEL),), hlf_names())
+
+
+_fill_tables()
+
+
+def add_high_level(feature: Feature) -> None:
+    """Add a high-level feature behind the others.
+
+    Raises:
+        ValueError: A column has this name, or the row is incomplete.
+    """
+    if feature.name in COLUMNS or feature.name in INPUT_COLUMNS:
+        raise ValueError(f"the features have a column '{feature.name}' already; give yours another name")
+    if not feature.unit or not feature.meaning:
+        raise ValueError(f"the feature '{feature.name}' needs a unit (`1` for a pure number) and a meaning")
+    HIGH_LEVEL.append(feature)
+    _fill_tables()
 
 
 def numbers_of(names: Sequence[str]) -> Any:
     """Column numbers as attributes, which compiled kernels treat as constants.
 
     Examples:
-        >>> numbers_of(HLF_NAMES).met
+        >>> numbers_of(hlf_names()).met
         1
     """
     return namedtuple("Numbers", names)(*range(len(names)))  # noqa: PYI024 - the names are known at run time only

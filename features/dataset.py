@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
-from features.columns import CAPS, HLF_NAMES, PARTICLE_FEATURE_NAMES
+from features.columns import CAPS, PARTICLE_FEATURE_NAMES, hlf_names
 from features.errors import DatasetError
 from ingestion.storage import place
 
@@ -77,7 +77,7 @@ class FeatureDataset(NamedTuple):
         """
         content = {
             "version": DATASET_VERSION,
-            "hlf": list(HLF_NAMES),
+            "hlf": list(hlf_names()),
             "particles": {"rows": self.most_particles, "features": list(PARTICLE_FEATURE_NAMES)},
             **self._asdict(),
             "splits": {split: [group._asdict() for group in groups] for split, groups in self.splits.items()},

@@ -12,15 +12,7 @@ import numpy as np
 import uhi.io.json
 from numpy.typing import NDArray
 
-from features.columns import HIGH_LEVEL, HLF_NAMES, NUM_PARTICLES, PARTICLE, PARTICLE_FEATURE_NAMES, Binning, Feature
-
-#: Features with a histogram, by the name of the histogram.
-HISTOGRAMMED: Final[dict[str, tuple[Feature, Binning]]] = {
-    f"{kind}.{feature.name}": (feature, feature.binning)
-    for kind, features in (("hlf", (*HIGH_LEVEL, NUM_PARTICLES)), ("particles", PARTICLE))
-    for feature in features
-    if feature.binning is not None
-}
+from features.columns import HIGH_LEVEL, NUM_PARTICLES, PARTICLE, PARTICLE_FEATURE_NAMES, Binning, Feature, hlf_names
 
 #: Events per row group whose particles enter histograms and scaler: a random sample, since rows are mixed. All would
 #: take a third of the time of the mixing; the means of 64 events are within 2 % of the standard deviation.
@@ -30,6 +22,16 @@ EVENTS_FOR_PARTICLES: Final = 64
 HISTOGRAMS: Final = "histograms.json"
 
 Histograms = dict[str, bh.Histogram[Any]]
+
+
+def histogrammed() -> dict[str, tuple[Feature, Binning]]:
+    """Features with a histogram, by the name of the histogram."""
+    return {
+        f"{kind}.{feature.name}": (feature, feature.binning)
+        for kind, features in (("hlf", (*HIGH_LEVEL, NUM_PARTICLES)), ("particles", PARTICLE))
+        for feature in features
+        if feature.binning is not None
+    }
 
 
 def fill(
@@ -53,7 +55,7 @@ def fill(
     few = slice(0, EVENTS_FOR_PARTICLES)
     counts = num_particles[few]
     filled_with = {
-        "hlf": ({**dict(zip(HLF_NAMES, hlf.T, strict=True)), NUM_PARTICLES.name: num_particles}, labels, weights),
+        "hlf": ({**dict(zip(hlf_names(), hlf.T, strict=True)), NUM_PARTICLES.name: num_particles}, labels, weights),
         "particles": (
             dict(zip(PARTICLE_FEATURE_NAMES, particles.T, strict=True)),
             np.repeat(labels[few], counts),
@@ -61,7 +63,7 @@ def fill(
         ),
     }
     filled = {}
-    for name, (feature, binning) in HISTOGRAMMED.items():
+    for name, (feature, binning) in histogrammed().items():
         columns, of_class, weight = filled_with[name.split(".")[0]]
         filled[name] = _histogram(feature, binning, classes).fill(columns[feature.name], of_class, weight=weight)
     return filled

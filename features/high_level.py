@@ -1,4 +1,4 @@
-"""The high-level features (HLF): for each row of `features.columns.HIGH_LEVEL` an attribute of `SelectedEvents`.
+"""The high-level features (HLF): a function for each row of `features.columns.HIGH_LEVEL`.
 
 Source: the features of CERN's HLF classifier (Nguyen et al. 2019, Migliorini et al. 2019). MT follows its definition: a
 square root, which the published notebooks lack. Each feature is one number per event: GeV, radians, units of e.
@@ -6,16 +6,23 @@ square root, which the published notebooks lack. Each feature is one number per 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from features.arrays import EventArrays, Floats, Indices
-from features.columns import HLF_NAMES
+from features.columns import HIGH_LEVEL, hlf_names
+from features.errors import FeatureError
+from features.functions import FUNCTIONS, Computed, of_the_table
 from features.kinematics import delta_r2, transverse_mass
 from features.leptons import Lepton
 from features.settings import FeatureSettings
+
+if TYPE_CHECKING:
+    import awkward as ak
 
 
 class CountedJets(NamedTuple):
@@ -28,7 +35,7 @@ class CountedJets(NamedTuple):
 
 
 class SelectedEvents(NamedTuple):
-    """Arrays with one entry per event, and the jets; the high-level features are attributes, also of the leptons."""
+    """Arrays with one entry per event, and the jets."""
 
     leptons: Lepton[Floats]
     met: Floats
@@ -36,41 +43,106 @@ class SelectedEvents(NamedTuple):
     jets: CountedJets
     squared_mt: bool
     """Whether MT is the square, without the root, as published."""
-
-    @property
-    def ht(self) -> Floats:
-        """Sum of pT of the jets."""
-        return self.sum_over_jets(self.jets.pt)
-
-    @property
-    def mt(self) -> Floats:
-        """Transverse mass of the lepton and the missing transverse energy."""
-        mass: Floats = transverse_mass(self.leptons.pt, self.leptons.phi, self.met, self.met_phi)
-        return mass * mass if self.squared_mt else mass
-
-    @property
-    def num_jets(self) -> Floats:
-        """Number of jets."""
-        return self.sum_over_jets(np.ones(len(self.jets.pt)))
-
-    @property
-    def num_bjets(self) -> Floats:
-        """Number of jets with a b-tag."""
-        return self.sum_over_jets(self.jets.is_b)
+    records: Callable[[], ak.Array]
+    """The same events as awkward records: tracks, photons, neutral_hadrons, electrons, muons, jets, met, met_phi, and
+    the branches that are passed through."""
 
     def sum_over_jets(self, values: Floats | NDArray[np.bool_]) -> Floats:
         """Sum a number per jet over the jets of each event."""
         return np.bincount(self.jets.event, values, minlength=len(self.met)).astype(np.float64, copy=False)
 
 
+@of_the_table
+def ht(events: SelectedEvents) -> Floats:
+    """Sum of pT of the jets."""
+    return events.sum_over_jets(events.jets.pt)
+
+
+@of_the_table
+def met(events: SelectedEvents) -> Floats:
+    """Missing transverse energy."""
+    return events.met
+
+
+@of_the_table
+def met_phi(events: SelectedEvents) -> Floats:
+    """Its azimuth."""
+    return events.met_phi
+
+
+@of_the_table
+def mt(events: SelectedEvents) -> Floats:
+    """Transverse mass of the lepton and the missing transverse energy."""
+    mass: Floats = transverse_mass(events.leptons.pt, events.leptons.phi, events.met, events.met_phi)
+    return mass * mass if events.squared_mt else mass
+
+
+@of_the_table
+def num_jets(events: SelectedEvents) -> Floats:
+    """Number of jets."""
+    return events.sum_over_jets(np.ones(len(events.jets.pt)))
+
+
+@of_the_table
+def num_bjets(events: SelectedEvents) -> Floats:
+    """Number of jets with a b-tag."""
+    return events.sum_over_jets(events.jets.is_b)
+
+
+def _of_lepton(name: str) -> Callable[[SelectedEvents], Floats]:
+    def of_lepton(events: SelectedEvents) -> Floats:
+        values: Floats = getattr(events.leptons, name)
+        return values
+
+    return of_lepton
+
+
+FUNCTIONS.update({f"lepton_{name}": Computed(_of_lepton(name)) for name in Lepton._fields})
+
+
 def high_level_features(events: SelectedEvents) -> NDArray[np.float32]:
-    """All features, (num_events, NUM_HLF), in the order of the table; infinite beyond the range of float32."""
-    out = np.empty((len(events.met), len(HLF_NAMES)), dtype=np.float32)
-    of_leptons = {f"lepton_{name}": values for name, values in events.leptons._asdict().items()}
+    """All features, (num_events, NUM_HLF), in the order of the table; infinite beyond the range of float32.
+
+    Raises:
+        FeatureError: The function of a plugin fails, or gives another number of values, or values that are not finite.
+    """
+    out = np.empty((len(events.met), len(HIGH_LEVEL)), dtype=np.float32)
     with np.errstate(all="ignore"):
-        for column, name in enumerate(HLF_NAMES):
-            out[:, column] = of_leptons[name] if name in of_leptons else getattr(events, name)
+        for column, name in enumerate(hlf_names()):
+            found = FUNCTIONS[name]
+            out[:, column] = _of_plugin(name, found, events) if found.is_own else found.function(events)
     return out
+
+
+def _of_plugin(name: str, found: Computed, events: SelectedEvents) -> NDArray[np.float64]:
+    where = f"the feature '{name}' ({found.place})"
+    try:
+        values = np.asarray(found.function(events), dtype=np.float64)
+    except Exception as cause:
+        line = next(each for each in traceback.extract_tb(cause.__traceback__)[::-1] if each.filename in where)
+        raise FeatureError(f"{where} fails in line {line.lineno}: {type(cause).__name__}: {cause}") from cause
+    if values.shape != events.met.shape:
+        raise FeatureError(f"{where} gives an array of shape {values.shape} for {len(events.met)} events")
+    if not np.isfinite(values).all():
+        count = np.count_nonzero(~np.isfinite(values))
+        raise FeatureError(f"{where} gives {count} of {len(values)} events a number that is not finite")
+    return values
+
+
+def refuse_dependence(few: NDArray[np.float32], again: NDArray[np.float32]) -> None:
+    """Refuse a feature of a plugin whose value depends on the other events.
+
+    Args:
+        few: (num_events, NUM_HLF) features of some events, computed among others.
+        again: The features of these events, computed alone and in another order.
+
+    Raises:
+        FeatureError: A feature differs.
+    """
+    for column, name in enumerate(hlf_names()):
+        found = FUNCTIONS[name]
+        if found.is_own and not np.allclose(few[:, column], again[:, column], rtol=1e-5, atol=1e-6):
+            raise FeatureError(f"the feature '{name}' ({found.place}) of an event depends on the other events")
 
 
 def counted_jets(

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from features.columns import HLF_NAMES, NUM_CORE, NUM_HLF
+from features.columns import NUM_CORE, hlf_names
 from features.kernels import OUTCOMES, FeatureBlock, build_features
 from features.schema import readable
 from features.settings import FeatureSettings
@@ -142,14 +142,14 @@ def read_unmixed(path: Path, *, factor: float = 1.0) -> pa.Table:
 def unmixed_schema(events: pa.Schema = _EVENTS) -> pa.Schema:
     """Arrow schema of unmixed rows: what events have besides the inputs of the kernels, HLF and particles."""
     kept = ((field.name, field.type) for field in events if field.name not in _INPUTS)
-    hlf = ((name, pa.float32()) for name in HLF_NAMES)
+    hlf = ((name, pa.float32()) for name in hlf_names())
     return pa.schema([*kept, *hlf, ("core", pa.large_list(pa.float32()))])
 
 
 def unmixed_rows(events: pa.Table, block: FeatureBlock) -> pa.RecordBatch:
     """The selected events of a block in the schema `unmixed_schema()`."""
     schema = unmixed_schema(events.schema)
-    identity = [events[name].take(block.selected).combine_chunks() for name in schema.names[: -NUM_HLF - 1]]
+    identity = [events[name].take(block.selected).combine_chunks() for name in schema.names[: -len(hlf_names()) - 1]]
     hlf = map(pa.array, np.ascontiguousarray(block.hlf.T))
     core = pa.LargeListArray.from_arrays(block.particle_offsets * NUM_CORE, block.core.ravel())
     return pa.RecordBatch.from_arrays([*identity, *hlf, core], schema=schema)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from features.arrays import EventArrays, Floats, Indices, events_from_arrow
-from features.columns import CAPS, HLF_NAMES, NUM_CORE, numbers_of
+from features.columns import CAPS, NUM_CORE, hlf_names, numbers_of
 from features.compiling import compiled
-from features.high_level import SelectedEvents, counted_jets, high_level_features
+from features.functions import own_features
+from features.high_level import SelectedEvents, counted_jets, high_level_features, refuse_dependence
 from features.kinematics import energy
 from features.leptons import Cuts, Lepton, select_lepton
 from features.low_level import CORE, ORDERINGS, candidates_of, particle_list
 from features.settings import Convention, FeatureSettings
+
+if TYPE_CHECKING:
+    import awkward as ak
 
 #: Outcomes of an event, in the order of the checks.
 SELECTED, LACKS_A_KIND, NO_LEPTON, NO_ISOLATED_LEPTON, OTHER_NUMBER, FEW_JETS, FEW_BJETS, NONFINITE_FEATURES = range(8)
@@ -31,7 +35,7 @@ OUTCOMES: Final = (
     "rejected_few_bjets",
     "rejected_nonfinite_features",
 )
-HLF: Final = numbers_of(HLF_NAMES)
+HLF: Final = numbers_of(hlf_names())
 FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
 
 
@@ -61,16 +65,21 @@ class EnergyScales(NamedTuple):
     """Of the missing transverse energy."""
 
 
+#: Number of events for which the features of plugins are computed again.
+_COMPUTED_AGAIN: Final = 8
 _UNSHIFTED: Final = EnergyScales()
 
 
-def build_features(events: pa.Table, settings: FeatureSettings, *, scales: EnergyScales = _UNSHIFTED) -> FeatureBlock:
+def build_features(
+    events: pa.Table, settings: FeatureSettings, *, scales: EnergyScales = _UNSHIFTED, again: bool = True
+) -> FeatureBlock:
     """Select events and compute their features.
 
     Args:
         events: A table in the schema `ingestion.schema.events_schema()`.
         settings: Selection and definitions.
         scales: Factors of the energies of jets and of the missing energy.
+        again: Whether features of plugins are computed again for a few events alone.
 
     Returns:
         Features of the events that have an isolated lepton and whose numbers are in the range of float32.
@@ -84,8 +93,19 @@ def build_features(events: pa.Table, settings: FeatureSettings, *, scales: Energ
     leptons = Lepton(*found.T)
     counted = counted_jets(arrays, selected, leptons, settings)
     hlf = high_level_features(
-        SelectedEvents(leptons, arrays.met[selected], arrays.met_phi[selected], counted, squared_mt=cuts.as_published)
+        SelectedEvents(
+            leptons,
+            arrays.met[selected],
+            arrays.met_phi[selected],
+            counted,
+            squared_mt=cuts.as_published,
+            records=lambda: _records(events.take(pa.array(selected)), scales),
+        )
     )
+    if again and own_features():
+        few = selected[:_COMPUTED_AGAIN][::-1]
+        alone = build_features(events.take(pa.array(few)), settings, scales=scales, again=False)
+        refuse_dependence(hlf[: len(few)][::-1][alone.selected], alone.hlf)
     if not settings.particles:
         offsets, core = np.zeros_like(offsets), core[:0]
         # Files without candidates have no tracks at all.
@@ -102,6 +122,17 @@ def build_features(events: pa.Table, settings: FeatureSettings, *, scales: Energ
         selected, hlf, core = selected[kept], hlf[kept], core[np.repeat(kept, lengths)]
         offsets = np.concatenate([[0], np.cumsum(lengths[kept])])
     return FeatureBlock(selected, hlf, offsets, core, outcome, lone)
+
+
+def _records(events: pa.Table, scales: EnergyScales) -> ak.Array:
+    """Events as plugins see them."""
+    import awkward as ak  # noqa: PLC0415 - for plugins only
+
+    found = ak.from_arrow(events.combine_chunks())
+    if scales != _UNSHIFTED:
+        found["jets"] = ak.with_field(found.jets, found.jets.pt * scales.jets, "pt")
+        found["met"] = found.met * scales.met
+    return found
 
 
 def _cuts_of(settings: FeatureSettings) -> Cuts:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from features.columns import (
     ELECTRON,
-    HLF_NAMES,
     INPUT_COLUMNS,
     MAX_PARTICLES,
     MUON,
@@ -27,6 +26,7 @@ from features.columns import (
     PARTICLE_FEATURE_NAMES,
     PHOTON,
     TRACK,
+    hlf_names,
     numbers_of,
 )
 from features.compiling import compiled
@@ -100,7 +100,7 @@ def columns_of(names: Iterable[str]) -> list[str]:
 
 def high_level_in(table: pa.Table | pa.RecordBatch) -> NDArray[np.float32]:
     """The high-level features of events as (num_events, NUM_HLF)."""
-    return np.column_stack([as_numpy(_column(table, name)) for name in HLF_NAMES])
+    return np.column_stack([as_numpy(_column(table, name)) for name in hlf_names()])
 
 
 def particles_in(table: pa.Table | pa.RecordBatch) -> tuple[NDArray[np.int64], Particles]:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from features.columns import NUM_HLF
+from features.columns import hlf_names
 from features.errors import DatasetError
 from features.kernels import EnergyScales, build_features
 from features.schema import identities_in, readable
@@ -40,7 +40,7 @@ def shifted_features(
     Raises:
         DatasetError: An event is in none of the files.
     """
-    found = [np.full((len(wanted), NUM_HLF), np.nan, dtype=np.float32) for _ in shifts]
+    found = [np.full((len(wanted), len(hlf_names())), np.nan, dtype=np.float32) for _ in shifts]
     is_seen = np.zeros(len(wanted), dtype=np.bool_)
     alone = settings.model_copy(update={"particles": False})
     for path in parts:

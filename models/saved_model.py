@@ -12,7 +12,7 @@ from torch import nn
 from features.columns import INPUT_COLUMNS
 from models.errors import InputError, SavedModelError
 from models.inputs import inputs_json
-from models.networks.classifier import Classifier, fresh
+from models.networks.classifier import Classifier
 from models.networks.network_settings import NetworkSettings
 from models.networks.registry import settings_from_json
 from models.networks.scaling_layer import Scaler
@@ -65,7 +65,8 @@ def model_spec(settings: NetworkSettings, dataset: Dataset) -> ModelSpec:
 
 def build(spec: ModelSpec) -> Classifier:
     """A network with fresh weights from torch's current random state, in torch's current default type."""
-    return fresh(spec.settings, spec.scalers, len(spec.classes))
+    made: Classifier = spec.settings.build(spec.scalers, len(spec.classes))
+    return made
 
 
 def save_model(model: nn.Module, spec: ModelSpec, folder: Path) -> None:

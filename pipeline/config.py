@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from features.settings import FeatureSettings
+from ingestion import plugins
 from ingestion.generation.settings import SimulateSettings
 from ingestion.paths import located
 from ingestion.secrets import keep_secret, redact
@@ -57,6 +58,9 @@ class Config(BaseModel):
 
     model_config = ShellSection.model_config
 
+    plugins: list[str] = []
+    """Python files, or installed modules, with features, networks, methods and more of your own (docs/plugins.md). They
+    run in every command. Relative paths start at the folder of the config."""
     run_dir: Path = Field(examples=["runs/full"])
     """Local folder for all outputs; `~` and `$NAME` are as in a shell. Relative paths in a config file start at the
     folder of the file; relative paths in a shipped config or in `--set` start at the current folder."""
@@ -165,6 +169,14 @@ class Config(BaseModel):
         )
 
 
+def _take_plugins() -> None:
+    """Networks and methods of plugins are sections of the config."""
+    Config.model_rebuild(force=True)
+
+
+plugins.when_loaded(_take_plugins)
+
+
 class LoadedConfig(NamedTuple):
     """A config, and the sources of its values."""
 
@@ -215,6 +227,10 @@ def load(name: str, overrides: Sequence[str] = ()) -> LoadedConfig:
         sample["files"] = [re.sub(r"^samples(?=/)", str(bundled_events()), file) for file in sample["files"]]
     is_here = is_shipped(path) or path.parent.resolve() == Path.cwd()
     locate_paths(content, "" if is_here else path.parent, str(path))
+    if isinstance(content.get("plugins"), list):
+        folder = "" if is_here else path.parent
+        content["plugins"] = [plugins.located(str(each), folder) for each in content["plugins"]]
+        plugins.load(content["plugins"])
     given = [read_override(each, Config) for each in overrides]
     whole = copy.deepcopy(content)
     for override in given:

@@ -11,6 +11,7 @@ from typing import Final
 
 from features.errors import FeatureError
 from ingestion.errors import FilesToComeError, IngestionError
+from ingestion.plugins import PluginError
 from models.errors import ModelError
 from training.errors import TrainingError
 
@@ -83,7 +84,7 @@ class CheckFailedError(PipelineError):
 
 
 #: Errors with a message for the user; anything else is a bug of ours.
-USER_ERRORS: Final = (PipelineError, IngestionError, FeatureError, ModelError, TrainingError)
+USER_ERRORS: Final = (PipelineError, PluginError, IngestionError, FeatureError, ModelError, TrainingError)
 #: Of these, those that say: what a command reads is not there yet.
 NOT_THERE_YET: Final = (FilesToComeError, NoOutputYetError)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from features.columns import HLF_NAMES, PARTICLE_FEATURE_NAMES
+from features.columns import PARTICLE_FEATURE_NAMES, hlf_names
 from pipeline.cli import app
 from pipeline.config import load_config
 from training.algorithms.registry import METHODS
@@ -90,7 +90,7 @@ def test_every_command_and_its_own_options(reference: ModuleType) -> None:
 
 def test_every_feature(reference: ModuleType) -> None:
     page = reference.features_page()
-    assert [name for name in (*HLF_NAMES, *PARTICLE_FEATURE_NAMES) if f"| `{name}` |" not in page] == []
+    assert [name for name in (*hlf_names(), *PARTICLE_FEATURE_NAMES) if f"| `{name}` |" not in page] == []
     assert "| `tracks.pt` | `EFlowTrack.PT` | float32 | GeV |" in page
 
 

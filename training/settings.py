@@ -10,9 +10,10 @@ from typing import Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
+from ingestion.plugins import when_loaded
 from training.algorithms.base import StatePolicy
 from training.algorithms.method import Traits
-from training.algorithms.registry import METHODS, AnyMethod, SlowMoSettings
+from training.algorithms.registry import METHODS, AnyMethod, SlowMoSettings, any_method
 from training.effects import Mechanism, Needs, SettingsSection, Unit, between_workers
 from training.errors import IdleSettingError
 
@@ -354,3 +355,12 @@ class TrainSettings(SettingsSection):
                 f"of the workers may drift apart."
             )
         return found
+
+
+def _add_methods() -> None:
+    """Every method is a kind of `train.algorithm`."""
+    TrainSettings.__pydantic_fields__["algorithm"].annotation = any_method()
+    TrainSettings.model_rebuild(force=True)
+
+
+when_loaded(_add_methods)

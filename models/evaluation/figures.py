@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator, StrMethodFormatter
 from numpy.typing import NDArray
 
-from features.columns import HIGH_LEVEL, HLF_NAMES
+from features.columns import HIGH_LEVEL, hlf_names
 from models.evaluation.curves import EfficiencyCurve, ratio
 from models.evaluation.intervals import Floats
 from models.evaluation.scored_events import ScoredEvents
@@ -189,7 +189,7 @@ def plot_efficiencies(found: Mapping[str, Any], signal: str, wanted: float, labe
                 label=plain(name),
                 **point_look(place),
             )
-        axes.set_xlabel(axis_label(HIGH_LEVEL[HLF_NAMES.index(variable)]))
+        axes.set_xlabel(axis_label(HIGH_LEVEL[hlf_names().index(variable)]))
         axes.set(xlim=(edges[0], edges[-1]), ylim=(-0.05, 1.09))
         for edge in edges[1:-1]:
             axes.axvline(edge, color=GREY, linewidth=0.4, alpha=0.4)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from features.columns import HLF_NAMES, PARTICLE_FEATURE_NAMES
+from features.columns import PARTICLE_FEATURE_NAMES, hlf_names
 from models.evaluation.bootstrap import Estimate, Replicas
 from models.evaluation.discriminant import Scored
 from models.evaluation.intervals import Floats
@@ -118,14 +118,14 @@ def permutations_of(inputs: Sequence[str]) -> dict[str, Permutation]:
         inputs: Columns that the model takes.
     """
     if tuple(inputs) == ("hlf",):
-        return {name: partial(_with_features, places=[place]) for place, name in enumerate(HLF_NAMES)}
+        return {name: partial(_with_features, places=[place]) for place, name in enumerate(hlf_names())}
     if "particles" not in inputs:
         return {}
     found: dict[str, Permutation] = {
         kind: partial(_with_kind, flags=[PARTICLE_FEATURE_NAMES.index(flag) for flag in flags])
         for kind, flags in _KINDS.items()
     }
-    every = list(range(len(HLF_NAMES)))
+    every = list(range(len(hlf_names())))
     return found | ({"high-level features": partial(_with_features, places=every)} if "hlf" in inputs else {})
 
 

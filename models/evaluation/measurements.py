@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from features.columns import HLF_NAMES
+from features.columns import hlf_names
 from models.errors import UndefinedMetricError
 from models.evaluation.bootstrap import Estimate, Replicas, added, estimate
 from models.evaluation.calibration import calibration, calibration_error, expected_calibration_errors
@@ -283,7 +283,7 @@ def _kinematics(events: ScoredEvents, task: EvaluationTask, points: Sequence[Map
     passing = score >= point["threshold"]
     found: dict[str, Any] = {}
     for variable, edges in task.edges.items():
-        values = events.hlf[:, HLF_NAMES.index(variable)]
+        values = events.hlf[:, hlf_names().index(variable)]
         by_class = {}
         for index, name in enumerate(task.classes):
             chosen = events.labels == index

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.onnx.utils import register_custom_op_symbolic
 
-from features.columns import INPUT_COLUMNS, NUM_HLF, NUM_PARTICLE_FEATURES
+from features.columns import INPUT_COLUMNS, NUM_PARTICLE_FEATURES, hlf_names
 from models.export.one_event_network import OneEventNetwork
 from models.export.onnx_classifier import FORMAT_VERSION, OUTPUT
 from models.inputs import inputs_json
@@ -57,7 +57,7 @@ def export_onnx(model: Classifier, spec: ModelSpec, path: Path, provenance: Prov
     exported in single precision.
     """
     # Two events of three particles; no length is 1, since exporters treat 1 as a constant.
-    made = {"hlf": torch.zeros(2, NUM_HLF), "particles": torch.zeros(2, 3, NUM_PARTICLE_FEATURES)}
+    made = {"hlf": torch.zeros(2, len(hlf_names())), "particles": torch.zeros(2, 3, NUM_PARTICLE_FEATURES)}
     examples = {name: made.get(name, torch.tensor([3, 2])) for name in model.inputs}
     rows = {1: "num_rows"}
     axes = {name: {0: "batch"} | (rows if name == "particles" else {}) for name in (*model.inputs, OUTPUT)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from features.columns import NUM_HLF, NUM_PARTICLE_FEATURES
+from features.columns import NUM_PARTICLE_FEATURES, hlf_names
 from models.inputs import input_arrays
 from models.networks.network_settings import NetworkSettings
 from models.networks.scaling_layer import Scaler, Standardize
@@ -100,7 +99,7 @@ def spoiling(
         particles: (B, L, 19).
         num_particles: (B,); without it all rows of `particles` count.
     """
-    found = [] if hlf is None else [hlf @ hlf.new_zeros(NUM_HLF, 1)]
+    found = [] if hlf is None else [hlf @ hlf.new_zeros(len(hlf_names()), 1)]
     if particles is not None:
         rows = particles @ particles.new_zeros(NUM_PARTICLE_FEATURES, 1)
         if num_particles is not None:
@@ -111,12 +110,6 @@ def spoiling(
             rows = rows.masked_fill(is_padding, 0.0)
         found.append(rows.sum(dim=1))
     return found[0] + found[1] if len(found) > 1 else found[0]
-
-
-def fresh(settings: NetworkSettings, scalers: Mapping[str, Scaler], num_classes: int) -> Classifier:
-    """The network of some settings with fresh weights from torch's random state; arguments as for `Classifier`."""
-    network: Classifier = getattr(import_module(settings.module), settings.classifier)(settings, scalers, num_classes)
-    return network
 
 
 def dense(*widths: int) -> list[nn.Module]:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field, PositiveInt
 
-from models.networks.network_settings import ParticleNetworkSettings
+from models.networks.network_settings import ParticleNetworkSettings, network
 
 
 class Pooling(StrEnum):
@@ -19,10 +19,10 @@ class Pooling(StrEnum):
     """The sum over the particles, divided by the highest number of them, 801."""
 
 
+@network("deepsets")
 class DeepSetsSettings(ParticleNetworkSettings):
     """Deep sets: dense layers on each particle, their sum or mean, and dense layers on that."""
 
-    name: ClassVar[str] = "deepsets"
     classifier: ClassVar[str] = "DeepSetsClassifier"
 
     particle_widths: list[PositiveInt] = Field(default=[64, 64], min_length=1)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 from typing_extensions import override
 
-from features.columns import NUM_HLF
+from features.columns import hlf_names
 from models.networks.classifier import Classifier, Parts, dense
 from models.networks.hlf_settings import HlfSettings
 from models.networks.scaling_layer import Scaler, Standardize
@@ -18,15 +18,16 @@ class HlfClassifier(Classifier):
 
     Examples:
         >>> import torch
-        >>> model = HlfClassifier(HlfSettings(), {"hlf": Scaler([0.0] * NUM_HLF, [1.0] * NUM_HLF)}, num_classes=3)
-        >>> model(torch.zeros(2, NUM_HLF)).shape
+        >>> model = HlfClassifier(HlfSettings(), {"hlf": Scaler([0.0] * 14, [1.0] * 14)}, num_classes=3)
+        >>> model(torch.zeros(2, 14)).shape
         torch.Size([2, 3])
     """
 
     def __init__(self, settings: HlfSettings, scalers: Mapping[str, Scaler], num_classes: int) -> None:
         super().__init__(settings, scalers, num_classes)
         self.scaling = Standardize(scalers["hlf"])
-        self.layers = nn.Sequential(*dense(NUM_HLF, *settings.hidden), nn.Linear(settings.hidden[-1], num_classes))
+        widths = len(hlf_names()), *settings.hidden
+        self.layers = nn.Sequential(*dense(*widths), nn.Linear(widths[-1], num_classes))
 
     def forward(self, hlf: Tensor) -> Tensor:
         """Logits of raw high-level features."""

@@ -7,13 +7,13 @@ from typing import ClassVar
 from pydantic import Field, PositiveInt
 from typing_extensions import override
 
-from models.networks.network_settings import NetworkSettings
+from models.networks.network_settings import NetworkSettings, network
 
 
+@network("hlf")
 class HlfSettings(NetworkSettings):
     """A multilayer perceptron on the high-level features."""
 
-    name: ClassVar[str] = "hlf"
     classifier: ClassVar[str] = "HlfClassifier"
     inputs: ClassVar[tuple[str, ...]] = ("hlf",)
     not_built: ClassVar[frozenset[str]] = frozenset({"from_gridsearch"})

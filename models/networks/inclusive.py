@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from features.columns import NUM_HLF
+from features.columns import hlf_names
 from models.networks.classifier import Classifier, Parts, dense
 from models.networks.inclusive_settings import InclusiveSettings
 from models.networks.lepton_frame import frame_layer
@@ -22,9 +22,9 @@ class InclusiveClassifier(Classifier):
     The GRU's state and the scaled HLF are concatenated and go through a dense layer with ReLU and a linear layer.
 
     Examples:
-        >>> scalers = {"hlf": Scaler([0.0] * NUM_HLF, [1.0] * NUM_HLF), "particles": Scaler([0.0] * 19, [1.0] * 19)}
+        >>> scalers = {"hlf": Scaler([0.0] * 14, [1.0] * 14), "particles": Scaler([0.0] * 19, [1.0] * 19)}
         >>> model = InclusiveClassifier(InclusiveSettings(), scalers, num_classes=3)
-        >>> model(torch.zeros(2, NUM_HLF), torch.zeros(2, 5, 19), torch.tensor([5, 1])).shape
+        >>> model(torch.zeros(2, 14), torch.zeros(2, 5, 19), torch.tensor([5, 1])).shape
         torch.Size([2, 3])
     """
 
@@ -34,7 +34,7 @@ class InclusiveClassifier(Classifier):
         self.encoder = ParticleEncoder(settings, scalers["particles"])
         self.frame = frame_layer(settings.frame, "hlf")
         self.scaling = Standardize(scalers["hlf"])
-        self.layers = nn.Sequential(*dense(settings.gru_width + NUM_HLF, width), nn.Linear(width, num_classes))
+        self.layers = nn.Sequential(*dense(settings.gru_width + len(hlf_names()), width), nn.Linear(width, num_classes))
 
     def forward(self, hlf: Tensor, particles: Tensor, num_particles: Tensor) -> Tensor:
         """Logits of raw high-level features and raw particles."""

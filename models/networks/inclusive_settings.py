@@ -6,13 +6,13 @@ from typing import ClassVar
 
 from pydantic import PositiveInt
 
-from models.networks.network_settings import RecurrentSettings
+from models.networks.network_settings import RecurrentSettings, network
 
 
+@network("inclusive")
 class InclusiveSettings(RecurrentSettings):
     """One network on the high-level features and the particle list."""
 
-    name: ClassVar[str] = "inclusive"
     classifier: ClassVar[str] = "InclusiveClassifier"
     inputs: ClassVar[tuple[str, ...]] = ("hlf", *RecurrentSettings.inputs)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Any, ClassVar
+from importlib import import_module
+from typing import Any, ClassVar, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
@@ -32,9 +34,9 @@ class NetworkSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: ClassVar[str]
-    """Name of the network in the config and on disk, and of its module."""
-    classifier: ClassVar[str]
-    """Its class there."""
+    """Name of the network in the config and on disk; see `network`."""
+    classifier: ClassVar[str] = ""
+    """Its class in the module of its name in this folder; a plugin overrides `build` instead."""
     inputs: ClassVar[tuple[str, ...]]
     """Columns of the features Parquet that the network takes, in the order of its `forward`."""
     not_built: ClassVar[frozenset[str]] = frozenset()
@@ -52,12 +54,43 @@ class NetworkSettings(BaseModel):
 
     @property
     def module(self) -> str:
-        """The module of the network, which imports torch and these settings."""
-        return f"models.networks.{self.name}"
+        """The module of the network, which imports these settings, or is that of the settings."""
+        return f"models.networks.{self.name}" if self.classifier else type(self).__module__
+
+    def build(self, scalers: Mapping[str, Any], num_classes: int) -> Any:
+        """The network with fresh weights; this imports torch.
+
+        Args:
+            scalers: Scalers of its inputs, for its first layers.
+            num_classes: Number of classes.
+        """
+        return getattr(import_module(self.module), self.classifier)(self, scalers, num_classes)
 
     def to_json(self) -> dict[str, Any]:
         """Name and fields; `models.networks.registry.settings_from_json` reads them."""
         return {"name": self.name, **self.model_dump(mode="json", exclude=set(self.not_built))}
+
+
+#: Settings class of every network by name; `models.networks.registry` imports ours.
+NETWORKS: Final[dict[str, type[NetworkSettings]]] = {}
+S = TypeVar("S", bound=type[NetworkSettings])
+
+
+def network(name: str) -> Callable[[S], S]:
+    """Register settings as the network of this name: a section of `model` in the config.
+
+    Raises:
+        ValueError: There is such a network, or the name cannot be that of a section.
+    """
+
+    def register(kind: S) -> S:
+        if name in {*NETWORKS, "names"} or not name.isidentifier():
+            raise ValueError(f"there is a network '{name}' already, or it is no name of letters, digits and _")
+        kind.name = name
+        NETWORKS[name] = kind
+        return kind
+
+    return register
 
 
 class ParticleNetworkSettings(NetworkSettings):

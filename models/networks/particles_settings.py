@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from models.networks.network_settings import RecurrentSettings
+from models.networks.network_settings import RecurrentSettings, network
 
 
+@network("particles")
 class ParticlesSettings(RecurrentSettings):
     """A recurrent network (GRU) over the particle list."""
 
-    name: ClassVar[str] = "particles"
     classifier: ClassVar[str] = "ParticlesClassifier"

@@ -1,32 +1,36 @@
 """All networks, and the section `model` of the config, which is built from them. No torch.
 
-To add a network, write its file and its settings in this folder, and add it to `NETWORKS`.
+To add a network, write its settings with `@network`, in this folder or in a plugin.
 """
 
 from __future__ import annotations
 
+import difflib
+import importlib
+import pkgutil
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+from pydantic.fields import FieldInfo
 
-from models.networks.deepsets_settings import DeepSetsSettings
-from models.networks.hlf_settings import HlfSettings
-from models.networks.inclusive_settings import InclusiveSettings
-from models.networks.network_settings import NetworkSettings
-from models.networks.particles_settings import ParticlesSettings
-from models.networks.transformer_settings import TransformerSettings
+import models.networks
+from ingestion.plugins import when_loaded
+from models.networks.network_settings import NETWORKS, NetworkSettings
 
-#: Settings class of every network by name.
-NETWORKS: Final[dict[str, type[NetworkSettings]]] = {
-    kind.name: kind
-    for kind in (HlfSettings, ParticlesSettings, InclusiveSettings, DeepSetsSettings, TransformerSettings)
-}
+for _module in pkgutil.iter_modules(models.networks.__path__, "models.networks."):
+    if _module.name.endswith("_settings"):
+        importlib.import_module(_module.name)
 
-if TYPE_CHECKING:
-    ModelName = str
-else:
-    ModelName = Literal[tuple(NETWORKS)]
+
+def _known(name: str) -> str:
+    if name not in NETWORKS:
+        near = "".join(f" Did you mean '{each}'?" for each in difflib.get_close_matches(name, NETWORKS, n=1))
+        raise ValueError(f"there is no network '{name}', only {', '.join(NETWORKS)}.{near}")
+    return name
+
+
+ModelName = Annotated[str, AfterValidator(_known)]
 
 
 def settings_of(content: Mapping[str, Any]) -> NetworkSettings:
@@ -53,14 +57,12 @@ def settings_from_json(content: Mapping[str, Any]) -> NetworkSettings:
     return found
 
 
-class _Names(BaseModel):
+class NetworksSettings(BaseModel):
+    """The networks of a run folder: trained one after the other, evaluated on the same events."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    names: list[ModelName] = Field(
-        default=["hlf"],
-        min_length=1,
-        description=f"Networks to train. {' '.join(f'`{name}`: {kind.summary()}' for name, kind in NETWORKS.items())}",
-    )
+    names: list[ModelName] = Field(default=["hlf"], min_length=1)
 
     @field_validator("names")
     @classmethod
@@ -69,18 +71,6 @@ class _Names(BaseModel):
             if value.count(name) > 1:
                 raise ValueError(f"'{name}' is given twice; each network is trained once")
         return value
-
-
-#: A section for each network.
-_sections: Any = {name: (kind, kind()) for name, kind in NETWORKS.items()}
-_Sections: Any = create_model("_Sections", __base__=_Names, **_sections)
-
-
-class NetworksSettings(_Sections):
-    """The networks of a run folder: trained one after the other, evaluated on the same events."""
-
-    if TYPE_CHECKING:
-        names: list[str] = []
 
     def of(self, name: ModelName) -> NetworkSettings:
         """Settings of one network."""
@@ -96,3 +86,17 @@ class NetworksSettings(_Sections):
     def searched(self) -> bool:
         """Whether one of the networks to train takes its settings from the grid search."""
         return any(self.of(name).is_searched for name in self.names)
+
+
+def _add_sections() -> None:
+    """A section for each network."""
+    fields = NetworksSettings.__pydantic_fields__
+    for name, kind in NETWORKS.items():
+        fields[name] = FieldInfo.from_annotated_attribute(kind, kind())
+    words = " ".join(f"`{name}`: {kind.summary()}" for name, kind in NETWORKS.items())
+    fields["names"].description = f"Networks to train. {words}"
+    NetworksSettings.model_rebuild(force=True)
+
+
+_add_sections()
+when_loaded(_add_sections)

@@ -6,13 +6,13 @@ from typing import ClassVar, Self
 
 from pydantic import PositiveInt, model_validator
 
-from models.networks.network_settings import ParticleNetworkSettings
+from models.networks.network_settings import ParticleNetworkSettings, network
 
 
+@network("transformer")
 class TransformerSettings(ParticleNetworkSettings):
     """A set transformer: attention among the particles by way of a few learnt points, and a class token."""
 
-    name: ClassVar[str] = "transformer"
     classifier: ClassVar[str] = "TransformerClassifier"
 
     width: PositiveInt = 32

@@ -38,7 +38,7 @@ def validate_simulation(run_folder: RunFolder, reference: Sequence[str], out: Pa
 
     `reference` is `SAMPLE=GLOB` each; the bundled files for samples that are not named.
     """
-    from features.columns import HLF_NAMES
+    from features.columns import hlf_names
     from ingestion.settings import SampleSettings
     from models.evaluation.curves import cumulative_distance
     from models.evaluation.sample_comparison import plot_comparison, separation, transfer
@@ -66,7 +66,7 @@ def validate_simulation(run_folder: RunFolder, reference: Sequence[str], out: Pa
             area = separation(one, two, seed=_SEED)
             columns = {
                 name: ((one.features[:, number], one.weights), (two.features[:, number], two.weights))
-                for number, name in enumerate(HLF_NAMES)
+                for number, name in enumerate(hlf_names())
             }
             candidates = {name: (its[name], others[name]) for name in its}
             labels = PlotLabels("", "Simulation", config.simulate.energy_tev, sample.name)

@@ -10,6 +10,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from features.columns import COLUMNS
+from features.functions import own_features
 from ingestion.generation.settings import SCHEME
 from ingestion.schema import events_schema
 from ingestion.settings import SampleSettings
@@ -166,6 +167,9 @@ def _of_sections(config: Any) -> Iterator[str]:
     for name in passed:
         if name in taken or name.startswith("probability") or passed.count(name) > 1:
             yield f"ingest.pass_through: there is a column '{name}' already; name another branch, each once"
+    for name, feature in own_features().items():
+        if missing := [branch for branch in feature.needs if branch not in passed]:
+            yield f"ingest.pass_through: the feature '{name}' ({feature.place}) needs {', '.join(missing)}; add it"
     folder = config.run_dir.resolve()
     if folder in {ROOT, *ROOT.parents} or any(folder.is_relative_to(ROOT / name) for name in PACKAGES):
         yield f"run_dir: '{config.run_dir}' holds the code of the pipeline; choose another folder"

@@ -13,7 +13,7 @@ import numpy as np
 import uhi.io.json
 from matplotlib.figure import Figure
 
-from features.distributions import HISTOGRAMMED, HISTOGRAMS
+from features.distributions import HISTOGRAMS, histogrammed
 from models.evaluation.style import (
     PlotLabels,
     axis_label,
@@ -59,7 +59,7 @@ def plot_distributions(histograms: Mapping[str, hist.Hist[Any]], classes: Sequen
     """One panel for each feature, one line for each class, normalised to an area of 1."""
     figure, panels = new_grid(labels, panels=len(histograms), columns=4)
     for axes, (name, histogram) in zip(panels, histograms.items(), strict=True):
-        feature, binning = HISTOGRAMMED[name]
+        feature, binning = histogrammed()[name]
         shown: list[Any] = []
         for index, class_name in enumerate(classes):
             of_class: Any = histogram[:, index]

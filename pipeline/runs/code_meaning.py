@@ -15,6 +15,8 @@ from importlib.util import resolve_name
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from ingestion import plugins
+
 #: The folder that holds the packages.
 ROOT: Final = Path(__file__).resolve().parents[2]
 PACKAGES: Final = ("pipeline", "ingestion", "features", "models", "training")
@@ -74,7 +76,7 @@ def _is_followed(importer: str, imported: str) -> bool:
 def _file_of(module: str) -> Path | None:
     path = ROOT.joinpath(*module.split("."))
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    return file if file.is_file() else None
+    return file if file.is_file() else plugins.file_of(module)
 
 
 @cache

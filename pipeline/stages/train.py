@@ -23,8 +23,9 @@ from pipeline.stages.base import Check, Context, Part, Result, Stage
 from pipeline.terminal.tables import describe, rank_table
 
 if TYPE_CHECKING:
-    from training.settings import TrainSettings
-
+    from training.algorithms.method import METHODS
+from training.settings import TrainSettings
+from training.topology import TOPOLOGIES
 
 #: Difference between the numbers of uses of an event in an epoch below which nothing is said.
 _USED_EQUALLY: Final = 0.1
@@ -127,7 +128,9 @@ class Train(Stage):
 
 def modules_of_method(settings: TrainSettings) -> list[str]:
     """The modules of a method, which the registry of methods imports for it."""
-    found = [type(settings.algorithm).__module__]
+    found = [type(settings.algorithm).__module__, METHODS[settings.algorithm.name].kind.__module__]
+    if topology := getattr(settings.algorithm, "topology", None):
+        found.append(TOPOLOGIES[topology].__module__)
     if settings.slowmo is not None:
         found.append(type(settings.slowmo).__module__)
     if settings.staleness_bound is not None:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from features.columns import NUM_HLF
+from features.columns import hlf_names
 from models.networks.hlf import HlfClassifier
 from models.networks.hlf_settings import HlfSettings
 from models.networks.scaling_layer import Scaler
@@ -29,13 +29,13 @@ from training.settings import TrainSettings
 #: CERN's grid: widths of the three hidden layers, and batch sizes.
 FIRST, SECOND, THIRD, BATCHES = (50, 100, 150), (20, 50, 100), (10, 20, 50), (64, 100, 200)
 FOLDS = 5
-SCALERS = {"hlf": Scaler([0.0] * NUM_HLF, [1.0] * NUM_HLF)}
+SCALERS = {"hlf": Scaler([0.0] * len(hlf_names()), [1.0] * len(hlf_names()))}
 
 
 def make_rows(num_rows: int) -> Rows:
     """Events without meaning."""
     rng = np.random.default_rng(1)
-    hlf = rng.normal(size=(num_rows, NUM_HLF)).astype(np.float32)
+    hlf = rng.normal(size=(num_rows, len(hlf_names()))).astype(np.float32)
     labels = rng.integers(0, 3, num_rows)
     return Rows((torch.from_numpy(hlf),), torch.from_numpy(labels), torch.ones(num_rows))
 

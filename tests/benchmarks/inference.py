@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from features.columns import MAX_PARTICLES, NUM_HLF, NUM_PARTICLE_FEATURES
+from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES, hlf_names
 from models.export.latency import measure_latency, measure_throughput
 from models.export.onnx_classifier import OnnxClassifier
 from models.export.onnx_export import export_onnx
@@ -27,7 +27,7 @@ EVENTS = 64
 #: As in the bundled events.
 MEAN_PARTICLES, SPREAD = 700, 60
 SCALERS = {
-    "hlf": Scaler([0.0] * NUM_HLF, [1.0] * NUM_HLF),
+    "hlf": Scaler([0.0] * len(hlf_names()), [1.0] * len(hlf_names())),
     "particles": Scaler([0.0] * NUM_PARTICLE_FEATURES, [1.0] * NUM_PARTICLE_FEATURES),
 }
 
@@ -36,7 +36,7 @@ def make_columns() -> dict[str, NDArray[Any]]:
     """Events without meaning, as long as real ones."""
     rng = np.random.default_rng(1)
     return {
-        "hlf": rng.normal(size=(EVENTS, NUM_HLF)).astype(np.float32),
+        "hlf": rng.normal(size=(EVENTS, len(hlf_names()))).astype(np.float32),
         "particles": rng.normal(size=(EVENTS, MAX_PARTICLES * NUM_PARTICLE_FEATURES)).astype(np.float32),
         "num_particles": np.clip(rng.normal(MEAN_PARTICLES, SPREAD, EVENTS), 1, MAX_PARTICLES).astype(np.int64),
     }

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 import torch
 from torch import nn
 
-from features.columns import HLF_NAMES, MAX_PARTICLES, NUM_CORE, NUM_HLF, PARTICLE_KINDS
+from features.columns import MAX_PARTICLES, NUM_CORE, PARTICLE_KINDS, hlf_names
 from features.dataset import FeatureDataset, RowGroup
 from features.matrices import columns_of, list_columns, of_columns
 from features.mixing_pass import write_features
@@ -64,7 +64,7 @@ def make_dataset(folder: Path, num_groups: int, rows: int, *, particles: bool) -
     for number in range(num_groups + 1):
         lengths = rng.integers(500, MAX_PARTICLES + 1, rows, dtype=np.int32)
         columns = {
-            **{name: pa.array(rng.normal(size=rows).astype(np.float32)) for name in HLF_NAMES},
+            **{name: pa.array(rng.normal(size=rows).astype(np.float32)) for name in hlf_names()},
             "num_particles": pa.array(lengths),
             "label": pa.array(rng.integers(0, 3, rows)),
             "weight": pa.array(rng.uniform(0.5, 1.5, rows).astype(np.float32)),
@@ -158,7 +158,7 @@ class Bare:
 
     def __init__(self) -> None:
         torch.manual_seed(1)
-        widths = [NUM_HLF, 50, 20, 10, 3]
+        widths = [len(hlf_names()), 50, 20, 10, 3]
         layers = [layer for k in range(4) for layer in (nn.Linear(widths[k], widths[k + 1]), nn.ReLU())]
         self.network = nn.Sequential(*layers[:-1])
         self.optimizer = torch.optim.Adam(self.network.parameters())

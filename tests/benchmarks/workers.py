@@ -31,7 +31,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from features.columns import HLF_NAMES, INPUT_COLUMNS, NUM_HLF
+from features.columns import INPUT_COLUMNS, hlf_names
 from features.dataset import FeatureDataset, RowGroup
 from features.scaling import ColumnStatistics, scaler_json
 from models.networks.hlf_settings import HlfSettings
@@ -58,7 +58,7 @@ GROUPS = 16
 def hlf_dataset(folder: Path, num_rows: int) -> FeatureDataset:
     """Separable events with the columns that the HLF network reads, and no others."""
     rng = np.random.default_rng(1)
-    servers = np.random.default_rng(99).normal(0, 1, (len(CLASSES), NUM_HLF))
+    servers = np.random.default_rng(99).normal(0, 1, (len(CLASSES), len(hlf_names())))
     splits: dict[str, list[RowGroup]] = {}
     for split, rows in {"train": num_rows, "val": num_rows // 100, "test": num_rows // 100}.items():
         (folder / split).mkdir(parents=True)
@@ -66,9 +66,9 @@ def hlf_dataset(folder: Path, num_rows: int) -> FeatureDataset:
         for group in range(GROUPS):
             count = max(1, rows // GROUPS)
             labels = rng.integers(0, len(CLASSES), count)
-            hlf = (100 + 10 * (servers[labels] + rng.normal(0, 1, (count, NUM_HLF)))).astype(np.float32)
+            hlf = (100 + 10 * (servers[labels] + rng.normal(0, 1, (count, len(hlf_names()))))).astype(np.float32)
             columns = {
-                **dict(zip(HLF_NAMES, hlf.T.copy(), strict=True)),
+                **dict(zip(hlf_names(), hlf.T.copy(), strict=True)),
                 "label": pa.array(labels),
                 "weight": pa.array(np.ones(count)),
             }

@@ -11,7 +11,7 @@ from feature_datasets import write_dataset
 from rank_programs import IMPLEMENTATIONS, results_of
 from training_runs import make_spec, summary
 
-from features.columns import HLF_NAMES
+from features.columns import hlf_names
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 
@@ -26,7 +26,7 @@ def test_one_of_four_row_groups_was_left_out_by_three_ranks(tmp_path: Path) -> N
         run.save(run.out_dir / "spec.json")
     paths = [str(run.out_dir / "spec.json") for run in runs]
     ranks = results_of(IMPLEMENTATIONS[0], 3, "used_events:noted", tmp_path / "ranks", seconds=200, runs=paths)
-    (first, *_), files = HLF_NAMES, dataset.files("train")
+    (first, *_), files = hlf_names(), dataset.files("train")
     expected = Counter(value for path in files for value in pq.read_table(path)[first].to_pylist() * 2)
     for run, *of_ranks in zip(runs, *ranks, strict=True):
         assert sum(map(Counter, of_ranks), Counter()) == expected, run.train.algorithm.name

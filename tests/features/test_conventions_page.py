@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from extracted_features import particles_of
 
-from features.columns import HLF_NAMES, PARTICLE_FEATURE_NAMES
+from features.columns import PARTICLE_FEATURE_NAMES, hlf_names
 from features.kernels import LACKS_A_KIND, FeatureBlock, build_features
 from features.settings import Convention, FeatureSettings, Ordering
 from ingestion.files import FileInfo
@@ -16,9 +16,9 @@ from ingestion.reader import read_events, select_events
 from ingestion.settings import IngestSettings
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "features.md").read_text(encoding="utf-8")
-LEPTON = [HLF_NAMES.index(name) for name in ("lepton_pt", "lepton_eta", "lepton_phi")]
-LEPTON_ISO = [HLF_NAMES.index(f"lepton_iso_{kind}") for kind in ("charged", "photon", "neutral")]
-NUM_JETS = HLF_NAMES.index("num_jets")
+LEPTON = [hlf_names().index(name) for name in ("lepton_pt", "lepton_eta", "lepton_phi")]
+LEPTON_ISO = [hlf_names().index(f"lepton_iso_{kind}") for kind in ("charged", "photon", "neutral")]
+NUM_JETS = hlf_names().index("num_jets")
 DIRECTION = [PARTICLE_FEATURE_NAMES.index(name) for name in ("pt", "eta", "phi")]
 ISO = [PARTICLE_FEATURE_NAMES.index(f"iso_{kind}") for kind in ("charged", "photon", "neutral")]
 CHARGE = PARTICLE_FEATURE_NAMES.index("charge")

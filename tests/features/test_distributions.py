@@ -9,13 +9,13 @@ import hist
 import numpy as np
 import uhi.io.json
 
-from features.columns import NUM_HLF, NUM_PARTICLE_FEATURES
+from features.columns import NUM_PARTICLE_FEATURES, hlf_names
 from features.distributions import add, fill, save
 
 
 def test_axes_have_names_and_labels_also_after_sums_and_in_the_file(tmp_path: Path) -> None:
     events = (
-        np.zeros((2, NUM_HLF), np.float32),
+        np.zeros((2, len(hlf_names())), np.float32),
         np.zeros((7, NUM_PARTICLE_FEATURES), np.float32),
         np.array([3, 4], np.int32),
         np.array([0, 1]),

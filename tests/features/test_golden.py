@@ -13,7 +13,7 @@ from extracted_features import particles_of
 from published_reference import published_event
 from reference_features import ReferenceSettings, reference_event
 
-from features.columns import HLF_NAMES, PARTICLE_FEATURE_NAMES
+from features.columns import PARTICLE_FEATURE_NAMES, hlf_names
 from features.kernels import build_features
 from features.settings import Convention, FeatureSettings, Ordering
 from ingestion.files import FileInfo
@@ -46,7 +46,7 @@ def table_of(files: list[FileInfo], settings: FeatureSettings) -> list[dict[str,
                 {
                     "sample": info.sample,
                     "entry": events["entry"][int(block.selected[index])].as_py(),
-                    "hlf": dict(zip(HLF_NAMES, block.hlf[index].tolist(), strict=True)),
+                    "hlf": dict(zip(hlf_names(), block.hlf[index].tolist(), strict=True)),
                     "num_particles": int(last - first),
                     "sums": dict(zip(PARTICLE_FEATURE_NAMES, particles.sum(axis=0).tolist(), strict=True)),
                     "first_rows": [

@@ -6,7 +6,7 @@ import pytest
 from extracted_features import ELECTRON, Extract, column, near, near_pair
 from made_events import events_table, lepton, made_event, tower, track
 
-from features.columns import HLF_NAMES
+from features.columns import hlf_names
 from features.kernels import build_features
 from features.settings import FeatureSettings
 
@@ -97,4 +97,4 @@ def test_own_track_takes_no_place_among_the_450(extract: Extract) -> None:
 def test_a_photon_exactly_on_the_lepton_is_no_track_of_its_own_and_counts() -> None:
     event = made_event(electrons=[lepton(50.0, 0.5, 1.0)], photons=[tower(10.0, 0.5, 1.0)])
     block = build_features(events_table([event]), FeatureSettings())
-    assert block.hlf[0, HLF_NAMES.index("lepton_iso_photon")] == pytest.approx(0.2)
+    assert block.hlf[0, hlf_names().index("lepton_iso_photon")] == pytest.approx(0.2)

@@ -13,7 +13,7 @@ from made_events import Row, events_table, lepton, made_event, tower, track
 from published_reference import published_event
 from reference_features import ReferenceSettings, reference_event
 
-from features.columns import HLF_NAMES, PARTICLE_FEATURE_NAMES
+from features.columns import PARTICLE_FEATURE_NAMES, hlf_names
 from features.kernels import OUTCOMES, build_features
 from features.settings import FeatureSettings
 
@@ -44,7 +44,7 @@ def from_kernels(event: Row, settings: FeatureSettings) -> Extracted | None:
     if not block.selected.size:
         return None
     rows = [dict(zip(PARTICLE_FEATURE_NAMES, row, strict=True)) for row in particles_of(block).tolist()]
-    return Extracted(dict(zip(HLF_NAMES, block.hlf[0].tolist(), strict=True)), rows)
+    return Extracted(dict(zip(hlf_names(), block.hlf[0].tolist(), strict=True)), rows)
 
 
 def published_by_kernels(event: Row) -> Extracted | None:

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from made_events import events_table, jet, lepton, made_event
 
-from features.columns import HLF_NAMES
+from features.columns import hlf_names
 from features.errors import DatasetError
 from features.kernels import EnergyScales
 from features.settings import FeatureSettings
@@ -38,7 +38,7 @@ def identities(*entries: int) -> pa.Array:
 def test_jets_cross_their_threshold_and_met_carries_mt_along(part: Path) -> None:
     up, down, met = (EnergyScales(1.02), EnergyScales(0.98), EnergyScales(met=1.1))
     found = shifted_features([part], identities(3, 0), FeatureSettings(), [up, down, met])
-    by_name = [dict(zip(HLF_NAMES, rows[0], strict=True)) for rows in found]
+    by_name = [dict(zip(hlf_names(), rows[0], strict=True)) for rows in found]
     assert [each["num_jets"] for each in by_name] == [3, 1, 2]
     assert [each["num_bjets"] for each in by_name] == [1, 0, 0]
     np.testing.assert_allclose([each["ht"] for each in by_name], [1.02 * 159.7, 98.0, 130.2], rtol=1e-6)

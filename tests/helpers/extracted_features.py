@@ -10,7 +10,7 @@ import pytest
 from made_events import Row, events_table, lepton
 from reference_features import ReferenceSettings, reference_event
 
-from features.columns import HLF_NAMES, PARTICLE_FEATURE_NAMES
+from features.columns import PARTICLE_FEATURE_NAMES, hlf_names
 from features.kernels import FeatureBlock, build_features
 from features.matrices import features_of, of_columns
 from features.settings import FeatureSettings
@@ -43,7 +43,7 @@ def extract_with_kernels(*events: Row, **choices: Any) -> Extracted:
     bounds = zip(block.particle_offsets[:-1], block.particle_offsets[1:], strict=True)
     return Extracted(
         block.selected.tolist(),
-        named(block.hlf, HLF_NAMES),
+        named(block.hlf, hlf_names()),
         [named(particles_of(block)[start:stop], PARTICLE_FEATURE_NAMES) for start, stop in bounds],
     )
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from features.columns import HLF_NAMES, INPUT_COLUMNS, NUM_HLF, PARTICLE_CORE, PARTICLE_KINDS
+from features.columns import INPUT_COLUMNS, PARTICLE_CORE, PARTICLE_KINDS, hlf_names
 from features.dataset import FeatureDataset, RowGroup
 from features.matrices import features_of, list_columns, matrices_of, of_columns
 from features.scaling import ColumnStatistics, scaler_json
@@ -32,7 +32,7 @@ def write_dataset(
     Events have 1 to `most_particles` particles; see `made_particles`.
     """
     rngs = np.random.default_rng(seed), np.random.default_rng([seed, 1])
-    centres = np.random.default_rng(99).normal(0, separation, (len(CLASSES), NUM_HLF))
+    centres = np.random.default_rng(99).normal(0, separation, (len(CLASSES), len(hlf_names())))
     splits: dict[str, list[RowGroup]] = {}
     counts: dict[str, list[int]] = {}
     entry = 0
@@ -75,7 +75,7 @@ def _made_group(
     labels[: len(CLASSES)] = np.arange(min(num_rows, len(CLASSES)))
     lengths = particle_rng.integers(1, most_particles + 1, num_rows)
     return {
-        "hlf": (100 + 10 * (centres[labels] + rng.normal(0, 1, (num_rows, NUM_HLF)))).astype(np.float32),
+        "hlf": (100 + 10 * (centres[labels] + rng.normal(0, 1, (num_rows, len(hlf_names()))))).astype(np.float32),
         "core": made_core(particle_rng, labels, lengths),
         "num_particles": lengths,
         "label": labels,
@@ -131,7 +131,7 @@ def _write_group(path: Path, columns: Mapping[str, np.ndarray]) -> None:
     num_rows = len(columns["label"])
     given = {
         **columns,
-        **dict(zip(HLF_NAMES, columns["hlf"].T.copy(), strict=True)),
+        **dict(zip(hlf_names(), columns["hlf"].T.copy(), strict=True)),
         **list_columns(offsets_of(columns["num_particles"]), of_columns(columns["core"].T)),
         "file_uuid": ["00000000-0000-0000-0000-000000000000"] * num_rows,
         "sample": [CLASSES[label] for label in columns["label"]],

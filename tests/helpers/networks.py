@@ -13,7 +13,7 @@ import torch
 from feature_datasets import CLASSES
 from torch import Tensor
 
-from features.columns import NUM_HLF, NUM_PARTICLE_FEATURES, SCALED_LIMIT
+from features.columns import NUM_PARTICLE_FEATURES, SCALED_LIMIT, hlf_names
 from models.export.onnx_export import export_onnx
 from models.networks.classifier import Classifier
 from models.networks.registry import NETWORKS, ModelName
@@ -29,7 +29,7 @@ VARIANTS: list[tuple[ModelName, dict[str, Any]]] = [
     ("deepsets", {"pooling": "sum"}),
 ]
 SCALERS = {
-    "hlf": Scaler(np.linspace(-50, 200, NUM_HLF).tolist(), np.linspace(0.1, 60, NUM_HLF).tolist()),
+    "hlf": Scaler(np.linspace(-50, 200, len(hlf_names())).tolist(), np.linspace(0.1, 60, len(hlf_names())).tolist()),
     "particles": Scaler(
         np.linspace(-5, 20, NUM_PARTICLE_FEATURES).tolist(), np.linspace(0.1, 30, NUM_PARTICLE_FEATURES).tolist()
     ),
@@ -82,7 +82,7 @@ def random_events(
     rng = np.random.default_rng(seed)
     rows = max(1, *lengths) if rows is None else rows
     events = {
-        "hlf": rng.normal(*SCALERS["hlf"][:2], (len(lengths), NUM_HLF)),
+        "hlf": rng.normal(*SCALERS["hlf"][:2], (len(lengths), len(hlf_names()))),
         "particles": rng.normal(*SCALERS["particles"][:2], (len(lengths), rows, NUM_PARTICLE_FEATURES)),
     }
     tensors = {name: torch.from_numpy(values).to(dtype) for name, values in events.items()}

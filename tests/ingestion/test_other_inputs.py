@@ -20,7 +20,7 @@ from delphes_files import write_delphes
 from made_events import Row, jet, lepton, made_event, tower, track
 from pydantic import ValidationError
 
-from features.columns import HLF_NAMES
+from features.columns import hlf_names
 from features.kernels import build_features
 from features.settings import FeatureSettings
 from ingestion.errors import (
@@ -198,7 +198,7 @@ def test_nanoaod_gives_a_dataset_of_the_high_level_features_that_need_no_candida
     (raw,) = read_events(info, settings, start=0, stop=info.entries)
     events = select_events(raw, info, settings).table
     block = build_features(events, FeatureSettings(particles=False, jet_lepton_cleaning_dr=0.0))
-    hlf = dict(zip(HLF_NAMES, block.hlf.T, strict=True))
+    hlf = dict(zip(hlf_names(), block.hlf.T, strict=True))
     assert len(block.core) == 0
     assert not block.particle_offsets.any()
     with uproot.open({NANO: "Events"}) as tree:

@@ -10,8 +10,8 @@ from feature_datasets import made_particles
 
 from features.columns import (
     MAX_PARTICLES,
-    NUM_HLF,
     NUM_PARTICLE_FEATURES,
+    hlf_names,
 )
 from models.errors import InputError
 from models.inputs import input_arrays
@@ -23,7 +23,7 @@ def columns_of(lengths: list[int]) -> Columns:
     rng = np.random.default_rng(1)
     particles = made_particles(rng, np.zeros(len(lengths), dtype=int), np.array(lengths))
     return {
-        "hlf": rng.normal(size=(len(lengths), NUM_HLF)).astype(np.float32),
+        "hlf": rng.normal(size=(len(lengths), len(hlf_names()))).astype(np.float32),
         "particles": particles.reshape(len(lengths), MAX_PARTICLES * NUM_PARTICLE_FEATURES),
         "num_particles": np.array(lengths, dtype=np.int32),
     }
@@ -66,7 +66,10 @@ def test_at_least_one_row_of_particles_is_left(lengths: list[int], rows: int) ->
     [
         ({"num_particles": np.array([802, 1])}, "num_particles goes from 0 to 802"),
         ({"num_particles": np.array([3, -1])}, "num_particles goes from -1 to 3"),
-        ({"hlf": np.zeros((2, 1), np.float32)}, rf"hlf has events of shape \(1,\); networks take \({NUM_HLF},\)"),
+        (
+            {"hlf": np.zeros((2, 1), np.float32)},
+            r"hlf has events of shape \(1,\); networks take \(14,\)",
+        ),
         ({"particles": np.zeros((2, 801 * 19 - 1), np.float32)}, r"shape \(15218,\); networks take \(801, 19\)"),
         # Features and particles in the other order have as many numbers.
         ({"particles": np.zeros((2, 19, 801), np.float32)}, r"shape \(19, 801\); networks take \(801, 19\)"),

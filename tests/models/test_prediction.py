@@ -13,7 +13,7 @@ from feature_datasets import write_dataset
 from networks import NAMES, made_network
 from torch import Tensor
 
-from features.columns import NUM_HLF
+from features.columns import hlf_names
 from features.dataset import FeatureDataset
 from features.errors import DatasetError
 from features.matrices import model_inputs
@@ -93,7 +93,7 @@ def test_events_without_finite_probabilities_were_sorted_into_the_first_class(
     dataset: FeatureDataset, damage: str, message: str
 ) -> None:
     """The place of the largest of three NaN is 0."""
-    model, hlf = made_network("hlf", dtype=torch.float32), np.zeros((47, NUM_HLF), np.float32)
+    model, hlf = made_network("hlf", dtype=torch.float32), np.zeros((47, len(hlf_names())), np.float32)
     if damage == "hlf":
         hlf[[3, 20], [1, 2]] = np.nan, np.inf
     else:
@@ -129,6 +129,6 @@ def test_damaged_features_are_an_error(
 
 
 def test_features_of_earlier_code_are_an_error(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"hlf": pa.array([[0.0] * NUM_HLF])}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"hlf": pa.array([[0.0] * len(hlf_names())])}), tmp_path / "a.parquet")
     with pytest.raises(InputError, match=r"no column \[.*'entry', .*'ht'.* Make the features again"):
         predict(made_network("hlf"), [tmp_path / "a.parquet"])

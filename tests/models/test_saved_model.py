@@ -11,7 +11,7 @@ import torch
 from feature_datasets import CLASSES, write_dataset
 from networks import NAMES, made_network, made_spec, random_events, run
 
-from features.columns import HLF_NAMES, PARTICLE_FEATURE_NAMES, SCALED_LIMIT
+from features.columns import PARTICLE_FEATURE_NAMES, SCALED_LIMIT, hlf_names
 from models.errors import InputError, SavedModelError
 from models.networks.hlf_settings import HlfSettings
 from models.networks.registry import NETWORKS, ModelName
@@ -56,7 +56,7 @@ def test_a_model_trained_in_double_precision_is_loaded_in_single(tmp_path: Path)
 def test_the_description_names_inputs_shapes_and_units(folder: Path) -> None:
     content = json.loads((folder / "model.json").read_text())
     assert list(content["inputs"]) == ["hlf", "particles", "num_particles"]
-    assert content["inputs"]["hlf"]["names"] == list(HLF_NAMES)
+    assert content["inputs"]["hlf"]["names"] == list(hlf_names())
     assert content["inputs"]["hlf"]["units"][:3] == ["GeV", "GeV", "rad"]
     assert content["inputs"]["particles"]["names"] == list(PARTICLE_FEATURE_NAMES)
     assert content["inputs"]["particles"]["shape"] == [801, 19]

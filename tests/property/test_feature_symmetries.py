@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from made_events import Row, events_table, jet, lepton, made_event, tower, track
 
-from features.columns import HLF_NAMES, PARTICLE_FEATURE_NAMES
+from features.columns import PARTICLE_FEATURE_NAMES, hlf_names
 from features.kernels import FeatureBlock, build_features
 from features.kinematics import delta_phi, delta_r2
 from features.settings import FeatureSettings
@@ -18,7 +18,7 @@ from features.settings import FeatureSettings
 SETTINGS = FeatureSettings()
 EDGE = 1e-5
 COLUMN = {name: index for index, name in enumerate(PARTICLE_FEATURE_NAMES)}
-HLF = {name: index for index, name in enumerate(HLF_NAMES)}
+HLF = {name: index for index, name in enumerate(hlf_names())}
 PHI_HLF = [HLF["met_phi"], HLF["lepton_phi"]]
 
 seeds = st.integers(0, 2**32 - 1)
@@ -75,7 +75,7 @@ def features(event: Row) -> FeatureBlock:
 def assert_same_but(changed: FeatureBlock, original: FeatureBlock, columns: list[str], hlf: list[int]) -> None:
     kept = [index for name, index in COLUMN.items() if name not in columns]
     np.testing.assert_allclose(particles_of(changed)[:, kept], particles_of(original)[:, kept], rtol=1e-5, atol=1e-5)
-    others = [index for index in range(len(HLF_NAMES)) if index not in hlf]
+    others = [index for index in range(len(hlf_names())) if index not in hlf]
     np.testing.assert_allclose(changed.hlf[:, others], original.hlf[:, others], rtol=1e-5, atol=1e-4)
 
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.columns import NUM_HLF
+from features.columns import hlf_names
 from features.dataset import FeatureDataset, RowGroup
 from training.readers.batch import Batch, BatchLayout, Columns
 from training.readers.memory import MemoryReader, MemoryRows
@@ -46,7 +46,7 @@ class MadeRows:
         particles = np.zeros((num_rows, 801, 19), dtype=np.float32)
         particles[:, :5] = np.where(np.arange(5) < lengths[:, None], numbers[:, None], 0)[..., None]
         return {
-            "hlf": np.repeat(numbers.astype(np.float32)[:, None], NUM_HLF, axis=1),
+            "hlf": np.repeat(numbers.astype(np.float32)[:, None], len(hlf_names()), axis=1),
             "particles": particles.reshape(num_rows, -1),
             "num_particles": lengths,
             "label": np.zeros(num_rows, dtype=np.int64),
@@ -75,7 +75,7 @@ def check(batch: Batch, numbers: Sequence[int], names: tuple[str, ...]) -> None:
     """A batch has exactly these events."""
     assert batch.weights.tolist() == list(numbers)
     if names == ("hlf",):
-        assert batch.inputs[0].tolist() == [[number] * NUM_HLF for number in numbers]
+        assert batch.inputs[0].tolist() == [[number] * len(hlf_names()) for number in numbers]
         return
     particles, lengths = batch.inputs
     assert lengths.tolist() == [number % 5 for number in numbers]

@@ -56,7 +56,7 @@ class GossipSettings(MethodSettings):
 
     SPEED_ONLY: ClassVar[frozenset[str]] = frozenset({"network"})
 
-    topology: TopologyName = TopologyName.COMPLETE
+    topology: TopologyName = "complete"
     """Communication graph."""
     network: str | None = None
     """Network between hosts, as `10.0.0.0/24` or an interface such as `ib0`; null: the first that connects all."""

@@ -16,7 +16,7 @@ from training.transports.basics import Vector, is_finite
 class NeighbourSettings(MethodSettings):
     """Settings of a method of neighbours."""
 
-    topology: TopologyName = TopologyName.RING
+    topology: TopologyName = "ring"
     """Communication graph."""
 
     @property

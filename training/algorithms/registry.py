@@ -18,7 +18,7 @@ from training.algorithms.stale_synchronous import StaleSynchronous
 
 #: Passed on to other modules: METHODS since it is complete after this import only; the others since whoever imports
 #: their modules depends on code that only some configs run (see `REGISTRIES` of `pipeline.runs.code_meaning`).
-__all__ = ["METHODS", "AnyMethod", "SlowMo", "SlowMoSettings", "StaleSynchronous"]
+__all__ = ["METHODS", "AnyMethod", "SlowMo", "SlowMoSettings", "StaleSynchronous", "any_method"]
 
 for _module in pkgutil.iter_modules(training.algorithms.__path__, "training.algorithms."):
     if _module.name != __name__:
@@ -30,11 +30,12 @@ def _as_section(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
+def any_method() -> Any:
+    """The settings of one of the methods, those of plugins too."""
+    return Union[tuple(method.settings for method in METHODS.values())]  # noqa: UP007 - a union of a list
+
+
 if TYPE_CHECKING:
     AnyMethod = MethodSettings
 else:
-    AnyMethod = Annotated[
-        Union[tuple(method.settings for method in METHODS.values())],  # noqa: UP007 - a union of a list
-        Field(discriminator="name"),
-        BeforeValidator(_as_section),
-    ]
+    AnyMethod = Annotated[any_method(), Field(discriminator="name"), BeforeValidator(_as_section)]

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from scipy.stats import sem
 
-from features.columns import NUM_HLF
+from features.columns import hlf_names
 from features.dataset import FeatureDataset
 from models.export.latency import measure_latency
 from models.export.onnx_classifier import OnnxClassifier
@@ -35,7 +35,7 @@ def latencies(
 
     `architectures`: widths of the hidden layers of each network.
     """
-    columns = {"hlf": generator.normal(size=(_EVENTS, NUM_HLF)).astype(np.float32)}
+    columns = {"hlf": generator.normal(size=(_EVENTS, len(hlf_names()))).astype(np.float32)}
     with tempfile.TemporaryDirectory() as folder:
         networks = {hidden: _exported(hidden, dataset, Path(folder)) for hidden in sorted(set(architectures))}
     times: dict[tuple[int, ...], list[float]] = {hidden: [] for hidden in networks}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor, nn
 
+from ingestion.plugins import load_from_environment
 from training.errors import DivergedError, StudyError
 from training.flat_model import FlatModel
 from training.loop.making import make_model
@@ -73,6 +74,7 @@ def simulate_all(runs: Sequence[PlannedRun], *, cores: int, code: str, on_progre
 def _begin() -> None:
     """Begin a process of the pool: it leaves Ctrl-C to its parent, and ends with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    load_from_environment()
     parent = multiprocessing.parent_process()
     if parent is None:
         return

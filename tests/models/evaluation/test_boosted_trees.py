@@ -11,7 +11,7 @@ import pytest
 from feature_datasets import write_dataset
 from sklearn.metrics import roc_auc_score
 
-from features.columns import NUM_HLF
+from features.columns import hlf_names
 from models.errors import UndefinedMetricError
 from models.evaluation.boosted_trees import FEWEST_TO_STOP_EARLY, BoostedTrees, boosted_trees
 
@@ -23,7 +23,7 @@ def made(num_events: int, *, seed: int = 1, num_classes: int = 3) -> tuple[np.nd
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, num_classes, num_events)
     labels[:num_classes] = np.arange(num_classes)
-    hlf = rng.normal(size=(num_events, NUM_HLF)).astype(np.float32)
+    hlf = rng.normal(size=(num_events, len(hlf_names()))).astype(np.float32)
     hlf[:, 3] = np.abs(hlf[:, 3]) * np.where(labels == 1, 1, -1) * np.sign(hlf[:, 4])
     hlf[:, 5] += 3 * (labels == 2)
     return hlf, labels

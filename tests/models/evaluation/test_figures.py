@@ -16,7 +16,7 @@ from matplotlib.container import BarContainer, ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.patches import StepPatch
 
-from features.columns import HLF_NAMES, NUM_HLF
+from features.columns import hlf_names
 from models.evaluation import figures
 from models.evaluation.bootstrap import Replicas
 from models.evaluation.curves import KINEMATIC_EDGES
@@ -40,7 +40,7 @@ def made_events(count: int = 90, *, seed: int = 1, lightest: float = 1.0) -> Sco
     first = np.where((scores[:, 0] > 0.4) & (scores[:, 0] < 0.5), 0.55, scores[:, 0])
     scores = np.stack([first, *((1 - first) * scores[:, k] / (1 - scores[:, 0]) for k in (1, 2))], axis=1)
     weights = np.where(rng.random(count) < 0.3, lightest, 1.0)
-    hlf = rng.normal(60, 60, (count, NUM_HLF)).astype(np.float32)
+    hlf = rng.normal(60, 60, (count, len(hlf_names()))).astype(np.float32)
     return ScoredEvents(labels, scores, weights, hlf, labels.astype(str))
 
 
@@ -56,7 +56,7 @@ def made_numbers(lightest: float = 1.0) -> tuple[ScoredEvents, ScoredEvents, dic
 def made_figure(name: str, lightest: float = 1.0) -> Figure:
     """One of each kind."""
     test, train, numbers = made_numbers(lightest)
-    row = {name: {"value": float(place), "error": 0.1} for place, name in enumerate(HLF_NAMES)}
+    row = {name: {"value": float(place), "error": 0.1} for place, name in enumerate(hlf_names())}
     history = [{**each, "consensus_distance": 0.1} for each in HISTORY]
     kinds: dict[str, Callable[[], Figure]] = {
         "background_efficiency": lambda: plot_curves(CURVES, "t_t", WORDS, POINTS, 0.95, LABELS, rejection=False),

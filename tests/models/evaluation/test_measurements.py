@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from features.columns import HLF_NAMES, NUM_HLF
+from features.columns import hlf_names
 from models.errors import UndefinedMetricError
 from models.evaluation.bootstrap import Estimate, Replicas
 from models.evaluation.curves import KINEMATIC_EDGES
@@ -36,9 +36,9 @@ def made_events(count: int, *, seed: int = 1, lightest: float = 1.0) -> ScoredEv
     labels[:3] = range(3)
     raw = rng.exponential(1.0, (count, 3)) + 2 * np.eye(3)[labels]
     scores = np.round(raw / raw.sum(axis=1, keepdims=True), 1)
-    hlf = rng.normal(60, 60, (count, NUM_HLF)).astype(np.float32)
+    hlf = rng.normal(60, 60, (count, len(hlf_names()))).astype(np.float32)
     for name, edges in KINEMATIC_EDGES.items():
-        hlf[: count // 2, HLF_NAMES.index(name)] = rng.choice(edges, count // 2)
+        hlf[: count // 2, hlf_names().index(name)] = rng.choice(edges, count // 2)
     weights = np.ones(count) if lightest == 1 else rng.choice([lightest, 0.5, 1.0, 2.0], count)
     return ScoredEvents(labels, scores, weights, hlf, np.array(CLASSES)[labels])
 
@@ -74,7 +74,9 @@ def test_a_working_point_by_hand() -> None:
     weights = np.array([1.0, 2.0, 1.0, 1.0, 3.0, 1.0])
     # Both backgrounds have the same probability, so that their fractions do not matter.
     scores = np.stack([0.5 * (1 - signal_scores), signal_scores, 0.5 * (1 - signal_scores)], axis=1)
-    events = ScoredEvents(labels, scores, weights, np.zeros((6, NUM_HLF), np.float32), np.array(CLASSES)[labels])
+    events = ScoredEvents(
+        labels, scores, weights, np.zeros((6, len(hlf_names())), np.float32), np.array(CLASSES)[labels]
+    )
     found = measured(events, rates=known({"QCD": 100.0, "ttbar": 8.0, "W+jets": 10.0}))
     (point,) = json.loads(json.dumps(found["working_points"], allow_nan=False))
     assert (point["wanted"], point["measurable"]) == (0.5, False)
@@ -184,7 +186,7 @@ def test_a_purity_of_no_events_is_null_and_not_a_word_that_json_lacks() -> None:
 def test_accuracy_counts_classes_alike_and_has_an_error_at_1() -> None:
     labels = np.repeat([0, 1, 2], [100, 50, 10])
     right = np.eye(3)[labels]
-    nothing = np.zeros((160, NUM_HLF), np.float32)
+    nothing = np.zeros((160, len(hlf_names())), np.float32)
     found = measured(ScoredEvents(labels, right, np.ones(160), nothing, labels.astype(str)))["accuracy"]
     assert found["value"] == 1
     assert found["error"] > 0.01
@@ -198,7 +200,7 @@ def test_the_error_of_an_accuracy_counted_an_unseen_event_in_each_class() -> Non
     # It was 1.5 times the spread, and covered 85 %.
     rng, truth = np.random.default_rng(3), np.array([0.92, 0.95, 0.89])
     labels = np.repeat([0, 1, 2], [31, 49, 59])
-    nothing, found = np.zeros((len(labels), NUM_HLF), np.float32), []
+    nothing, found = np.zeros((len(labels), len(hlf_names())), np.float32), []
     for _ in range(200):
         guess = np.where(rng.random(len(labels)) < truth[labels], labels, (labels + 1) % 3)
         events = ScoredEvents(labels, np.eye(3)[guess], np.ones(len(labels)), nothing, labels.astype(str))
@@ -218,7 +220,11 @@ def test_right_probabilities_of_a_mixture_of_classes_alike_are_calibrated_whatev
     scores = likelihood / likelihood.sum(axis=1, keepdims=True)
     found = measured(
         ScoredEvents(
-            labels, scores, np.ones(len(labels)), np.zeros((len(labels), NUM_HLF), np.float32), labels.astype(str)
+            labels,
+            scores,
+            np.ones(len(labels)),
+            np.zeros((len(labels), len(hlf_names())), np.float32),
+            labels.astype(str),
         )
     )
     assert max(each["error"] for each in found["calibration"].values()) < 0.01
@@ -235,7 +241,7 @@ def test_efficiencies_against_kinematics_are_those_of_a_slow_loop(lightest: floa
     for variable, edges in KINEMATIC_EDGES.items():
         found = numbers["efficiency_against"][variable]
         assert found["edges"] == list(edges)
-        values = events.hlf[:, HLF_NAMES.index(variable)]
+        values = events.hlf[:, hlf_names().index(variable)]
         for place, name in enumerate(CLASSES):
             for index, bin_ in enumerate(found["classes"][name]):
                 low = -math.inf if index == 0 else edges[index]
@@ -295,7 +301,7 @@ def test_slices_of_a_class_had_other_shares_in_some_numbers_than_in_others() -> 
     left = again["working_points"][0]["efficiencies"]["QCD"]
     assert left["value"] == pytest.approx(point["backgrounds"]["QCD"]["value"])
     bins = numbers["efficiency_against"]["num_jets"]
-    place = np.searchsorted(bins["edges"][1:-1], events.hlf[:, HLF_NAMES.index("num_jets")], side="right")
+    place = np.searchsorted(bins["edges"][1:-1], events.hlf[:, hlf_names().index("num_jets")], side="right")
     sums = np.bincount(place[ours], events.weights[ours], len(bins["classes"]["QCD"]))
     values = [0.0 if each is None else each["value"] for each in bins["classes"]["QCD"]]
     assert np.average(values, weights=sums) == pytest.approx(left["value"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from features.columns import NUM_HLF
+from features.columns import hlf_names
 from models.evaluation.measurements import EvaluationTask
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import NO_LABELS
@@ -20,7 +20,7 @@ def events_of(labels: list[int], signal: list[float], weights: list[float]) -> S
         np.array(labels),
         np.stack([1 - scores, scores], axis=1),
         np.array(weights),
-        np.zeros((len(labels), NUM_HLF), np.float32),
+        np.zeros((len(labels), len(hlf_names())), np.float32),
         np.full(len(labels), "a"),
     )
 
@@ -88,7 +88,7 @@ def test_the_area_is_the_weighted_share_of_pairs_in_order() -> None:
     rng = np.random.default_rng(3)
     labels, scores = rng.integers(0, 3, 60), rng.integers(0, 12, (60, 3)) + 0.5
     probabilities, is_selected = scores / scores.sum(axis=1, keepdims=True), rng.uniform(size=60) < 0.8
-    hlf = np.zeros((60, NUM_HLF), np.float32)
+    hlf = np.zeros((60, len(hlf_names())), np.float32)
     events = ScoredEvents(labels, probabilities, rng.uniform(0.5, 2, 60), hlf, np.full(60, "a"))
     task = TASK._replace(classes=["QCD", "ttbar", "W+jets"])
     weights = rng.uniform(0.5, 2, 60)

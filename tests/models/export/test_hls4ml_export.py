@@ -12,7 +12,7 @@ import pytest
 import torch
 from networks import NAMES, SCALERS, made_network
 
-from features.columns import NUM_HLF
+from features.columns import hlf_names
 from models.errors import ExtraMissingError
 from models.export.hls4ml_export import convertible, export_firmware
 from models.networks.classifier import Classifier
@@ -25,7 +25,7 @@ Events = np.ndarray
 @pytest.fixture
 def events() -> Events:
     rng = np.random.default_rng(1)
-    return rng.normal(*SCALERS["hlf"][:2], (200, NUM_HLF)).astype(np.float32)
+    return rng.normal(*SCALERS["hlf"][:2], (200, len(hlf_names()))).astype(np.float32)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from feature_datasets import made_particles
 from networks import made_network, made_spec
 
-from features.columns import NUM_HLF
+from features.columns import hlf_names
 from models.export.latency import measure_latency, measure_throughput
 from models.export.onnx_classifier import Feeds, OnnxClassifier
 from models.export.onnx_export import export_onnx
@@ -24,7 +24,7 @@ LENGTHS = [4, 0, 9]
 def columns() -> Columns:
     rng = np.random.default_rng(1)
     return {
-        "hlf": rng.normal(size=(3, NUM_HLF)).astype(np.float32),
+        "hlf": rng.normal(size=(3, len(hlf_names()))).astype(np.float32),
         "particles": made_particles(rng, np.zeros(3, dtype=int), np.array(LENGTHS)).reshape(3, -1),
         "num_particles": np.array(LENGTHS, dtype=np.int32),
     }
@@ -69,7 +69,7 @@ def test_a_percentile_needs_ten_slower_calls(calls: int, measured: int) -> None:
         def run(self, feeds: Columns) -> None:
             pass
 
-    one = {"hlf": np.zeros((1, NUM_HLF), np.float32)}
+    one = {"hlf": np.zeros((1, len(hlf_names())), np.float32)}
     found = measure_latency(Instant(), one, calls=calls, warm_up=0)  # type: ignore[arg-type]
     assert sum(each is not None for each in found[:4]) == measured
 

@@ -13,7 +13,7 @@ import torch
 from networks import NAMES, ROBUST_SCALERS, SCALERS, made_network, made_spec
 from torch import nn
 
-from features.columns import MAX_PARTICLES, NUM_HLF, NUM_PARTICLE_FEATURES, PARTICLE_FEATURE_NAMES
+from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES, PARTICLE_FEATURE_NAMES, hlf_names
 from models.errors import InputError
 from models.export.one_event_network import HoldingEncoder, OneEventNetwork, PlainScaling
 from models.export.onnx_classifier import OneEventClassifier
@@ -51,7 +51,7 @@ def columns() -> dict[str, np.ndarray[Any, Any]]:
     particles[..., flags] = np.eye(len(flags))[rng.integers(0, len(flags), shape[:2])]
     particles[np.arange(MAX_PARTICLES) >= lengths[:, None]] = 0.0
     return {
-        "hlf": rng.normal(*SCALERS["hlf"][:2], (len(lengths), NUM_HLF)).astype(np.float32),
+        "hlf": rng.normal(*SCALERS["hlf"][:2], (len(lengths), len(hlf_names()))).astype(np.float32),
         "particles": particles.astype(np.float32),
         "num_particles": lengths.astype(np.int32),
     }
@@ -132,7 +132,7 @@ def test_all_shapes_are_fixed_and_all_operators_plain(tmp_path: Path, name: Mode
         each.name: [dim.dim_value for dim in each.type.tensor_type.shape.dim]
         for each in [*content.graph.input, *content.graph.output]
     }
-    expected = {"hlf": [1, NUM_HLF], "particles": [1, MAX_PARTICLES, NUM_PARTICLE_FEATURES]}
+    expected = {"hlf": [1, len(hlf_names())], "particles": [1, MAX_PARTICLES, NUM_PARTICLE_FEATURES]}
     given = [each for each in NETWORKS[name].inputs if each != "num_particles"]
     assert shapes == {**{each: expected[each] for each in given}, "probability": [1, 3]}
     assert {node.op_type for node in content.graph.node} <= PLAIN

@@ -12,7 +12,7 @@ import torch
 from feature_datasets import CLASSES, made_particles
 from networks import NAMES, made_network, made_spec, onnx_file
 
-from features.columns import NUM_HLF, NUM_PARTICLE_FEATURES
+from features.columns import NUM_PARTICLE_FEATURES, hlf_names
 from models.errors import SavedModelError
 from models.export.onnx_classifier import FORMAT_VERSION, OnnxClassifier
 from models.export.onnx_export import export_one_event, export_onnx
@@ -27,7 +27,7 @@ def columns_of(lengths: list[int]) -> Columns:
     rng = np.random.default_rng(1)
     particles = made_particles(rng, np.zeros(len(lengths), dtype=int), np.array(lengths, dtype=int))
     return {
-        "hlf": rng.normal(100, 50, (len(lengths), NUM_HLF)).astype(np.float32),
+        "hlf": rng.normal(100, 50, (len(lengths), len(hlf_names()))).astype(np.float32),
         "particles": particles,
         "num_particles": np.array(lengths, dtype=np.int32),
     }
@@ -67,7 +67,7 @@ def test_an_exported_network_gives_the_networks_probabilities(tmp_path: Path, na
 def test_lists_are_cut_to_the_longest_event(path: Path) -> None:
     feeds = OnnxClassifier.load(path).prepare(columns_of([3, 7]))
     assert {name: (values.shape, values.dtype) for name, values in feeds.items()} == {
-        "hlf": ((2, NUM_HLF), np.float32),
+        "hlf": ((2, len(hlf_names())), np.float32),
         "particles": ((2, 7, NUM_PARTICLE_FEATURES), np.float32),
         "num_particles": ((2,), np.int64),
     }

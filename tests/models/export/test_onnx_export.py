@@ -23,7 +23,7 @@ from networks import (
 )
 from torch import Tensor
 
-from features.columns import HLF_NAMES, NUM_HLF, PARTICLE_FEATURE_NAMES
+from features.columns import PARTICLE_FEATURE_NAMES, hlf_names
 from models.export.onnx_classifier import FORMAT_VERSION
 from models.export.onnx_export import OPSET, Provenance, export_onnx
 from models.inputs import inputs_json
@@ -54,7 +54,7 @@ def output(session: onnxruntime.InferenceSession, events: dict[str, Tensor]) -> 
 def test_inputs_and_output_have_names_types_and_free_lengths(name: ModelName) -> None:
     session = exported(name)
     expected = {
-        "hlf": ("tensor(float)", ["batch", NUM_HLF]),
+        "hlf": ("tensor(float)", ["batch", len(hlf_names())]),
         "particles": ("tensor(float)", ["batch", "num_rows", 19]),
         "num_particles": ("tensor(int64)", ["batch"]),
     }
@@ -94,7 +94,7 @@ def test_the_metadata_say_what_goes_in_and_comes_out(tmp_path: Path, name: Model
         "working_points": PROVENANCE.working_points,
     }
     assert list(content["inputs"]) == list(NETWORKS[name].inputs)
-    names = {"hlf": list(HLF_NAMES), "particles": list(PARTICLE_FEATURE_NAMES), "num_particles": ["num_particles"]}
+    names = {"hlf": list(hlf_names()), "particles": list(PARTICLE_FEATURE_NAMES), "num_particles": ["num_particles"]}
     assert {column: each["names"] for column, each in content["inputs"].items()} == {
         column: names[column] for column in NETWORKS[name].inputs
     }

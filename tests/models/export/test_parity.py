@@ -11,7 +11,7 @@ import torch
 from feature_datasets import CLASSES, made_particles
 from networks import NAMES, made_network
 
-from features.columns import MAX_PARTICLES, NUM_HLF, NUM_PARTICLE_FEATURES
+from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES, hlf_names
 from models.export.onnx_classifier import OnnxClassifier
 from models.export.onnx_export import export_onnx
 from models.export.parity import PARITY_TOLERANCE, largest_difference
@@ -28,11 +28,11 @@ every_network = pytest.mark.parametrize("name", NAMES)
 def physics(num_events: int) -> Columns:
     """Events as they lie in the features Parquet: hundreds of GeV beside radians and flags, 0 to 801 particles."""
     rng = np.random.default_rng(1)
-    magnitudes = np.geomspace(1e3, 1e-2, NUM_HLF)
+    magnitudes = np.geomspace(1e3, 1e-2, len(hlf_names()))
     lengths = rng.integers(1, MAX_PARTICLES + 1, num_events)
     lengths[:2] = 0, MAX_PARTICLES
     return {
-        "hlf": (magnitudes * rng.exponential(1.0, (num_events, NUM_HLF))).astype(np.float32),
+        "hlf": (magnitudes * rng.exponential(1.0, (num_events, len(hlf_names())))).astype(np.float32),
         "particles": made_particles(rng, rng.integers(0, 3, num_events), lengths).reshape(num_events, -1),
         "num_particles": lengths.astype(np.int32),
     }

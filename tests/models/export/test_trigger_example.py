@@ -12,7 +12,7 @@ import pytest
 import torch
 from networks import made_network, made_spec
 
-from features.columns import INPUT_COLUMNS, NUM_HLF
+from features.columns import INPUT_COLUMNS, hlf_names
 from models.export.onnx_classifier import FORMAT_VERSION
 from models.export.onnx_export import OPSET, Provenance, export_onnx, metadata
 
@@ -35,7 +35,7 @@ def test_the_example_gives_the_networks_probabilities(
     (tmp_path / "example.py").write_text(example(), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     found: dict[str, Any] = runpy.run_path("example.py")
-    assert found["hlf"].shape == (1, NUM_HLF)
+    assert found["hlf"].shape == (1, len(hlf_names()))
     assert found["hlf"][0, :4] == pytest.approx([312.4, 63.5, 1.2, 81.8])
     expected = model.probabilities({"hlf": found["hlf"]})
     np.testing.assert_allclose(found["probability"], expected, rtol=0, atol=1e-5)

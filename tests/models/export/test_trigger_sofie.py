@@ -16,7 +16,7 @@ import scipy
 import torch
 from networks import ROBUST_SCALERS, made_network, made_spec
 
-from features.columns import INPUT_COLUMNS, NUM_HLF
+from features.columns import INPUT_COLUMNS, hlf_names
 from models.export.onnx_export import export_one_event
 from models.networks.registry import ModelName
 
@@ -100,7 +100,8 @@ def test_sofie_gives_the_networks_probabilities(
     )
     each_event = each_event.replace("particles.data()", ", ".join(f"{one}.data()" for one in names))
     Path("main.cpp").write_text(
-        PROGRAM.format(num_hlf=NUM_HLF, include=include, once=once, read=read, each=each_event), encoding="utf-8"
+        PROGRAM.format(num_hlf=len(hlf_names()), include=include, once=once, read=read, each=each_event),
+        encoding="utf-8",
     )
     # -O1: the first optimisations make the test run at once, others only make the compiler slow.
     command = [compiler, "-std=c++17", "-O1", *BLAS, "main.cpp", str(library), f"-Wl,-rpath,{library.parent}"]

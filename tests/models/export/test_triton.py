@@ -12,7 +12,7 @@ import pytest
 from google.protobuf import text_format
 from networks import NAMES
 
-from features.columns import NUM_HLF
+from features.columns import hlf_names
 from models.export.onnx_classifier import OUTPUT
 from models.export.triton import triton_config
 from models.networks.registry import NETWORKS, ModelName
@@ -48,7 +48,7 @@ CLASSES = ["QCD", 't\u0304"\\t', "W+jets"]
 @pytest.mark.parametrize("name", NAMES)
 def test_the_server_reads_names_types_and_shapes(name: ModelName) -> None:
     found, numbers = parsed(triton_config(NETWORKS[name](), CLASSES)), messages()
-    shapes = {"hlf": [NUM_HLF], "particles": [-1, 19], "num_particles": [1]}
+    shapes = {"hlf": [len(hlf_names())], "particles": [-1, 19], "num_particles": [1]}
     assert found.backend == "onnxruntime"
     assert found.max_batch_size > 1
     assert [(each.name, list(each.dims)) for each in found.input] == [

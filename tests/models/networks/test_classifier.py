@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from networks import NAMES, ON_PARTICLES, SCALERS, VARIANTS, gradients, made_network, made_spec, random_events, run
 from torch import Tensor, nn
 
-from features.columns import INPUT_COLUMNS, NUM_HLF, NUM_PARTICLE_FEATURES
+from features.columns import INPUT_COLUMNS, NUM_PARTICLE_FEATURES, hlf_names
 from features.matrices import model_inputs
 from models.inputs import input_arrays
 from models.networks.registry import NETWORKS, ModelName
@@ -40,9 +40,9 @@ def training_events(inputs: Sequence[str], file: Path) -> tuple[list[Tensor], Te
 @pytest.mark.parametrize(
     ("name", "num_parameters"),
     [
-        ("hlf", NUM_HLF * 50 + 50 + 50 * 20 + 20 + 20 * 10 + 10 + 10 * 3 + 3),
+        ("hlf", len(hlf_names()) * 50 + 50 + 50 * 20 + 20 + 20 * 10 + 10 + 10 * 3 + 3),
         ("particles", 3 * (19 * 50 + 50 * 50 + 2 * 50) + 50 * 3 + 3),
-        ("inclusive", 3 * (19 * 50 + 50 * 50 + 2 * 50) + (50 + NUM_HLF) * 25 + 25 + 25 * 3 + 3),
+        ("inclusive", 3 * (19 * 50 + 50 * 50 + 2 * 50) + (50 + len(hlf_names())) * 25 + 25 + 25 * 3 + 3),
     ],
 )
 def test_the_defaults_are_the_published_sizes(name: ModelName, num_parameters: int) -> None:

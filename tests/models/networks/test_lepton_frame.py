@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from networks import ON_PARTICLES, made_network, made_spec, run
 from torch import Tensor
 
-from features.columns import HLF_NAMES, INPUT_COLUMNS, NUM_HLF, PARTICLE_FEATURE_NAMES, Turning
+from features.columns import INPUT_COLUMNS, PARTICLE_FEATURE_NAMES, Turning, hlf_names
 from models.networks.classifier import Classifier
 from models.networks.lepton_frame import LeptonFrame
 from models.networks.registry import ModelName
 from models.networks.scaling_layer import Scaler
 
 NUMBERS = [7, 1, 12]
-HLF_LEPTON = [HLF_NAMES.index(name) for name in ("met_phi", "lepton_eta", "lepton_phi")]
+HLF_LEPTON = [hlf_names().index(name) for name in ("met_phi", "lepton_eta", "lepton_phi")]
 signs = st.sampled_from([1.0, -1.0])
 angles = st.floats(-3.2, 3.2)
 
@@ -50,7 +50,7 @@ def events(*, turned_by: float = 0.0, beam: float = 1.0) -> dict[str, Tensor]:
         }
         rows = np.column_stack([given.get(name, still) for name in PARTICLE_FEATURE_NAMES])
         found.append(np.pad(rows, ((0, max(NUMBERS) - number), (0, 0))))
-    particles, hlf = np.array(found), rng.normal(0, 1, (len(NUMBERS), NUM_HLF))
+    particles, hlf = np.array(found), rng.normal(0, 1, (len(NUMBERS), len(hlf_names())))
     lepton = particles[:, 0, [PARTICLE_FEATURE_NAMES.index(name) for name in ("eta", "phi")]]
     met_phi = wrapped(hlf[:, HLF_LEPTON[0]] + turned_by)
     hlf[:, HLF_LEPTON] = np.column_stack([met_phi, lepton])
@@ -107,7 +107,7 @@ def test_the_lepton_gets_azimuth_0_and_relations_stay(turned_by: float, beam: fl
 def test_azimuths_stay_within_pi() -> None:
     """The azimuth of a detector may be float32(pi), which is above pi."""
     edge = float(np.float32(np.pi))
-    hlf = torch.zeros(4, NUM_HLF)
+    hlf = torch.zeros(4, len(hlf_names()))
     hlf[:, HLF_LEPTON[0]] = torch.tensor([edge, -edge, edge, -edge])
     hlf[:, HLF_LEPTON[2]] = torch.tensor([-edge, edge, 0.0, 0.0])
     found = LeptonFrame("hlf")(hlf)[:, HLF_LEPTON[0]]

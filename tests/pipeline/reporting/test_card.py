@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from drawn import outside, without_style
 
-from features.distributions import HISTOGRAMMED
+from features.distributions import histogrammed
 from models.evaluation.style import WIDTH, PlotLabels
 from pipeline.reporting.card import plot_card, plot_distributions
 
@@ -19,7 +19,7 @@ def made_histograms(kind: str, *, events: int = 500) -> dict[str, hist.Hist[Any]
     """Histograms of a kind of features, of two classes."""
     rng = np.random.default_rng(1)
     made: dict[str, hist.Hist[Any]] = {}
-    for name, (_, binning) in HISTOGRAMMED.items():
+    for name, (_, binning) in histogrammed().items():
         if not name.startswith(f"{kind}."):
             continue
         classes = hist.axis.Integer(0, 2, flow=False)

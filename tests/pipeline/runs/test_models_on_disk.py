@@ -16,7 +16,7 @@ from networks import made_network, made_spec
 from onnx import TensorProto, helper
 from training_runs import make_spec
 
-from features.columns import NUM_HLF
+from features.columns import hlf_names
 from features.dataset import FeatureDataset
 from models.errors import ModelError, SavedModelError
 from models.export.onnx_export import export_onnx
@@ -27,7 +27,7 @@ from pipeline.runs.store import Version
 from pipeline.runs.trained_models import FoundModel, refuse_other_features, refuse_seen_events, trained_models
 
 DEFINITIONS = {"isolation_cone": 0.3, "min_jet_pt": 30.0}
-EVENTS = {"hlf": np.random.default_rng(1).normal(size=(5, NUM_HLF)).astype(np.float32)}
+EVENTS = {"hlf": np.random.default_rng(1).normal(size=(5, len(hlf_names()))).astype(np.float32)}
 
 
 @pytest.fixture(scope="module")

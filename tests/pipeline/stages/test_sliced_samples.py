@@ -15,7 +15,7 @@ from command_line import SAMPLES, small_config
 from sliced_qcd import THINNED, WHOLE, write_slices
 from stages_here import run_here, without_spark
 
-from features.columns import HLF_NAMES
+from features.columns import hlf_names
 from features.dataset import FeatureDataset
 from features.matrices import high_level_in
 from features.schema import SPLITS
@@ -74,7 +74,7 @@ def made(folder: Path, qcd: list[dict[str, Any]]) -> Made:
 
 def scored_by_ht(events: pa.Table) -> ScoredEvents:
     hlf = high_level_in(events)
-    ht = hlf[:, HLF_NAMES.index("ht")].astype(np.float64)
+    ht = hlf[:, hlf_names().index("ht")].astype(np.float64)
     top = (ht + 1) / (ht + 200)
     probability = np.stack([(1 - top) / 2, top, (1 - top) / 2], axis=1)
     columns = {"probability": pa.array(list(probability)), "hlf": pa.array(list(hlf))}

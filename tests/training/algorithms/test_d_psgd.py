@@ -7,7 +7,7 @@ import pytest
 from mixing_matrices import mixing_matrix
 from simulated import CLUSTER, LinearGradients, Watcher
 
-from training.topology import TopologyName, make_topology
+from training.topology import make_topology
 
 RATE = 0.1
 PLAIN = {"algorithm": "d-psgd", "optimizer": "sgd", "learning_rate": RATE}
@@ -35,7 +35,7 @@ def test_models_are_mixed_before_the_gradient_at_the_unmixed_model_is_subtracted
 
 def test_weights_of_a_graph_with_several_neighbours_are_applied_to_the_right_ones() -> None:
     problem = LinearGradients(workers=9, steps=4, seed=5)
-    weights, present = mixing_matrix(make_topology(TopologyName.EXPONENTIAL, 9)), np.tile(problem.initial, (9, 1))
+    weights, present = mixing_matrix(make_topology("exponential", 9)), np.tile(problem.initial, (9, 1))
     for step, found in enumerate(problem.drive(topology="exponential", **PLAIN)):
         gradients = np.array([problem.gradient(rank, step, present[rank]) for rank in range(9)])
         present = weights @ present - RATE * gradients

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from simulated import CLUSTER, LinearGradients, run, settings
 
 from training.algorithms.choco_sgd import compress, expand
-from training.topology import TopologyName, make_topology
+from training.topology import make_topology
 
 RATE = 0.1
 PLAIN: dict[str, Any] = {"optimizer": "sgd", "learning_rate": RATE, "scale_learning_rate": False}
-RING = mixing_matrix(make_topology(TopologyName.RING, 5))
+RING = mixing_matrix(make_topology("ring", 5))
 Matrix = NDArray[np.float64]
 
 

@@ -12,8 +12,8 @@ import torch
 from numba.core.dispatcher import Dispatcher
 from torch import Tensor, nn
 
-from features.columns import NUM_HLF
-from models.networks.classifier import Parts, fresh
+from features.columns import hlf_names
+from models.networks.classifier import Parts
 from models.networks.hlf import HlfClassifier
 from models.networks.hlf_settings import HlfSettings
 from models.networks.inclusive_settings import InclusiveSettings
@@ -38,7 +38,7 @@ SCALERS = {
         np.where(np.arange(width) % 3, 0.0, 0.3).tolist(),
         3.0,
     )
-    for name, width in (("hlf", NUM_HLF), ("particles", 19))
+    for name, width in (("hlf", len(hlf_names())), ("particles", 19))
 }
 HIDDEN = [[1], [7], [50, 20, 10], [150, 100, 50], [3] * 6, [300]]
 
@@ -49,7 +49,7 @@ def in_double(settings: NetworkSettings, scalers: dict[str, Scaler] = SCALERS) -
     torch.set_default_dtype(torch.float64)
     try:
         torch.manual_seed(7)
-        return FlatModel(fresh(settings, scalers, 3))
+        return FlatModel(settings.build(scalers, 3))
     finally:
         torch.set_default_dtype(before)
 
@@ -60,7 +60,7 @@ def batch_of(size: int, *, seed: int, classes: int = 3, dtype: torch.dtype = tor
     weights = rng.normal(1, 1, size)
     weights[::5] = 0
     return Batch(
-        (torch.tensor(rng.normal(size=(size, NUM_HLF)) * 3, dtype=dtype),),
+        (torch.tensor(rng.normal(size=(size, len(hlf_names()))) * 3, dtype=dtype),),
         torch.tensor(rng.integers(0, classes, size)),
         torch.tensor(weights, dtype=dtype),
     )
@@ -152,7 +152,7 @@ def test_more_particles_than_there_is_room_for_are_refused() -> None:
 def test_denormal_numbers_are_those_of_autograd(flushed: bool) -> None:
     models = [in_double(HlfSettings(hidden=[20, 10])) for _ in range(2)]
     for model in models:
-        model.flat.detach()[: NUM_HLF * 20 : 3] = 1e-310
+        model.flat.detach()[: len(hlf_names()) * 20 : 3] = 1e-310
     batch = batch_of(33, seed=1)
     batch = Batch(batch.inputs, batch.labels, batch.weights * 1e-308)
     for model, gradients in zip(models, (TorchGradients(models[0]), gradients_of(models[1])), strict=True):
@@ -212,7 +212,7 @@ def test_a_label_without_a_class_is_refused(label: int) -> None:
 
 def test_another_number_of_features_is_refused() -> None:
     batch = batch_of(20, seed=1)
-    with pytest.raises(ValueError, match=f"takes {NUM_HLF} features, not {NUM_HLF - 1}"):
+    with pytest.raises(ValueError, match=f"takes {len(hlf_names())} features, not {len(hlf_names()) - 1}"):
         gradients_of(in_double(HlfSettings(hidden=[5]))).compute(
             Batch((batch.inputs[0][:, 1:],), batch.labels, batch.weights)
         )

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam, Optimizer
 
-from features.columns import NUM_HLF
+from features.columns import hlf_names
 from models.networks.hlf import HlfClassifier
 from models.networks.hlf_settings import HlfSettings
 from models.networks.scaling_layer import Scaler
@@ -24,7 +24,7 @@ from training.settings import TrainSettings
 from training.workloads.gradients import sums_of, weighted_losses
 
 NUM_CLASSES = 3
-SCALERS = {"hlf": Scaler(np.linspace(-1, 1, NUM_HLF).tolist(), np.linspace(1, 2, NUM_HLF).tolist())}
+SCALERS = {"hlf": Scaler(np.linspace(-1, 1, len(hlf_names())).tolist(), np.linspace(1, 2, len(hlf_names())).tolist())}
 SCHEDULE = {"warmup_epochs": 1.5, "decay": "cosine"}
 #: Each by torch and by us.
 OPTIMIZERS: dict[str, tuple[Callable[[list[nn.Parameter]], Optimizer], dict[str, Any]]] = {
@@ -58,8 +58,8 @@ def make_network() -> HlfClassifier:
 def make_rows(num_rows: int) -> Rows:
     rng = np.random.default_rng(5)
     labels = rng.integers(0, NUM_CLASSES, num_rows)
-    centres = rng.normal(size=(NUM_CLASSES, NUM_HLF))
-    hlf = centres[labels] + rng.normal(size=(num_rows, NUM_HLF))
+    centres = rng.normal(size=(NUM_CLASSES, len(hlf_names())))
+    hlf = centres[labels] + rng.normal(size=(num_rows, len(hlf_names())))
     weights = rng.uniform(0.5, 2.0, num_rows)
     return Rows((torch.from_numpy(hlf),), torch.from_numpy(labels), torch.from_numpy(weights))
 

@@ -12,7 +12,7 @@ import pytest
 from feature_datasets import write_dataset
 from spark_in_process import Here
 
-from features.columns import NUM_HLF
+from features.columns import hlf_names
 from features.dataset import FeatureDataset
 from training.gridsearch import trainings as running
 from training.gridsearch.results import score
@@ -58,7 +58,7 @@ def test_a_job_learns_and_is_written_and_read_again(dataset: FeatureDataset, tmp
     assert len(found.folds) == 3
     assert all(len(curves.val_loss) == 15 for curves in found.folds)
     assert np.mean([curves.val_accuracy[-1] for curves in found.folds]) > 0.6
-    assert found.num_parameters == NUM_HLF * 6 + 6 + 6 * 4 + 4 + 4 * 3 + 3
+    assert found.num_parameters == len(hlf_names()) * 6 + 6 + 6 * 4 + 4 + 4 * 3 + 3
     assert finished(tmp_path, JOB, 15) == found
     assert finished(tmp_path, JOB, 16) is None
     assert finished(tmp_path, JOB._replace(batch_size=8), 15) is None

@@ -9,7 +9,7 @@ import pytest
 import torch
 from particle_datasets import write_particle_dataset
 
-from features.columns import NUM_HLF
+from features.columns import hlf_names
 from features.dataset import FeatureDataset
 from training.readers.memory import MemoryRows
 from training.readers.reader import open_reader
@@ -28,7 +28,7 @@ def test_the_tensors_hold_the_split_in_order(dataset: FeatureDataset) -> None:
     rows = memory.rows
     batches = list(open_reader(dataset, INPUTS, seed=1).val_batches(rank=0, world_size=1))
     assert len(memory) == 10
-    assert [tuple(column.shape) for column in rows.inputs] == [(10, NUM_HLF), (10, 801, 19), (10,)]
+    assert [tuple(column.shape) for column in rows.inputs] == [(10, len(hlf_names())), (10, 801, 19), (10,)]
     assert torch.equal(rows.inputs[0], torch.cat([batch.inputs[0] for batch in batches]))
     assert torch.equal(rows.labels, torch.cat([batch.labels for batch in batches]))
     assert torch.equal(rows.weights, torch.cat([batch.weights for batch in batches]))
@@ -37,5 +37,5 @@ def test_the_tensors_hold_the_split_in_order(dataset: FeatureDataset) -> None:
 
 def test_they_lie_on_the_device(dataset: FeatureDataset, tmp_path: Path) -> None:
     rows = MemoryRows.load(dataset, "train", INPUTS, device="meta").rows
-    assert rows.batch(np.array([3, 1])).inputs[0].shape == (2, NUM_HLF)
+    assert rows.batch(np.array([3, 1])).inputs[0].shape == (2, len(hlf_names()))
     assert {column.device.type for column in (*rows.inputs, rows.labels, rows.weights)} == {"meta"}

@@ -17,7 +17,7 @@ from feature_datasets import write_dataset
 from particle_datasets import write_particle_dataset
 from ranks import wait_until
 
-from features.columns import HLF_NAMES, NUM_HLF
+from features.columns import hlf_names
 from features.dataset import FeatureDataset, RowGroup
 from features.matrices import model_inputs
 from training.errors import CacheError, DamagedDatasetError, HostileDatasetError
@@ -58,7 +58,7 @@ def expected_rows(dataset: FeatureDataset, split: str, groups: list[int]) -> Cou
     for group in groups:
         for row in pq.read_table(dataset.files(split)[group]).to_pylist():
             weight = row["weight"] * dataset.class_weights[row["label"]]
-            rows[(*(row[name] for name in HLF_NAMES), row["label"], round(weight, 6))] += 1
+            rows[(*(row[name] for name in hlf_names()), row["label"], round(weight, 6))] += 1
     return rows
 
 
@@ -137,7 +137,7 @@ def test_particles_are_cut_to_the_longest_event_of_each_batch(dataset: FeatureDa
     for hlf, particles, num_particles in (
         b.inputs for b in reader.train_batches(assignment_of(made_plan(world_size=1), rank=0, epoch=0))
     ):
-        assert hlf.shape == (len(hlf), NUM_HLF)
+        assert hlf.shape == (len(hlf), len(hlf_names()))
         assert particles.shape == (len(hlf), int(num_particles.max()), 19)
         assert num_particles.dtype == torch.int64
         longest.add(particles.shape[1])
@@ -200,7 +200,7 @@ def test_a_rank_that_runs_out_of_rows_still_takes_all_steps(
         batches = list(reader.train_batches(assignment_of(plan, rank=rank, epoch=0)))
         sizes.append([len(b) for b in batches])
         for empty in (b for b in batches if not len(b)):
-            shapes = {"hlf": (0, NUM_HLF), "particles": (0, 1, 19), "num_particles": (0,)}
+            shapes = {"hlf": (0, len(hlf_names())), "particles": (0, 1, 19), "num_particles": (0,)}
             assert [tuple(column.shape) for column in empty.inputs] == [shapes[name] for name in inputs]
     assert sorted(sizes) == expected
 
@@ -295,7 +295,7 @@ def test_only_the_columns_that_are_needed_are_read(tmp_path: Path, kind: Any) ->
     lean = write_dataset(tmp_path / "data", rows={"train": [9], "val": [3], "test": [3]})
     for split in lean.splits:
         for path in lean.files(split):
-            pq.write_table(pq.read_table(path, columns=["label", *HLF_NAMES, "weight"]), path)
+            pq.write_table(pq.read_table(path, columns=["label", *hlf_names(), "weight"]), path)
     reader = open_reader(lean, ["hlf"], kind=kind, seed=1)
     assert sum(map(len, reader.val_batches(rank=0, world_size=1))) == 3
 

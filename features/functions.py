@@ -1,0 +1,74 @@
+"""The functions of the high-level features by name, ours and those of plugins; without what computes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+from features.columns import Binning, Feature, Turning, add_high_level
+
+class Computed(NamedTuple):
+    """How a high-level feature is computed."""
+
+    function: Callable[[Any], Any]
+    is_own: bool = False
+    """Whether it is of a plugin."""
+    needs: tuple[str, ...] = ()
+    """Branches that it reads."""
+
+    @property
+    def place(self) -> str:
+        """Its file and line."""
+        code = self.function.__code__
+        return f"{code.co_filename}:{code.co_firstlineno}"
+
+
+#: All high-level features by name.
+FUNCTIONS: Final[dict[str, Computed]] = {}
+F = TypeVar("F", bound=Callable[[Any], Any])
+
+
+def high_level_feature(
+    *,
+    unit: str,
+    meaning: str,
+    bins: tuple[int, float, float] | None = None,
+    log_above: float = 0.0,
+    turning: Turning = Turning.NONE,
+    needs: Sequence[str] = (),
+) -> Callable[[F], F]:
+    """Register a function as the high-level feature of its name, behind those that are there.
+
+    The function takes `SelectedEvents` and returns one finite number per event, independent of the other events.
+
+    Args:
+        unit: Physical unit; `1` for pure numbers.
+        meaning: A few words.
+        bins: Number, lower and upper edge of the bins of its histogram; None for no histogram.
+        log_above: See `features.columns.Feature`.
+        turning: See `features.columns.Feature`.
+        needs: Branches that it reads from `SelectedEvents.records`; the config names them in `ingest.pass_through`.
+
+    Raises:
+        ValueError: There is such a column, or it has no unit or meaning.
+    """
+
+    def register(function: F) -> F:
+        binning = None if bins is None else Binning(*bins)
+        name = function.__name__
+        add_high_level(Feature(name, unit, meaning, binning, log_above=log_above, turning=turning))
+        FUNCTIONS[name] = Computed(function, is_own=True, needs=tuple(needs))
+        return function
+
+    return register
+
+
+def of_the_table(function: F) -> F:
+    """Register the function of a row of the table."""
+    FUNCTIONS[function.__name__] = Computed(function)
+    return function
+
+
+def own_features() -> dict[str, Computed]:
+    """The high-level features of plugins, by name."""
+    return {name: each for name, each in FUNCTIONS.items() if each.is_own}

@@ -1,0 +1,129 @@
+"""Plugins: files, or installed modules, by which users register features, networks, methods and more of their own.
+
+They use the decorators that our own code uses. Every process that validates a config, a run or a model loads them
+first: the command line from the config, ranks and agents from their specification, others from the environment.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from hashlib import blake2b
+from importlib import metadata
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Final, TypeVar
+
+#: Plugins of this process, for those that it starts.
+VARIABLE: Final = "HEP_PIPELINE_PLUGINS"
+#: Entry points of this group name plugins that are installed.
+GROUP: Final = "hep_pipeline"
+#: Modules that take a second to import: a plugin imports them where it uses them.
+_SLOW: Final = frozenset({"torch", "pyspark"})
+T = TypeVar("T")
+_loaded: dict[str, ModuleType] = {}
+_after_load: list[Callable[[], object]] = []
+
+
+class PluginError(Exception):
+    """A plugin is missing, cannot be imported, or registers what is not possible; the message names file and line."""
+
+
+def when_loaded(refresh: Callable[[], object]) -> None:
+    """Call a function after plugins were loaded: it makes a table anew from what is registered."""
+    _after_load.append(refresh)
+
+
+def loaded() -> list[str]:
+    """The plugins of this process: paths of files, and names of modules."""
+    return list(_loaded)
+
+
+def load(plugins: Iterable[str]) -> None:
+    """Import plugins that are not loaded yet.
+
+    Args:
+        plugins: Paths of Python files, names of installed modules, or of entry points of the group `hep_pipeline`.
+
+    Raises:
+        PluginError: One cannot be imported.
+    """
+    new = [name for name in dict.fromkeys(map(located, plugins)) if name not in _loaded]
+    for name in new:
+        _loaded[name] = _imported(name)
+    if new:
+        for refresh in _after_load:
+            refresh()
+        os.environ[VARIABLE] = os.pathsep.join(_loaded)
+
+
+def load_from_environment() -> None:
+    """Import the plugins of the process that started this one."""
+    load(filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)))
+
+
+def file_of(module: str) -> Path | None:
+    """The file of a module, if it is a plugin."""
+    return next((Path(each.__file__) for each in _loaded.values() if each.__name__ == module and each.__file__), None)
+
+
+def located(name: str, folder: Path | str = "") -> str:
+    """The absolute path of a file; the name of a module stays."""
+    return str((Path(folder) / Path(name).expanduser()).absolute()) if name.endswith(".py") else name
+
+
+def _imported(name: str) -> ModuleType:
+    path = Path(name)
+    if not name.endswith(".py"):
+        points = {point.name: point.value for point in metadata.entry_points(group=GROUP)}
+        module = points.get(name, name)
+        if find_spec(module.split(".")[0]) is None:
+            known = f" Installed plugins: {', '.join(points)}." if points else ""
+            raise PluginError(f"plugins: there is no module '{module}', and no file of that name.{known}")
+        return _run(lambda: importlib.import_module(module), module)
+    if not path.is_file():
+        # Spark brings the file to its executors, which do not see the folder.
+        found = [folder / path.name for folder in map(Path, sys.path) if (folder / path.name).is_file()]
+        if not found:
+            raise PluginError(f"plugins: there is no file {path}")
+        path = found[0]
+    _refuse_slow_imports(path)
+    # Two plugins may have the same file name.
+    spec = spec_from_file_location(f"{path.stem}_{blake2b(name.encode(), digest_size=4).hexdigest()}", path)
+    if spec is None or spec.loader is None:
+        raise PluginError(f"plugins: {path} is no Python file")
+    module_of_file, loader = module_from_spec(spec), spec.loader
+    sys.modules[spec.name] = module_of_file
+    _run(lambda: loader.exec_module(module_of_file), str(path))
+    return module_of_file
+
+
+def _run(work: Callable[[], T], name: str) -> T:
+    """Import; an error names the line of the plugin."""
+    try:
+        return work()
+    except Exception as cause:
+        frames = traceback.extract_tb(cause.__traceback__)
+        own = [frame for frame in frames if frame.filename == name] or frames[-1:]
+        line = cause.lineno if isinstance(cause, SyntaxError) else own[-1].lineno
+        raise PluginError(f"plugin {name}, line {line}: {type(cause).__name__}: {cause}") from cause
+
+
+def _refuse_slow_imports(path: Path) -> None:
+    try:
+        tree = ast.parse(path.read_bytes())
+    except SyntaxError as cause:
+        raise PluginError(f"plugin {path}, line {cause.lineno}: {cause.msg}") from cause
+    for node in tree.body:
+        names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        if slow := _SLOW & {name.split(".")[0] for name in names}:
+            raise PluginError(
+                f"plugin {path}, line {node.lineno}: it imports {', '.join(slow)} at once, which slows every command "
+                f"down. Import it inside the function that uses it."
+            )
