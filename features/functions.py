@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from features.columns import Binning, Feature, Turning, add_high_level
 
+
 class Computed(NamedTuple):
     """How a high-level feature is computed."""
 

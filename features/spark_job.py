@@ -39,6 +39,7 @@ from features.normalisation import GeneratedSample, physics_factors
 from features.scaling import ColumnStatistics, scaler_json
 from features.schema import SPLITS
 from features.settings import FeatureSettings
+from ingestion.plugins import load_from_environment
 from ingestion.storage import is_remote, local_copy, make_folder, sizes_below
 from ingestion.tally import by_sample
 
@@ -249,3 +250,7 @@ def _refuse_empty(outputs: Sequence[KernelOutput]) -> None:
                 f"Loosen features.min_lepton_pt or features.max_lepton_isolation, or check the files."
                 f"{track_hint(sample, counter)}"
             )
+
+
+# In Spark's workers, which begin with this module.
+load_from_environment()

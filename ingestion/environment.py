@@ -57,6 +57,8 @@ EVERYWHERE: Final = {
     "Arrow": Row(("ARROW_*", "PYARROW_*", "HDF5_*"), kept=("ARROW_LIBHDFS_DIR",)),
     "Pythia": Row(("PYTHIA8*",)),
     "PySpark": Row(("PYSPARK_*",)),
+    # The config says which there are.
+    "plugins": Row(("HEP_PIPELINE_PLUGINS",)),
     "the command line": Row(("_TYPER_*", "TYPER_*", "PYDANTIC_*"), kept=("_TYPER_COMPLETE*",)),
 }
 #: What Spark ignores where its master is `local`; on a cluster the settings of the site count.

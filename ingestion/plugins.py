@@ -12,7 +12,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable
-from hashlib import blake2b
 from importlib import metadata
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -93,8 +92,9 @@ def _imported(name: str) -> ModuleType:
             raise PluginError(f"plugins: there is no file {path}")
         path = found[0]
     _refuse_slow_imports(path)
-    # Two plugins may have the same file name.
-    spec = spec_from_file_location(f"{path.stem}_{blake2b(name.encode(), digest_size=4).hexdigest()}", path)
+    spec = spec_from_file_location(f"plugin_{path.stem}", path)
+    if spec is not None and spec.name in sys.modules:
+        raise PluginError(f"plugins: {path} has the file name of another plugin. Give it another one")
     if spec is None or spec.loader is None:
         raise PluginError(f"plugins: {path} is no Python file")
     module_of_file, loader = module_from_spec(spec), spec.loader

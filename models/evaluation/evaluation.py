@@ -21,6 +21,7 @@ from models.evaluation.curves import EfficiencyCurve
 from models.evaluation.importance import chosen_events, importance, num_predicted
 from models.evaluation.measurements import ALL_BACKGROUNDS, EvaluationTask, Measured, measure, refuse_missing
 from models.evaluation.metrics import mixing_factors
+from models.evaluation.own_figures import OWN_FIGURES
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import Save, saving_in_processes
 from models.evaluation.variations import envelope, variations, with_scores, with_weights
@@ -299,6 +300,7 @@ def _plot(found: Predicted, task: EvaluationTask, folder: Path, save: Save) -> N
         figures["efficiencies"] = lambda: plots.plot_efficiencies(against, signal, points[0], labels)
     if found.candidate.history:
         figures["learning_curve"] = lambda: plots.plot_learning_curve(found.candidate.history, labels)
+    figures |= {name: partial(own.draw, found.test, task.classes) for name, own in OWN_FIGURES.items()}
     for name, draw in figures.items():
         save(draw(), folder / name)
 

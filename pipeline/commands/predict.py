@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from ingestion.errors import BadFilesError, IngestionError
 from ingestion.files import FileInfo, found_files
 from ingestion.paths import located
+from ingestion.plugins import load_from_environment
 from ingestion.settings import NO_WEIGHT, IngestSettings, SampleSettings
 from models.prediction_files import probability_branches
 from pipeline.configuration.paths import chosen_folder
@@ -154,6 +155,7 @@ def _new_folder(folder: Path) -> Iterator[Path]:
 @lru_cache(maxsize=1)
 def _loaded(place: str) -> EventClassifier:
     """The classifier, read once by a Python worker of Spark."""
+    load_from_environment()
     return load_classifier(place)
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 import psutil
 from pydantic import SecretStr
 
+from ingestion import plugins
 from ingestion.environment import LOCAL_SPARK, ignored
 from pipeline.configuration.shell_sections import SparkSettings
 from pipeline.errors import MachineError, SparkJobError, says_out_of_room
@@ -65,7 +66,9 @@ class SparkProvider:
             self._folder = tempfile.TemporaryDirectory(prefix="hep-pipeline-")
             self._context = _start(self._settings, self._folder.name)
             if self.is_cluster:
-                self._context.addPyFile(str(zip_code(Path(self._folder.name))))
+                for file in (zip_code(Path(self._folder.name)), *filter(os.path.isfile, plugins.loaded())):
+                    self._context.addPyFile(str(file))
+        self._context.environment[plugins.VARIABLE] = os.pathsep.join(plugins.loaded())
         if folder is not None and self.is_cluster:
             refuse_unshared(self._context, folder, inputs)
         return self._context

@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from ingestion.notes import notes
 from models.evaluation.intervals import Efficiency
+from models.evaluation.own_figures import OWN_FIGURES
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.reporting import summary
 from pipeline.reporting.card import CAPTIONS
@@ -206,10 +207,11 @@ def warnings(versions: Mapping[str, Version]) -> list[str]:
 
 def _pictures(versions: Mapping[str, Version]) -> dict[str, Any]:
     evaluated = versions["evaluate"]
+    captions = _OF_MODEL | {name: own.caption for name, own in OWN_FIGURES.items()}
     found: dict[str, Any] = {
         "plots": dict.fromkeys(_SIDE_BY_SIDE) | _plots(evaluated.folder / "plots", _SIDE_BY_SIDE),
         "run_plots": {
-            name: list(_plots(evaluated.folder / name / "plots", _OF_MODEL).values())
+            name: list(_plots(evaluated.folder / name / "plots", captions).values())
             for name in evaluated.manifest["counters"]["runs"]
         },
     }

@@ -61,10 +61,10 @@ class Version(NamedTuple):
         made_from: dict[str, Any] = self.manifest.get("made_from") or self.manifest["fingerprint"]
         return made_from
 
-    def ran_same_code(self, entry_point: str) -> bool:
-        """Whether the meaning of all imports of an entry point is the same as when this version was made."""
+    def ran_same_code(self, *entry_points: str) -> bool:
+        """Whether the meaning of all imports of some entry points is the same as when this version was made."""
         before = self.made_from["code"]
-        return all(before.get(name) == digest for name, digest in code_digests([entry_point]).items())
+        return all(before.get(name) == digest for name, digest in code_digests(entry_points).items())
 
     @property
     def files(self) -> list[OutputFile]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from features.settings import FeatureSettings
+from models.evaluation.own_figures import OWN_FIGURES
 from pipeline.config import Config
 from pipeline.configuration.sections import flat_items
 from pipeline.errors import MissingInputError
@@ -40,7 +41,8 @@ class Evaluate(Stage):
 
     def entry_points(self, config: Config) -> tuple[str, ...]:
         """Also the networks, and what reads them."""
-        return (f"pipeline.stages.{self.name}", "pipeline.runs.trained_models", *config.model.modules)
+        figures = {each.draw.__module__ for each in OWN_FIGURES.values()}
+        return (f"pipeline.stages.{self.name}", "pipeline.runs.trained_models", *config.model.modules, *figures)
 
     def config_items(self, config: Config) -> dict[str, Any]:
         """The section `evaluate`, normalisation, and the text of the plots."""

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from features.columns import hlf_names
+from features.functions import own_features
 from ingestion.settings import IngestSettings, SampleSettings
 from ingestion.storage import footers, is_remote
 from ingestion.tally import WRAPPED_AZIMUTHS, by_sample
@@ -41,6 +43,10 @@ class Features(Stage):
     }
     uses_storage: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = (Need.SPARK,)
+
+    def entry_points(self, config: Config) -> tuple[str, ...]:
+        """Also the features of plugins."""
+        return (*super().entry_points(config), *_modules_of_plugins())
 
     def config_items(self, config: Config) -> dict[str, Any]:
         """Selection, physics, split, balance, layout, the classes, and what normalises the samples."""
@@ -91,6 +97,10 @@ class Features(Stage):
         _write_cutflow(context, counters)
         save(result.histograms, context.out_dir / HISTOGRAMS)
         return _result(result, counters, total)
+
+
+def _modules_of_plugins() -> set[str]:
+    return {each.function.__module__ for each in own_features().values()}
 
 
 @contextmanager
@@ -172,7 +182,9 @@ def _earlier(context: Context) -> list[KernelOutput]:
     from features.settings import FeatureSettings
 
     current = context.current
-    if current is None or not current.ran_same_code("features.kernel_pass"):
+    if current is None or not current.ran_same_code("features.kernel_pass", *_modules_of_plugins()):
+        return []
+    if json.loads((current.folder / "dataset.json").read_text(encoding="utf-8"))["hlf"] != [*hlf_names()]:
         return []
     before = FeatureSettings.model_validate(current.manifest["config"]["features"])
     if kernel_items(before) != kernel_items(context.config.features):

@@ -21,11 +21,11 @@ from pipeline.runs.provenance import now
 from pipeline.runs.store import Version
 from pipeline.stages.base import Check, Context, Part, Result, Stage
 from pipeline.terminal.tables import describe, rank_table
+from training.algorithms.method import METHODS
+from training.topology import TOPOLOGIES
 
 if TYPE_CHECKING:
-    from training.algorithms.method import METHODS
-from training.settings import TrainSettings
-from training.topology import TOPOLOGIES
+    from training.settings import TrainSettings
 
 #: Difference between the numbers of uses of an event in an epoch below which nothing is said.
 _USED_EQUALLY: Final = 0.1

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from pyspark import Accumulator, SparkContext
 
+from ingestion.plugins import load_from_environment
 from training.gridsearch.results import Score, score
 from training.gridsearch.settings import SearchJob, Trial, first_trials, promoted, rungs
 from training.gridsearch.trainings import GridSearchError, JobResult, Search, finished, run_job
@@ -155,3 +156,7 @@ def _outcome(
     if result.error:
         return Failed(trial, result.error)
     return score(trial, result.num_parameters, result.folds, rung=rung) or Failed(trial, _NO_FINITE_LOSS)
+
+
+# In Spark's workers, which begin with this module.
+load_from_environment()

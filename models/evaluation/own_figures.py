@@ -1,0 +1,40 @@
+"""Figures of plugins: drawn for each model of an evaluation, and shown in its part of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeVar
+
+
+class OwnFigure(NamedTuple):
+    """A figure of a plugin."""
+
+    caption: str
+    draw: Callable[..., Any]
+
+
+#: By the name of the function, which is that of the file.
+OWN_FIGURES: Final[dict[str, OwnFigure]] = {}
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def figure(caption: str) -> Callable[[F], F]:
+    """Register a function that draws a figure of a model.
+
+    It takes the `models.evaluation.scored_events.ScoredEvents` of the test split and the names of the classes, and
+    returns a matplotlib figure.
+
+    Args:
+        caption: A sentence below the figure.
+
+    Raises:
+        ValueError: There is a figure of this name.
+    """
+
+    def register(draw: F) -> F:
+        if draw.__name__ in OWN_FIGURES:
+            raise ValueError(f"there is a figure '{draw.__name__}' already")
+        OWN_FIGURES[draw.__name__] = OwnFigure(caption, draw)
+        return draw
+
+    return register
