@@ -7,8 +7,8 @@ from made_events import events_table, lepton, made_event, tower, track
 from published_reference import published_event
 from reference_features import ReferenceSettings, reference_event
 
-from features.columns import HIGH_LEVEL, HLF_NAMES, INPUT_COLUMNS, MAX_PARTICLES, PARTICLE
-from features.distributions import HISTOGRAMMED
+from features.columns import HIGH_LEVEL, INPUT_COLUMNS, MAX_PARTICLES, PARTICLE, hlf_names
+from features.distributions import histogrammed
 
 #: Models that were trained elsewhere take these, in this order; what is added comes after them.
 PUBLISHED = (
@@ -23,7 +23,7 @@ PUBLISHED_OF_A_PARTICLE = (
 
 
 def test_the_published_features_come_first_and_in_order() -> None:
-    assert HLF_NAMES[:14] == PUBLISHED, "the row of a new feature belongs at the end of HIGH_LEVEL"
+    assert hlf_names()[:14] == PUBLISHED, "the row of a new feature belongs at the end of HIGH_LEVEL"
     assert INPUT_COLUMNS["particles"].names == PUBLISHED_OF_A_PARTICLE
     assert INPUT_COLUMNS["particles"].shape == (801, 19)
 
@@ -54,11 +54,11 @@ def test_names_differ_and_every_row_is_filled_in(features: tuple) -> None:
 
 
 def test_every_high_level_feature_has_a_histogram_that_its_flags_and_counts_fit() -> None:
-    assert [name for name in HISTOGRAMMED if name.startswith("hlf.")] == [
-        *(f"hlf.{name}" for name in HLF_NAMES),
+    assert [name for name in histogrammed() if name.startswith("hlf.")] == [
+        *(f"hlf.{name}" for name in hlf_names()),
         "hlf.num_particles",
     ]
-    for _, binning in HISTOGRAMMED.values():
+    for _, binning in histogrammed().values():
         assert binning.low < binning.high
         assert binning.bins > 1
-    assert HISTOGRAMMED["hlf.num_particles"][1].high > MAX_PARTICLES
+    assert histogrammed()["hlf.num_particles"][1].high > MAX_PARTICLES

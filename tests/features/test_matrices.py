@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from feature_datasets import write_dataset
 
-from features.columns import HLF_NAMES, PARTICLE_CORE, PARTICLE_FEATURE_NAMES
+from features.columns import PARTICLE_CORE, PARTICLE_FEATURE_NAMES, hlf_names
 from features.dataset import FeatureDataset
 from features.errors import DatasetError
 from features.matrices import model_inputs
@@ -27,7 +27,7 @@ def test_matrices_hold_the_columns_and_what_follows_from_them(dataset: FeatureDa
     table = pq.read_table(dataset.folder / "train")
     made = model_inputs(table, ["hlf", "particles", "num_particles"])
     for event, row in enumerate(table.to_pylist()):
-        assert made["hlf"][event].tolist() == [row[name] for name in HLF_NAMES]
+        assert made["hlf"][event].tolist() == [row[name] for name in hlf_names()]
         count = row["num_particles"]
         found = dict(zip(PARTICLE_FEATURE_NAMES, made["particles"][event, :count].T, strict=True))
         for name in PARTICLE_CORE:

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from spark_in_process import Here
 
 from features import spark_job
-from features.columns import HLF_NAMES, INPUT_COLUMNS
+from features.columns import INPUT_COLUMNS, hlf_names
 from features.distributions import EVENTS_FOR_PARTICLES
 from features.errors import FeatureError
 from features.kernel_pass import EventsFile
@@ -176,7 +176,7 @@ def test_the_scaler_is_that_of_the_training_rows_alone(made: Made) -> None:
     seen = as_networks_see(hlf, "hlf")
     np.testing.assert_allclose(scaler["mean"], seen.mean(axis=0), rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(scaler["std"], seen.std(axis=0), rtol=1e-6)
-    assert len(scaler["mean"]) == len(HLF_NAMES)
+    assert len(scaler["mean"]) == len(hlf_names())
 
 
 def test_the_particle_scaler_is_that_of_a_sample_of_each_row_group_without_padding(made: Made) -> None:
