@@ -18,6 +18,27 @@ def inputs_json(inputs: Sequence[str]) -> dict[str, Any]:
     return {name: INPUT_COLUMNS[name].to_json() for name in inputs}
 
 
+def refuse_other_inputs(inputs: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Refuse a model that takes other features than this process computes.
+
+    Args:
+        inputs: What it takes, from `inputs_json` at its training.
+        names: Its inputs.
+
+    Raises:
+        InputError: They differ; the message names the features.
+    """
+    now = inputs_json(names)
+    if inputs == now:
+        return
+    theirs, ours = ({name for each in found.values() for name in each["names"]} for found in (inputs, now))
+    missing, more = ", ".join(sorted(theirs - ours)), ", ".join(sorted(ours - theirs))
+    why = f": it lacks {more}" if more else ""
+    if missing:
+        why = f", {missing}: if a plugin has this, give a config with the plugin (--config)"
+    raise InputError(f"it takes other features than this code computes{why}")
+
+
 def input_arrays(
     columns: Mapping[str, NDArray[Any]], names: Sequence[str], dtype: DTypeLike = np.float32
 ) -> dict[str, NDArray[Any]]:

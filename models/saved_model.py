@@ -11,7 +11,7 @@ from torch import nn
 
 from features.columns import INPUT_COLUMNS
 from models.errors import InputError, SavedModelError
-from models.inputs import inputs_json
+from models.inputs import inputs_json, refuse_other_inputs
 from models.networks.classifier import Classifier
 from models.networks.network_settings import NetworkSettings
 from models.networks.registry import settings_from_json
@@ -110,8 +110,7 @@ def load_model(folder: Path) -> tuple[Classifier, ModelSpec]:
 
 def _spec_from_json(content: dict[str, Any]) -> ModelSpec:
     settings = settings_from_json(content["settings"])
-    if content["inputs"] != inputs_json(settings.inputs):
-        raise InputError("it takes other features than this code computes")
+    refuse_other_inputs(content["inputs"], settings.inputs)
     return ModelSpec(
         settings,
         content["classes"],

@@ -13,7 +13,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from models.errors import InputError, SavedModelError
-from models.inputs import input_arrays, inputs_json
+from models.inputs import input_arrays, refuse_other_inputs
 from models.networks.network_settings import NetworkSettings
 from models.networks.registry import settings_from_json
 
@@ -73,11 +73,10 @@ class OnnxClassifier:
             settings = settings_from_json(json.loads(found["settings"]))
         except (KeyError, TypeError, ValueError) as cause:
             raise SavedModelError(f"{path} has damaged metadata ({cause}). Export the model again.") from cause
-        if inputs != inputs_json(settings.inputs):
-            raise SavedModelError(
-                f"{path} takes other features than this code computes. Train on features of this code, and "
-                f"export that model."
-            )
+        try:
+            refuse_other_inputs(inputs, settings.inputs)
+        except InputError as cause:
+            raise SavedModelError(f"{path} is of another code: {cause}.") from cause
         return cls(session, settings, classes, definitions, reading)
 
     def prepare(self, columns: Mapping[str, NDArray[Any]]) -> Feeds:

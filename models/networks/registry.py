@@ -37,18 +37,21 @@ def settings_of(content: Mapping[str, Any]) -> NetworkSettings:
     """Settings of a network from its `name` and the settings that are not the defaults.
 
     Raises:
-        KeyError: The name is missing, or there is no network of that name.
-        ValueError: A value is invalid, or there is no such setting.
+        KeyError: The name is missing.
+        ValueError: There is no network of that name, a value is invalid, or there is no such setting.
     """
     own = dict(content)
-    return NETWORKS[own.pop("name")].model_validate(own)
+    name = own.pop("name")
+    if name not in NETWORKS:
+        raise ValueError(f"there is no network '{name}': if a plugin has it, give a config with this plugin (--config)")
+    return NETWORKS[name].model_validate(own)
 
 
 def settings_from_json(content: Mapping[str, Any]) -> NetworkSettings:
     """Read the settings that `NetworkSettings.to_json` wrote.
 
     Raises:
-        KeyError: The name is missing, or there is no network of that name.
+        KeyError: The name is missing.
         ValueError: A value is invalid, or other code wrote them: what it did without a key is no default of this code.
     """
     found = settings_of(content)
