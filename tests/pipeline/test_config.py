@@ -103,9 +103,9 @@ def test_all_mistakes_are_listed_at_once(tmp_path: Path) -> None:
         ({"ingest": {"branch_map": {"moons": "Muon"}}}, "'moons' is no collection or field"),
         ({"ingest": {"pass_through": ["Event.Number"] * 2}}, "there is a column 'Event.Number' already"),
         ({"model": {"names": ["hlf", "hlf"]}}, "'hlf' is given twice"),
-        ({"model": {"names": ["hfl"]}}, "'model.names.0'"),
+        ({"model": {"names": ["hfl"]}}, "model.names.0: there is no network 'hfl'"),
         ({"model": {"hlf": {"hiden": [5]}}}, "'model.hlf.hiden'. Did you mean 'hidden'?"),
-        ({"train_by_network": {"hfl": {"epochs": 3}}}, "'train_by_network.hfl"),
+        ({"train_by_network": {"hfl": {"epochs": 3}}}, "there is no network 'hfl'"),
         (
             {"train_by_network": {"particles": {"epoch": 3}}},
             "train_by_network: particles: 'train' has no key 'epoch'. Did you mean 'epochs'?",

@@ -44,6 +44,7 @@ VALUES: dict[str, Any] = {
     "simulate.processes": [{"name": "ttbar"}],
     "train.algorithm": "local-sgd",
     "notify": ["/bin/true"],
+    "plugins": ["own"],
     "storage": "s3://bucket/night",
     "train.launcher_args": ["-x", "A"],
     "train.schedule.milestones": [3],
@@ -53,7 +54,7 @@ VALUES: dict[str, Any] = {
 }
 #: Where a run lies and runs, how fast it is, and when it ends: no output changes.
 OF_NO_OUTPUT = {
-    *("notify", "run_dir", "storage"),
+    *("notify", "plugins", "run_dir", "storage"),
     *(f"ingest.{key}" for key in ("on_bad_file", "settle_seconds", "until", "entries_per_task")),
     *(
         f"train.{key}"

@@ -220,11 +220,10 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("name", "old", "new", "trained_again"),
     [
-        ("models/networks/particles_settings.py", '= "particles"', '= "list"', {"particles"}),
+        ("models/networks/particles_settings.py", '@network("particles")', '@network("list")', {"particles"}),
         ("models/networks/hlf_settings.py", "[50, 20, 10]", "[50, 20]", {"hlf"}),
-        ("models/networks/hlf.py", "*settings.hidden)", "*settings.hidden[::-1])", {"hlf"}),
+        ("models/networks/hlf.py", "*settings.hidden", "*settings.hidden[::-1]", {"hlf"}),
         # A further network.
-        ("models/networks/registry.py", "(HlfSettings,", "(HlfSettings, Another,", set()),
         (
             "models/networks/registry.py",
             "\nfrom models.",
