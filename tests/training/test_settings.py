@@ -53,7 +53,10 @@ def test_the_linear_rule_holds_for_ar_sgd_with_sgd_only(
         ({"slowmo": {"beta": 1.0}}, "less than 1"),
         ({"slowmo": {"tau": 0}}, "greater than or equal to 1"),
         ({"slowmo": {"alpha": 0}}, "greater than 0"),
-        ({"algorithm": {"name": "d-psgd", "topology": "star"}}, "there is no topology 'star', only complete, ring, exponential"),
+        (
+            {"algorithm": {"name": "d-psgd", "topology": "star"}},
+            "no topology 'star', only complete, ring, exponential",
+        ),
         ({"local_step": 3}, "Extra inputs are not permitted"),
     ],
 )
