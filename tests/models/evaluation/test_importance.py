@@ -11,7 +11,7 @@ from feature_datasets import made_particles
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
-from features.columns import HLF_NAMES, NUM_HLF, NUM_PARTICLE_FEATURES, PARTICLE_FEATURE_NAMES
+from features.columns import NUM_PARTICLE_FEATURES, PARTICLE_FEATURE_NAMES, hlf_names
 from models.evaluation.importance import Columns, chosen_events, importance, num_predicted, permutations_of
 from models.evaluation.scored_events import ScoredEvents
 
@@ -33,13 +33,13 @@ class OneFeature:
 def test_each_feature_is_shuffled_five_times_and_what_tells_is_the_area_that_is_lost() -> None:
     rng = np.random.default_rng(1)
     labels = rng.integers(0, 2, 600)
-    hlf = rng.normal(labels[:, None], 1, (600, NUM_HLF)).astype(np.float32)
+    hlf = rng.normal(labels[:, None], 1, (600, len(hlf_names()))).astype(np.float32)
     model, weights = OneFeature(), rng.uniform(0.5, 1.5, 600)
     events = ScoredEvents(labels, np.zeros((600, 2)), weights, hlf, np.full(600, "a"))
     told, before = list[int](), hlf.copy()
     found = importance(model, {"hlf": hlf}, events, signal=[1], seed=2, on_events=told.append)
-    assert sum(told) == model.num_seen == 600 * (1 + 5 * NUM_HLF) == num_predicted(("hlf",), labels)
-    assert list(found) == list(HLF_NAMES)
+    assert sum(told) == model.num_seen == 600 * (1 + 5 * len(hlf_names())) == num_predicted(("hlf",), labels)
+    assert list(found) == list(hlf_names())
     first, *others = found.values()
     area = roc_auc_score(labels, model.probabilities({"hlf": hlf})[:, 1], sample_weight=weights)
     assert first.value == pytest.approx(area - 0.5, abs=0.03)
@@ -95,7 +95,7 @@ def made_columns(seed: int, lengths: np.ndarray[Any, Any] = LENGTHS) -> dict[str
     rng = np.random.default_rng(seed)
     particles = made_particles(rng, rng.integers(0, 3, len(lengths)), lengths)
     return {
-        "hlf": rng.normal(size=(len(lengths), NUM_HLF)).astype(np.float32),
+        "hlf": rng.normal(size=(len(lengths), len(hlf_names()))).astype(np.float32),
         "particles": particles,
         "num_particles": lengths.astype(np.int32),
     }
@@ -138,7 +138,7 @@ def test_the_lepton_stays_first_and_is_that_of_the_other_event() -> None:
 def test_features_are_exchanged_one_by_one_or_all_together() -> None:
     own, others = made_columns(1), made_columns(2)
     alone = permutations_of(["hlf"])
-    assert list(alone) == list(HLF_NAMES)
+    assert list(alone) == list(hlf_names())
     for place, exchange in enumerate(alone.values()):
         expected = own["hlf"].copy()
         expected[:, place] = others["hlf"][:, place]

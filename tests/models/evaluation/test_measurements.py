@@ -151,7 +151,7 @@ def test_the_signal_at_a_background_efficiency_of_one_in_a_thousand() -> None:
     ours = 1 / (1 + np.exp(-rng.normal(np.where(labels == 1, 2.0, -2.0), 1.5)))
     scores = np.stack([(1 - ours) / 2, ours, (1 - ours) / 2], axis=1)
     events = ScoredEvents(
-        labels, scores, np.ones(36_000), np.zeros((36_000, NUM_HLF), np.float32), np.array(CLASSES)[labels]
+        labels, scores, np.ones(36_000), np.zeros((36_000, len(hlf_names())), np.float32), np.array(CLASSES)[labels]
     )
     found = measured(events, background_points=[1e-3, 1e-4])["background_points"]
     assert [each["measurable"] for each in found] == [True, False]
