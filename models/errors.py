@@ -19,9 +19,5 @@ class UndefinedMetricError(ModelError):
     """A number cannot be computed from the events, such as the AUC of a class without events."""
 
 
-class ExtraMissingError(ModelError):
-    """An optional package is not installed."""
-
-
 class SimulationError(ModelError):
     """A simulation of firmware could not be compiled."""

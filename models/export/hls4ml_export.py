@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.errors import ExtraMissingError, SimulationError
+from models.errors import SimulationError
 from models.export.onnx_export import single_precision, write_onnx
 from models.networks.classifier import Classifier, spoiling
 
@@ -67,7 +67,6 @@ def export_firmware(
         bits: Widths.
 
     Raises:
-        ExtraMissingError: hls4ml or da4ml is not installed.
         SimulationError: The simulation could not be compiled, for example without g++.
         ValueError: The network is not convertible.
     """
@@ -135,10 +134,11 @@ def _estimate(layers: nn.Sequential, ranges: list[dict[str, float]], width: int)
 
     A product with a fixed weight is a sum of shifted numbers; da4ml finds a circuit with few additions.
     """
-    array, trace = _packages()[1:]
+    from da4ml.trace import FixedVariableArray, comb_trace  # noqa: PLC0415 - an optional package
+
     first = ranges[0]["result"]
     ones = np.ones(next(layers.parameters()).shape[1], dtype=np.int64)
-    start = values = array.from_kif(ones, *(ones * bits for bits in _bits(width, first)))
+    start = values = FixedVariableArray.from_kif(ones, *(ones * bits for bits in _bits(width, first)))
     for layer, largest in zip(layers, ranges[1:], strict=True):
         if isinstance(layer, nn.Linear):
             weight, bias = (
@@ -149,7 +149,7 @@ def _estimate(layers: nn.Sequential, ranges: list[dict[str, float]], width: int)
             values = values.relu()
         before, behind = _bits(width, largest["result"])
         values = values.quantize(k=1, i=before, f=behind, overflow_mode="SAT", round_mode="RND")
-    circuit = trace(start, values)
+    circuit = comb_trace(start, values)
     clocks = math.ceil(max(circuit.latency) / _ADDITIONS_PER_CLOCK)
     return clocks * _CLOCK, math.ceil(circuit.cost)
 
@@ -167,23 +167,12 @@ def _rounded(values: Floats, width: int, largest: float) -> NDArray[np.float64]:
     return np.clip(np.floor(values.astype(np.float64) / step + 0.5), -most, most - 1) * step
 
 
-def _packages() -> tuple[Any, Any, Any]:
-    """hls4ml, and of da4ml the arrays of numbers in a circuit and the function that finds it."""
-    try:
-        import hls4ml  # noqa: PLC0415 - an optional package
-        from da4ml.trace import FixedVariableArray, comb_trace  # noqa: PLC0415 - likewise
-    except ImportError as cause:
-        raise ExtraMissingError(
-            "export.hls4ml needs the packages hls4ml and da4ml: `pip install -e '.[hls]'`, or set it to false."
-        ) from cause
-    return hls4ml, FixedVariableArray, comb_trace
-
-
 def _simulate(
     layers: nn.Sequential, ranges: list[dict[str, float]], scaled: Floats, folder: Path, width: int
 ) -> Floats:
     """Logits of the simulated firmware, (num_events, num_classes)."""
-    hls4ml = _packages()[0]
+    import hls4ml  # noqa: PLC0415 - an optional package
+
     # It prints about each layer.
     with contextlib.redirect_stdout(io.StringIO()):
         options = hls4ml.utils.config_from_pytorch_model(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ingestion.secrets import redact
-from pipeline.errors import ConfigError, MachineError, TrackingError
+from pipeline.errors import ConfigError, TrackingError
 from pipeline.run_folder import RunFolder
 from pipeline.runs.store import Version
 from pipeline.stages.report import Report
@@ -49,11 +49,9 @@ def track(run_folder: RunFolder) -> list[Tracked]:
     # By default MLflow tries a missing server for minutes.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
-    try:
-        from mlflow import MlflowClient
-        from mlflow.exceptions import MlflowException
-    except ImportError as cause:
-        raise MachineError("track needs the package mlflow-skinny: `.venv/bin/pip install -e '.[mlflow]'`.") from cause
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
     with run_folder.locked("track"):
         upstream = run_folder.upstream(Report(), command="track")
         try:

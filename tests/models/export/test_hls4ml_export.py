@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,6 @@ import torch
 from networks import NAMES, SCALERS, made_network
 
 from features.columns import hlf_names
-from models.errors import ExtraMissingError
 from models.export.hls4ml_export import convertible, export_firmware
 from models.networks.classifier import Classifier
 from models.networks.hlf import HlfClassifier
@@ -40,14 +38,6 @@ def model() -> Classifier:
 
 def test_only_perceptrons_are_converted() -> None:
     assert [name for name in NAMES if convertible(made_network(name))] == ["hlf"]
-
-
-def test_without_the_extra_the_error_says_what_to_install(
-    tmp_path: Path, model: Classifier, events: Events, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "hls4ml", None)
-    with pytest.raises(ExtraMissingError, match=r"needs the packages hls4ml and da4ml: `pip install -e '\.\[hls\]'`"):
-        export_firmware(model, events, events, tmp_path, bits=[16])
 
 
 def test_the_scaling_beside_the_firmware_makes_what_it_takes(

@@ -23,7 +23,7 @@ from rich.console import Console
 from pipeline.commands.track import track
 from pipeline.config import load_config
 from pipeline.configuration.shell_sections import MlflowSettings
-from pipeline.errors import ConfigError, MachineError, TrackingError
+from pipeline.errors import ConfigError, TrackingError
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
 from pipeline.runs.store import StageStore
@@ -249,15 +249,6 @@ def test_without_a_server_it_says_where_to_name_one(
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     with pytest.raises(ConfigError, match=r"mlflow\.uri or MLFLOW_TRACKING_URI"):
-        track(finished.run_folder)
-
-
-def test_without_the_package_it_says_how_to_get_it(
-    finished: Finished, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "mlflow", None)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    with pytest.raises(MachineError, match=r"\[mlflow\]"):
         track(finished.run_folder)
 
 

@@ -99,3 +99,18 @@ def test_names_and_permissions_are_no_bugs_of_ours(
         guard(work, debug=False)
     assert ended.value.exit_code == code
     assert str(error) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("module", "extra"), [("mlflow.entities", "mlflow"), ("hls4ml", "hls"), ("da4ml.trace", "hls")]
+)
+def test_a_missing_package_names_the_extra_that_installs_it(
+    capsys: pytest.CaptureFixture[str], module: str, extra: str
+) -> None:
+    def work() -> NoReturn:
+        raise ModuleNotFoundError(f"No module named '{module}'", name=module)
+
+    with pytest.raises(typer.Exit) as ended:
+        guard(work, debug=False)
+    assert ended.value.exit_code == Exit.USER_ERROR
+    assert f"Install it: pip install 'hep-pipeline[{extra}]'" in capsys.readouterr().err
