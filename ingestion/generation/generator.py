@@ -54,13 +54,10 @@ class GenerationError(IngestionError):
 
 
 def refuse_missing_packages() -> None:
-    """Refuse to start without the extra `simulate`."""
-    missing = [name for name in _PACKAGES if find_spec(name) is None]
-    if missing:
-        raise GenerationError(
-            f"simulate needs {' and '.join(missing)}, which {'are' if len(missing) > 1 else 'is'} not installed. "
-            f"Install the extra: .venv/bin/pip install -e '.[simulate]'"
-        )
+    """Refuse to start without the extra `simulate`, before tasks fail for it."""
+    for name in _PACKAGES:
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
 
 
 class HeavyQuarks(NamedTuple):
