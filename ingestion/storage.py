@@ -181,10 +181,7 @@ def place(path: str) -> Path:
     if not is_remote(path):
         return Path(path)
     file_system(path)
-    try:
-        paths = importlib.import_module("upath")
-    except ImportError as cause:
-        raise UnreadableFileError(f"{path} cannot be reached ({cause}). Run pip install -e '.[s3]'.") from cause
+    paths = importlib.import_module("upath")
     config = fsspec.config.conf.get(protocol_of(path), {}).get("config_kwargs", {})
     config = {**config, "retries": {"mode": "standard", "total_max_attempts": ATTEMPTS}}
     # Other processes write there too, so no listing is remembered; readers of Parquet ask for what they need.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ingestion.secrets import redact
+from pipeline.commands.config import has_parts, values
 from pipeline.errors import ConfigError, TrackingError
 from pipeline.run_folder import RunFolder
 from pipeline.runs.store import Version
@@ -100,16 +101,17 @@ def _track(client: MlflowClient, experiment: str, network: str, upstream: Mappin
         tags=tags | {"code_version": str(evaluated.manifest["code_version"])},
     ).info.run_id
     settings = {name: run[name] for name in ("model", "train")}
-    values = [*_curves(trained.folder / network, start), ("training_seconds", summary["seconds"], end, 0)]
-    values += _measured(network, evaluated)
+    measured = [*_curves(trained.folder / network, start), ("training_seconds", summary["seconds"], end, 0)]
+    measured += _measured(network, evaluated)
     # The client cuts them into calls of the size that servers take.
     client.log_batch(
         run_id,
         params=[
-            Param(key, (value if isinstance(value, str) else json.dumps(value))[:_MOST_LETTERS])
-            for key, value in flat(_config(settings, upstream))
+            Param(".".join(map(str, keys)), (value if isinstance(value, str) else json.dumps(value))[:_MOST_LETTERS])
+            for keys, value in values(_config(settings, upstream))
+            if not has_parts(value)
         ],
-        metrics=[Metric(name, float(value), _milliseconds(when), epoch) for name, value, when, epoch in values],
+        metrics=[Metric(name, float(value), _milliseconds(when), epoch) for name, value, when, epoch in measured],
     )
     for path, place in _artifacts(network, upstream):
         client.log_artifact(run_id, str(path), place)
@@ -142,20 +144,6 @@ def _config(settings: Mapping[str, Any], upstream: Mapping[str, Version]) -> dic
     of_stages = {name: each.manifest["config"][name] for name, each in upstream.items() if name in config}
     given = {name: each for name, each in config.items() if name != "train_by_network"}
     return {**given, "samples": data["samples"], **of_stages, **settings}
-
-
-def flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values of nested mappings, without empty ones.
-
-    Examples:
-        >>> list(flat({"train": {"epochs": 3, "per_layer": {}}, "classes": ["a"]}))
-        [('train.epochs', 3), ('classes', ['a'])]
-    """
-    for key, value in content.items():
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _seconds(when: str) -> float:

@@ -33,7 +33,7 @@ _WIDTH_OF_FILES: Final = 1000
 #: Variables that force colours on help texts and tracebacks, also in files.
 _FORCING_COLOURS: Final = ("FORCE_COLOR", "PY_COLORS")
 #: Packages whose modules have other names.
-_PACKAGE_OF: Final = {"py4j": "pyspark", "sklearn": "scikit-learn"}
+_PACKAGE_OF: Final = {"py4j": "pyspark", "sklearn": "scikit-learn", "upath": "universal-pathlib"}
 #: Control characters, which move the cursor or change colours; names of files may hold them.
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
