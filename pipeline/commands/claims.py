@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 from collections.abc import Mapping
@@ -17,11 +18,15 @@ from training.studies.pages import render, render_claims
 from training.studies.study import FOLDER, WORDS, StudySettings, form_of
 from training.studies.study_result import PACKED, StudyResult, read
 from training.studies.tables import markdown_table
+from training.studies.verdicts import Interval, verdict_of
 
 _RESULT: Final = "result.json"
 _CLAIMS: Final = "claims.md"
 #: Number of errors of a difference above which it counts.
 _COUNTS: Final = 2
+#: Half the interval of an area, in errors, and the areas between which the source would see no difference.
+_ERRORS: Final = 1.96
+_SIMILAR: Final = 0.005
 
 
 def write_claims(folder: Path, out: Path) -> Path:
@@ -90,6 +95,16 @@ def _section(metrics: Mapping[str, Any]) -> str:
         f"against the backgrounds ({metrics['mixture']['words']}): **{best}**. Errors are those of the test events; "
         f"differences are paired."
     )
+    if {"hlf", "boosted-trees"} <= metrics["behind_best"].keys():
+        network, trees = (metrics["behind_best"][name] for name in ("hlf", "boosted-trees"))
+        value = network["value"] - trees["value"]
+        error = _ERRORS * math.hypot(network["error"], trees["error"])
+        verdict = verdict_of(Interval(value, value - error, value + error), _SIMILAR, of_equals=True)
+        about += (
+            f"\n\nMigliorini 2020, section 4.3.2, says that boosted trees perform similarly to the network of high-level "
+            f"features: here their area is {value:+.4f} ({value - error:+.4f}..{value + error:+.4f}) larger, within "
+            f"{_SIMILAR}: **{verdict}**."
+        )
     header = ["", f"area behind {best}", f"more than {_COUNTS} errors"]
     parts = ["## Which classifier is best on these events", about, markdown_table(header, rows)]
     for grid in evaluation_tables(dict(metrics)):

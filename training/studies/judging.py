@@ -98,26 +98,6 @@ def judge(result: StudyResult) -> list[JudgedClaim]:
     return [_judged(result, claim, found) for claim, found in zip(claims, pairs, strict=True)]
 
 
-def against_reference(result: StudyResult) -> list[Pair]:
-    """Every cell against the reference in the measures of the study, without what a claim compares.
-
-    All in one measure are a family; the verdict on each is that on the claim that both are the same.
-    """
-    claimed = {
-        (frozenset((pair.this, pair.other)), claim.measure)
-        for claim in result.study.claims
-        if not claim.at
-        for pair in _pairs(result, claim)
-    }
-    found, reference = [], result.study.reference
-    for name in result.study.compared:
-        claim = Claim(says=name, equivalent=reference, than=[reference], measure=name)
-        pairs = [(cell, result.like(cell, reference)) for cell in result.cells() if cell.method != reference]
-        left = [(cell, other) for cell, other in pairs if (frozenset((cell, other)), name) not in claimed]
-        found += _corrected([_pair(result, cell, other, claim) for cell, other in left if other is not None])
-    return found
-
-
 def _corrected(family: Sequence[Pair]) -> list[Pair]:
     levels = holm([lambda level, pair=pair: pair._replace(level=level).verdict not in OPEN for pair in family])  # type: ignore[misc]
     return [pair._replace(level=level) for pair, level in zip(family, levels, strict=True)]

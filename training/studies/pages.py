@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from training.studies.judging import JudgedClaim, Pair, against_reference, judge
+from training.studies.judging import JudgedClaim, Pair, judge
 from training.studies.measures import Measure, measure_of
 from training.studies.study import Claim
 from training.studies.study_result import StudyResult
@@ -58,7 +58,6 @@ def render(result: StudyResult, *, folder: str) -> str:
         settings=settings_table(result),
         tables=[(table.title, study_table(result, table)) for table in result.study.tables],
         notes=[*([error_note(result)] if is_of_learning else []), *notes(result, claims)],
-        others=against_reference(result),
         sweep=sweep_table(result) if result.study.best_of else "",
     )
 
@@ -100,7 +99,6 @@ def _fill(template: str, **values: Any) -> str:
     }
     made.filters |= {
         "effect": effect,
-        "better": _better,
         "mark": _mark,
         "short": short,
         "words": lambda name: measure_of(name).words,
@@ -164,10 +162,3 @@ def _margin(claim: Claim) -> str:
 def _mark(judged: JudgedClaim) -> str:
     reason = f": {judged.reason}" if judged.reason else ""
     return f"{judged.verdict}{reason}" if judged.verdict in OPEN else f"**{judged.verdict}**"
-
-
-def _better(pair: Pair) -> str:
-    """The verdict on a comparison with the reference."""
-    if pair.verdict is Verdict.CONTRADICTED:
-        return "better" if pair.difference.value > 0 else "worse"
-    return str(pair.verdict)

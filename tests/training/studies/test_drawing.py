@@ -13,10 +13,10 @@ from made_study import EPOCHS, NUM_EVENTS, STUDY, made_check, made_result, made_
 
 from models.evaluation.style import PlotLabels
 from training.studies.figures import draw, draw_all
-from training.studies.judging import against_reference
+from training.studies.judging import judge
 from training.studies.pages import render, render_claims
 from training.studies.run_result import Counts, RunResult
-from training.studies.study import StudyFigure
+from training.studies.study import Claim, StudyFigure
 from training.studies.study_result import StudyResult
 from training.studies.tables import notes, study_table, sweep_table
 
@@ -169,12 +169,16 @@ def test_tables_figures_and_comparisons_treated_a_run_that_diverged_differently(
     result = made_result(study, [*runs, diverged("ad-psgd", **at), made_run("ar-sgd", 3, values=at)])
     (axes,) = figure_of({"y": "test_accuracy", "x": WORKERS, "methods": ["ad-psgd"]}, result=result).axes
     assert axes.containers[0].lines[0].get_ydata() == [0.9]
-    (pair,) = against_reference(result)
+    claim = Claim(says="As good.", equivalent="ad-psgd", than=["ar-sgd"])
+    compared = replace(result, study=study.model_copy(update={"claims": [claim]}))
+    (pair,) = judge(compared)[0].pairs
     assert (pair.difference.value, pair.seeds) == (0.0, (2, 3))
     (words,) = notes(result)
     assert words.startswith("1 of 6 runs diverged to a loss that is not finite: of AD-PSGD 1. Tables, figures and")
-    none = made_result(study, [diverged("ad-psgd", **at), made_run("ar-sgd", 3, values=at)])
-    assert "|AD-PSGD, workers 4|AR-SGD, workers 4|test accuracy|-|not decidable here|" in render(none, folder="f")
+    none = made_result(compared.study, [diverged("ad-psgd", **at), made_run("ar-sgd", 3, values=at)])
+    assert "|AD-PSGD, workers 4 against AR-SGD, workers 4: -" in render(none, folder="f")
+        none, folder="f"
+    )
 
 
 def test_a_goal_that_no_run_reached_hid_that_another_diverged() -> None:

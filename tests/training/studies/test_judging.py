@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from made_study import NUM_EVENTS, made_check, made_result, made_run, made_study
 
-from training.studies.judging import JudgedClaim, against_reference, judge, least_of
+from training.studies.judging import JudgedClaim, judge, least_of
 from training.studies.run_result import Counts
 from training.studies.study import Claim
 from training.studies.study_result import Cell, StudyResult
@@ -270,17 +270,6 @@ def test_what_has_no_number_settles_nothing() -> None:
     found = judged(ACCURACIES, {**BETTER, "measure": "seconds_to=0.99"})
     assert (found.verdict, found.decisive) == (Verdict.NOT_DECIDABLE, None)
     assert found.reason == "a run diverged or ended too early"
-
-
-def test_a_comparison_had_two_numbers_on_one_page() -> None:
-    """What a claim compares is not compared with the reference once more."""
-    assert [(pair.this, pair.other) for pair in against_reference(ACCURACIES)] == [
-        (Cell("sgd"), Cell("ar-sgd")),
-        (Cell("ad-psgd"), Cell("ar-sgd")),
-    ]
-    claims = [{"says": "x", "better": "ar-sgd", "than": "ad-psgd"}]
-    claimed = replace(ACCURACIES, study=made_study(claims=claims))
-    assert [pair.this for pair in against_reference(claimed)] == [Cell("sgd")]
 
 
 @pytest.mark.parametrize(
