@@ -101,8 +101,8 @@ def _section(metrics: Mapping[str, Any]) -> str:
         error = _ERRORS * math.hypot(network["error"], trees["error"])
         verdict = verdict_of(Interval(value, value - error, value + error), _SIMILAR, of_equals=True)
         about += (
-            f"\n\nMigliorini 2020, section 4.3.2, says that boosted trees perform similarly to the network of high-level "
-            f"features: here their area is {value:+.4f} ({value - error:+.4f}..{value + error:+.4f}) larger, within "
+            f"\n\nMigliorini 2020, section 4.3.2, says that boosted trees perform similarly to the network of "
+            f"high-level features: here their area is {value:+.4f} ({value - error:+.4f}..{value + error:+.4f}) larger, within "
             f"{_SIMILAR}: **{verdict}**."
         )
     header = ["", f"area behind {best}", f"more than {_COUNTS} errors"]

@@ -177,8 +177,6 @@ def test_tables_figures_and_comparisons_treated_a_run_that_diverged_differently(
     assert words.startswith("1 of 6 runs diverged to a loss that is not finite: of AD-PSGD 1. Tables, figures and")
     none = made_result(compared.study, [diverged("ad-psgd", **at), made_run("ar-sgd", 3, values=at)])
     assert "|AD-PSGD, workers 4 against AR-SGD, workers 4: -" in render(none, folder="f")
-        none, folder="f"
-    )
 
 
 def test_a_goal_that_no_run_reached_hid_that_another_diverged() -> None:
