@@ -102,8 +102,8 @@ def _section(metrics: Mapping[str, Any]) -> str:
         verdict = verdict_of(Interval(value, value - error, value + error), _SIMILAR, of_equals=True)
         about += (
             f"\n\nMigliorini 2020, section 4.3.2, says that boosted trees perform similarly to the network of "
-            f"high-level features: here their area is {value:+.4f} ({value - error:+.4f}..{value + error:+.4f}) larger, within "
-            f"{_SIMILAR}: **{verdict}**."
+            f"high-level features: here their area is {value:+.4f} ({value - error:+.4f}..{value + error:+.4f}) "
+            f"larger, within {_SIMILAR}: **{verdict}**."
         )
     header = ["", f"area behind {best}", f"more than {_COUNTS} errors"]
     parts = ["## Which classifier is best on these events", about, markdown_table(header, rows)]

@@ -1,7 +1,7 @@
 """The program of ranks that sleep for as long as a step takes, and exchange by MPI what the method sends.
 
 Its argument is a file with a list of `Sleepers`; rank 0 prints {"measured": [...]}, the time per step of each [s].
-Asleep, eight workers fit on two cores.
+Asleep, two workers fit on each core.
 """
 
 from __future__ import annotations
@@ -10,19 +10,20 @@ import ctypes
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from typing_extensions import override
 
 from training.flat_model import FlatModel, ModelState
 from training.loop.making import make_algorithm
 from training.loop.metering import Meter, MeteredTransport
-from training.loop.records import MemoryFiles, settled
+from training.loop.records import MemoryFiles, Record
 from training.loop.trainer import Trainer
 from training.readers.sharding import Assignment
 from training.settings import TrainSettings
@@ -117,8 +118,22 @@ class _SleepingWork(Work):
         return Sums(1.0, 1.0, 0.0, 1)
 
 
+def fastest_epoch(sums: NDArray[np.float64]) -> float:
+    """Time of a step [s], of `seconds_and_steps` of all ranks: other work only adds to it."""
+    seconds, steps = sums[:, 1:-1]
+    return float((seconds[steps > 0] / steps[steps > 0]).min())
+
+
+def seconds_and_steps(records: Sequence[Record], epochs: int) -> NDArray[np.float64]:
+    """Times of training [s] and numbers of steps (2, epochs) of one rank."""
+    found = np.zeros((2, epochs))
+    for record in records:
+        found[:, record["epoch"]] = training_seconds(record), record["steps"]
+    return found
+
+
 def seconds_per_step(sleepers: Sleepers, transport: MpiTransport) -> float:
-    """That of the fastest epoch between the first and the last, as a mean of the ranks: other work only adds to it."""
+    """That of the fastest epoch between the first and the last."""
     settings, meter = sleepers.train, Meter(transport.now)
     times = ComputeTimes(sleepers.cluster, seed=settings.seed, rank=transport.rank)
     work = _SleepingWork(sleepers.num_parameters, times)
@@ -126,10 +141,9 @@ def seconds_per_step(sleepers: Sleepers, transport: MpiTransport) -> float:
     algorithm = make_algorithm(work.model, settings, metered)
     trainer = Trainer(settings, sleepers.rows, work, algorithm, metered, meter, MemoryFiles(), None)
     run_now(trainer.run())
-    kept = settled(trainer.history)
-    sums = np.array([[training_seconds(record) for record in kept], [record["steps"] for record in kept]], np.float64)
+    sums = seconds_and_steps(trainer.history, settings.epochs)
     run_now(transport.all_reduce_sum(sums))
-    return float((sums[0] / sums[1]).min())
+    return fastest_epoch(sums)
 
 
 def main(argv: list[str]) -> None:

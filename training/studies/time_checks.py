@@ -8,26 +8,28 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from training.launching.mpirun import measure_messages, measured_by
 from training.settings import TrainSettings
 from training.simulation.fitting import fit_machine
 from training.studies.plan import PlannedRun, digest_of
 from training.studies.run_in_simulator import num_parameters, simulate_times
-from training.studies.run_result import rates
-from training.studies.sleeping_ranks import Sleepers
+from training.studies.sleeping_ranks import Sleepers, fastest_epoch, seconds_and_steps
 from training.studies.study_result import TimeCheck
 
 #: Ranks for each core: asleep they need no core, but a step has work beside the sleep.
-_RANKS_PER_CORE: Final = 4
+_RANKS_PER_CORE: Final = 2
 #: Sizes of messages, around that of the HLF network's parameters [bytes].
 _SIZES: Final = (256, 32_768)
-#: Epochs of a check, of which the first and last do not count, and their least length [s] and number of steps.
-_EPOCHS: Final = 8
-_EPOCH_SECONDS: Final = 0.1
-_FEWEST_STEPS: Final = 12
+#: Steps of an epoch of a check; it is short, since the fastest counts: other work disturbs it the less.
+_STEPS: Final = 12
+#: Length of a check [s], and its numbers of epochs, of which the first and last do not count.
+_SECONDS: Final = 8.0
+_FEWEST, _MOST = 4, 60
 _TIMEOUT: Final = 1800.0
 #: What a check leaves out: nothing of it costs time.
-_PLAIN: Final[dict[str, Any]] = {"epochs": _EPOCHS, "learning_rate": 1e-6, "schedule": {}, "seed": 1, "skew": None}
+_PLAIN: Final[dict[str, Any]] = {"learning_rate": 1e-6, "schedule": {}, "seed": 1, "skew": None}
 
 
 def check_times(runs: Sequence[PlannedRun], folder: Path, *, cores: int, code: str) -> list[TimeCheck]:
@@ -65,9 +67,11 @@ def _chosen(runs: Sequence[PlannedRun], *, most: int) -> dict[tuple[str, float],
         if (run.method, step) in found:
             continue
         workers = min(run.train.workers, most)
-        train = TrainSettings.model_validate({**run.train.model_dump(), **_PLAIN, "workers": workers})
+        steps = max(_STEPS, math.ceil(run.train.algorithm.steps_apart))
+        epochs = min(max(math.ceil(_SECONDS / (steps * step)), _FEWEST), _MOST)
+        changes = {**_PLAIN, "workers": workers, "epochs": epochs}
+        train = TrainSettings.model_validate({**run.train.model_dump(), **changes})
         cluster = {"workers_per_host": workers, "pause_probability": 0.0, "slow_ranks": {}}
-        steps = max(_FEWEST_STEPS, math.ceil(train.algorithm.steps_apart), math.ceil(_EPOCH_SECONDS / step))
         size = num_parameters(run.subject.settings.open())
         rows = [train.batch_size * steps] * workers
         found[run.method, step] = Sleepers(train, run.cluster.model_copy(update=cluster), size, rows)
@@ -86,5 +90,6 @@ def _measured(chosen: dict[tuple[str, float], Sleepers], folder: Path) -> list[l
         for ((method, step), each), seconds in zip(some.items(), times, strict=True):
             here = each.cluster.model_copy(update=machine)
             simulated = simulate_times(each.rows, each.train, here, num_parameters=each.num_parameters)
-            found.append([method, step, workers, seconds, rates(simulated.records)["seconds_per_batch"]])
+            each_rank = [seconds_and_steps(records, each.train.epochs) for records in simulated.records]
+            found.append([method, step, workers, seconds, fastest_epoch(np.sum(each_rank, axis=0))])
     return found

@@ -40,7 +40,7 @@ def test_every_method_is_checked_with_its_step_and_as_many_workers_as_find_room(
     monkeypatch.setattr(time_checks, "_measured", measured)
     runs = runs_of(tmp_path, vary={"train.workers": [4, 32], "train.learning_rate": [0.1, 0.2]})
     for code in ("old", "old", "new"):
-        (found,) = check_times(runs, tmp_path / "timing", cores=2, code=code)
+        (found,) = check_times(runs, tmp_path / "timing", cores=4, code=code)
         assert (found.method, found.workers, found.gap) == ("ar-sgd", 8, 1.0)
     # It is measured once, and again after a change of the code; one worker sends nothing.
     assert [list(each) for each in chosen] == [[("ar-sgd", STEP), ("ad-psgd", STEP)]] * 2
