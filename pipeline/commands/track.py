@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import os
 import re
@@ -14,6 +13,7 @@ from ingestion.secrets import redact
 from pipeline.commands.config import has_parts, values
 from pipeline.errors import ConfigError, TrackingError
 from pipeline.run_folder import RunFolder
+from pipeline.runs.log import timestamp
 from pipeline.runs.store import Version
 from pipeline.stages.report import Report
 from training.loop.records import read_records
@@ -91,7 +91,7 @@ def _track(client: MlflowClient, experiment: str, network: str, upstream: Mappin
     trained = upstream["train"]
     run = json.loads((trained.folder / network / "run.json").read_text(encoding="utf-8"))
     summary = trained.manifest["counters"]["networks"][network]
-    end = _seconds(summary["created"])
+    end = timestamp(summary["created"])
     # As if it had no interruptions.
     start = end - summary["seconds"]
     run_id = client.create_run(
@@ -129,7 +129,7 @@ def _curves(training: Path, start: float) -> Iterator[_Value]:
 
 def _measured(network: str, evaluated: Version) -> Iterator[_Value]:
     """The metrics of the test split; errors are separate metrics."""
-    when, found = _seconds(evaluated.manifest["created"]), evaluated.manifest["counters"]["runs"][network]
+    when, found = timestamp(evaluated.manifest["created"]), evaluated.manifest["counters"]["runs"][network]
     # MLflow allows no other characters.
     areas = {f"test_auc/{re.sub(r'[^A-Za-z0-9_. -]', '_', name)}": area for name, area in found["auc"].items()}
     for name, estimate in {"test_accuracy": found["accuracy"], **areas}.items():
@@ -144,11 +144,6 @@ def _config(settings: Mapping[str, Any], upstream: Mapping[str, Version]) -> dic
     of_stages = {name: each.manifest["config"][name] for name, each in upstream.items() if name in config}
     given = {name: each for name, each in config.items() if name != "train_by_network"}
     return {**given, "samples": data["samples"], **of_stages, **settings}
-
-
-def _seconds(when: str) -> float:
-    """A time of a manifest [s since 1970]."""
-    return dt.datetime.fromisoformat(when).timestamp()
 
 
 def _milliseconds(seconds: float) -> int:

@@ -70,13 +70,13 @@ class RunLog:
         for name, manifest in stages.items():
             failures(name).set(float(name == failed))
             if manifest is not None:
-                made(name).set(_timestamp(manifest["created"]))
+                made(name).set(timestamp(manifest["created"]))
                 seconds(name).set(manifest["seconds"])
         failures("promote").set(float(failed == "promote"))
         words = "When the model in use was promoted; 0 if there is none that can be read"
         promoted = gauge("model_promoted_timestamp_seconds", words, "network")
         for network, manifest in in_use.items():
-            promoted(network).set(_timestamp(manifest["promoted"]) if manifest else 0.0)
+            promoted(network).set(timestamp(manifest["promoted"]) if manifest else 0.0)
         gauge("last_run_timestamp_seconds", "When the last run ended")().set_to_current_time()
         _measure_results(gauge, stages)
         gauge("free_bytes", "Free space on the disk of the run folder")().set(shutil.disk_usage(self._run_dir).free)
@@ -119,7 +119,8 @@ def _counters(stages: Mapping[str, Any], stage: str) -> dict[str, Any]:
     return counters
 
 
-def _timestamp(when: str) -> float:
+def timestamp(when: str) -> float:
+    """A time of a manifest [s since 1970]."""
     return dt.datetime.fromisoformat(when).timestamp()
 
 
