@@ -63,6 +63,12 @@ class TrainedNights:
         (verdict,) = promote(self.run_folder, force=force)
         return verdict.promoted, verdict.reason
 
+    def promoted(self, *steps: int) -> None:
+        """Trainings of these numbers of steps, each offered for promotion."""
+        for number in steps:
+            self.train(number)
+            self.promote()
+
     def in_use(self) -> str | None:
         """The training that the model in use comes from."""
         current = self.registry.current()

@@ -80,9 +80,7 @@ def test_damage_between_training_and_promotion_was_promoted(nights: TrainedNight
 
 def test_a_model_that_an_earlier_release_rolled_back_was_promoted_again(nights: TrainedNights) -> None:
     """Manifests had a digest of the model, which that release computed in another way."""
-    for steps in (5, 200):
-        nights.train(steps)
-        nights.promote()
+    nights.promoted(5, 200)
     list(rollback(nights.run_folder, "hlf"))
     registry = nights.registry
     for name in registry.complete():
@@ -105,8 +103,7 @@ def test_an_equal_training_was_promoted_without_the_onnx_of_the_first(nights: Tr
 
 
 def test_a_better_model_takes_the_place_and_a_worse_one_does_not(nights: TrainedNights) -> None:
-    nights.train(5)
-    nights.promote()
+    nights.promoted(5)
     first = nights.in_use()
     nights.train(200)
     promoted, reason = nights.promote()
@@ -126,8 +123,7 @@ def test_a_better_model_takes_the_place_and_a_worse_one_does_not(nights: Trained
 
 
 def test_the_criterion_is_that_of_the_config(nights: TrainedNights) -> None:
-    nights.train(100)
-    nights.promote()
+    nights.promoted(100)
     nights.train(110)
     config = nights.run_folder.config
     strict = config.model_copy(update={"promote": config.promote.model_copy(update={"min_sigma": 50.0})})
@@ -158,9 +154,7 @@ def test_slices_of_a_class_counted_by_their_numbers_of_test_events(
         return improvement(before, after)
 
     monkeypatch.setattr("pipeline.commands.promote.improvement", noted)
-    for steps in (5, 20):
-        nights.train(steps)
-        nights.promote()
+    nights.promoted(5, 20)
     for events in compared:
         ours = events.labels == 0
         assert events.weights[events.samples == "hard"].sum() == pytest.approx(events.weights[ours].sum() / 1000)
@@ -195,8 +189,7 @@ def test_a_model_in_use_that_cannot_be_compared_stays_until_it_is_forced(
     nights: TrainedNights, spoil: Callable[[TrainedNights], None], why: str
 ) -> None:
     # It was an error each night, --force or not, and no later step of the night ran.
-    nights.train(5)
-    nights.promote()
+    nights.promoted(5)
     spoil(nights)
     if spoil is not other_features:
         # It was called in use already.
@@ -222,10 +215,7 @@ def test_a_model_in_use_that_cannot_be_compared_stays_until_it_is_forced(
 
 def test_a_missing_pointer_is_set_to_the_newest_that_was_promoted(nights: TrainedNights) -> None:
     # After its removal, which the message about a damaged one asks for, the next candidate was the first, and won.
-    nights.train(5)
-    nights.promote()
-    nights.train(200)
-    nights.promote()
+    nights.promoted(5, 200)
     rollback(nights.run_folder, "hlf")
     nights.registry.pointer.write_text("")
     nights.train(1)
@@ -252,11 +242,9 @@ def test_one_network_that_cannot_be_promoted_does_not_keep_the_others_from_it(ni
 
 
 def test_what_was_promoted_and_withdrawn_is_in_the_log_of_the_run(nights: TrainedNights) -> None:
-    nights.train(5)
+    nights.promoted(5)
     nights.promote()
-    nights.promote()
-    nights.train(200)
-    nights.promote()
+    nights.promoted(200)
     rollback(nights.run_folder, "hlf")
     lines = [json.loads(line) for line in nights.run_folder.log.path.read_text().splitlines()]
     assert [line["event"] for line in lines] == [
@@ -284,18 +272,14 @@ def test_a_model_of_which_it_is_not_known_what_it_saw_is_refused_unless_forced(n
 def test_after_a_move_of_the_run_folder_the_model_in_use_knows_what_it_saw(
     nights: TrainedNights, tmp_path: Path
 ) -> None:
-    nights.train(5)
-    nights.promote()
+    nights.promoted(5)
     nights.run_dir.rename(tmp_path / "moved")
     (version,) = (tmp_path / "moved" / "registry" / "hlf").glob("0001-*")
     assert dataset_of(version) == tmp_path / "moved" / "features" / nights.dataset.folder.name
 
 
 def test_a_rollback_brings_the_one_before_back_and_keeps_it(nights: TrainedNights) -> None:
-    nights.train(5)
-    nights.promote()
-    nights.train(200)
-    nights.promote()
+    nights.promoted(5, 200)
     withdrawn, current = rollback(nights.run_folder, "hlf")
     assert (withdrawn[:4], current[:4]) == ("0002", "0001")
     assert nights.registry.current().name == current  # type: ignore[union-attr]
@@ -308,10 +292,7 @@ def test_a_rollback_brings_the_one_before_back_and_keeps_it(nights: TrainedNight
 
 
 def test_a_rollback_after_a_repair_put_the_damaged_files_in_use(nights: TrainedNights) -> None:
-    nights.train(5)
-    nights.promote()
-    nights.train(200)
-    nights.promote()
+    nights.promoted(5, 200)
     weights = nights.registry.current().folder / "model" / "weights.pt"  # type: ignore[union-attr]
     weights.write_bytes(b"")
     assert nights.promote()[0]
@@ -327,8 +308,7 @@ def test_a_rollback_after_a_repair_put_the_damaged_files_in_use(nights: TrainedN
 
 def test_only_networks_can_be_rolled_back(nights: TrainedNights) -> None:
     # A path led to the pointers of stages.
-    nights.train(5)
-    nights.promote()
+    nights.promoted(5)
     for name, near in (("../train", ""), ("hfl", "Did you mean 'hlf'")):
         with pytest.raises(ConfigError, match=f"no network '{name}'.*{near}"):
             rollback(nights.run_folder, name)
