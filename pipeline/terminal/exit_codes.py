@@ -124,7 +124,10 @@ def guard(work: Callable[[], None], *, debug: bool) -> None:
     except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001 - it is said, and is the exit code
         if debug:
             err.print(traceback.format_exc(), markup=False)
-        _leave(_explain(error))
+        code = _explain(error)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        raise typer.Exit(code) from None
 
 
 def _explain(error: BaseException) -> Exit:
@@ -163,12 +166,6 @@ def _missing_extra(error: BaseException) -> MachineError | None:
         if extra:
             return MachineError(f"this command needs {name}. Install it: pip install '{DISTRIBUTION}[{extra[1]}]'")
     return None
-
-
-def _leave(code: Exit) -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    raise typer.Exit(code)
 
 
 def _not_lost(unraisable: sys.UnraisableHookArgs) -> None:

@@ -8,12 +8,24 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+from pipeline.reporting.page import render
 from pipeline.runs.store import Version
 
 REPORT = {"title": "A title", "sample_note": "made up", "rates_note": "made up too"}
 #: Figures by the folder they lie in.
 _SIDE_BY_SIDE = ("background_efficiency", "rejection", "importance")
 _OF_RUN = ("learning_curve", "confusion", "scores", "calibration", "efficiencies")
+
+
+def page_of(made: dict[str, Version], folder: Path, report: dict[str, Any] | None = None, **given: Any) -> Page:
+    """The page of some versions."""
+    return Page(render(made, report or REPORT, folder / "card", **given))
+
+
+def counters(made: dict[str, Version], stage: str) -> dict[str, Any]:
+    """The counters of a version, to change."""
+    found: dict[str, Any] = made[stage].manifest["counters"]
+    return found
 
 
 def made_versions(

@@ -73,14 +73,14 @@ class RunSpec(NamedTuple):
         return cls(workload, TrainSettings(**content["train"]), resolved(content["out_dir"]))
 
 
-class Run(NamedTuple):
+class NumberedRun(NamedTuple):
     """A run of a list."""
 
     number: int
     spec: RunSpec
 
 
-def runs_of(path: Path) -> list[Run]:
+def runs_of(path: Path) -> list[NumberedRun]:
     """The runs of a list.
 
     Raises:
@@ -92,7 +92,7 @@ def runs_of(path: Path) -> list[Run]:
             f"the same path."
         )
     content = json.loads(path.read_text(encoding="utf-8"))
-    return [Run(run["number"], RunSpec.load(Path(run["spec"]))) for run in content]
+    return [NumberedRun(run["number"], RunSpec.load(Path(run["spec"]))) for run in content]
 
 
 def train(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from training.errors import LaunchError
-from training.launching.rank import Run, runs_of, train
+from training.launching.rank import NumberedRun, runs_of, train
 from training.launching.rank_reports import LaunchFiles, described
 from training.loop.progress import Progress
 from training.loop.watchdog import Watchdog
@@ -68,7 +68,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _train(run: Run, transport: MpiTransport, watchdog: Watchdog) -> None:
+def _train(run: NumberedRun, transport: MpiTransport, watchdog: Watchdog) -> None:
     """Train; rank 0 prints the progress."""
 
     def tell(progress: Progress) -> None:

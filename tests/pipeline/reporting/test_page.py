@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_manifests import REPORT, Page, made_versions
+from made_manifests import REPORT, Page, counters, made_versions, page_of
 
 from pipeline.reporting.page import numbers, render
 from pipeline.runs.store import StageStore, Version
@@ -22,18 +22,9 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 Versions = dict[str, Version]
 
 
-def page_of(made: Versions, folder: Path, report: dict[str, Any] | None = None, **given: Any) -> Page:
-    return Page(render(made, report or REPORT, folder / "card", **given))
-
-
 def compared(word: str) -> dict[str, Any]:
     """The table of a study in which every text is a word."""
     return {word: {"title": word, "heads": [word], "rows": [[word]], "workers": word, "events": word, "notes": [word]}}
-
-
-def counters(made: Versions, stage: str) -> dict[str, Any]:
-    found: dict[str, Any] = made[stage].manifest["counters"]
-    return found
 
 
 def refuse_constant(word: str) -> None:

@@ -6,25 +6,15 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from made_manifests import REPORT, Page, made_versions
+from made_manifests import REPORT, counters, made_versions, page_of
 
 from pipeline.reporting.origin import BUNDLED
-from pipeline.reporting.page import numbers, render, warnings
+from pipeline.reporting.page import numbers, warnings
 from pipeline.runs.store import Version
 
 Versions = dict[str, Version]
-
-
-def page_of(made: Versions, folder: Path) -> Page:
-    return Page(render(made, REPORT, folder / "card"))
-
-
-def counters(made: Versions, stage: str) -> dict[str, Any]:
-    found: dict[str, Any] = made[stage].manifest["counters"]
-    return found
 
 
 def test_a_run_with_nothing_to_warn_of_has_no_warnings(tmp_path: Path) -> None:
