@@ -86,8 +86,9 @@ _NOTED: Final = "HEP_PIPELINE_IGNORED"
 _ROOT: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - pathlib takes time
 #: The start of a command line for a module of ours, with its arguments.
 PROGRAM: Final = (sys.executable, "-P", "-m", "ingestion.environment")
+_PLUGINS: Final = "HEP_PIPELINE_PLUGINS"
 #: What launchers set for the programs that they start.
-_OF_LAUNCHERS: Final = ("PYTHONPATH", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_OF_LAUNCHERS: Final = (_PLUGINS, "PYTHONPATH", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def ignored(rows: Mapping[str, Row], names: Iterable[str]) -> Iterator[str]:
@@ -168,4 +169,8 @@ def _is_installed() -> bool:
 if __name__ == "__main__":
     enter(kept=_OF_LAUNCHERS)
     del sys.argv[0]
+    if os.environ.get(_PLUGINS):
+        from ingestion.plugins import load_from_environment
+
+        load_from_environment()
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

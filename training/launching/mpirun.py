@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
+from ingestion import plugins
 from ingestion.environment import PROGRAM
 from training.errors import LaunchError
 from training.launching.loopback_only import without_network
@@ -54,6 +55,7 @@ def rank_command(
             raise LaunchError("there is no srun; set train.launcher: mpirun, or run inside a SLURM allocation.")
         # By default SLURM would let the other ranks wait for a lost one.
         return [srun, "--mpi=pmix", "--kill-on-bad-exit=1", f"--ntasks={settings.workers}", *arguments, *worker]
+    own = [plugins.VARIABLE] if plugins.loaded() else []
     mpirun = find_mpirun()
     if mpirun is None:
         raise LaunchError(
@@ -64,7 +66,7 @@ def rank_command(
         *(without_network(arguments, folder) if settings.launcher == "mpirun" and folder is not None else ()),
         *(str(mpirun), "-n", str(settings.workers), "--oversubscribe", "--bind-to", "none"),
         *(["--allow-run-as-root"] if os.geteuid() == 0 else ()),
-        *(word for name in (*VARIABLES, "PYTHONPATH") for word in ("-x", name)),
+        *(word for name in (*VARIABLES, "PYTHONPATH", *own) for word in ("-x", name)),
         *arguments,
         *worker,
     ]

@@ -13,7 +13,6 @@ from typing import NamedTuple, Self
 import numpy as np
 import torch
 
-from ingestion import plugins
 from training.determinism import be_deterministic
 from training.errors import LaunchError
 from training.flat_model import FlatModel, ModelState
@@ -56,7 +55,6 @@ class RunSpec(NamedTuple):
             # The ranks do not need the launcher's arguments, and `-x NAME=value` may hold a secret.
             "train": self.train.model_dump(mode="json", exclude={"launcher_args"}),
             "out_dir": seen_from_there(self.out_dir),
-            "plugins": plugins.loaded(),
         }
         path.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
@@ -64,7 +62,6 @@ class RunSpec(NamedTuple):
     def load(cls, path: Path) -> Self:
         """Read what `save` wrote."""
         content = json.loads(path.read_text(encoding="utf-8"))
-        plugins.load(content.get("plugins", ()))
 
         def resolved(written: str) -> Path:
             return Path(os.path.normpath(path.parent.absolute() / written))
