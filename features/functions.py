@@ -56,6 +56,8 @@ def high_level_feature(
 
     def register(function: F) -> F:
         binning = None if bins is None else Binning(*bins)
+        if binning is not None and not (binning.bins >= 1 and binning.low < binning.high):
+            raise ValueError(f"the bins of '{function.__name__}' are a number above 0, a lower and a higher edge")
         name = function.__name__
         add_high_level(Feature(name, unit, meaning, binning, log_above=log_above, turning=turning))
         FUNCTIONS[name] = Computed(function, is_own=True, needs=tuple(needs))

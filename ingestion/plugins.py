@@ -6,7 +6,6 @@ first: the command line from the config, ranks and agents from their specificati
 
 from __future__ import annotations
 
-import ast
 import importlib
 import os
 import sys
@@ -76,54 +75,73 @@ def located(name: str, folder: Path | str = "") -> str:
     return str((Path(folder) / Path(name).expanduser()).absolute()) if name.endswith(".py") else name
 
 
+def blamed(error: BaseException) -> PluginError | None:
+    """The error with file and line of a plugin, if one raised it."""
+    files = {str(module.__file__): name for name, module in _loaded.items()}
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
+    if not frames or isinstance(error, PluginError):
+        return None
+    where = f"plugin {frames[-1].filename}, line {frames[-1].lineno}"
+    return PluginError(f"{where}: {type(error).__name__}: {error}")
+
+
 def _imported(name: str) -> ModuleType:
-    path = Path(name)
-    if not name.endswith(".py"):
-        points = {point.name: point.value for point in metadata.entry_points(group=GROUP)}
-        module = points.get(name, name)
-        if find_spec(module.split(".")[0]) is None:
-            known = f" Installed plugins: {', '.join(points)}." if points else ""
-            raise PluginError(f"plugins: there is no module '{module}', and no file of that name.{known}")
-        return _run(lambda: importlib.import_module(module), module)
+    if name.endswith(".py"):
+        return _from_file(Path(name))
+    points = {point.name: point.value for point in metadata.entry_points(group=GROUP)}
+    module = points.get(name, name)
+    if find_spec(module.split(".")[0]) is None:
+        known = f" Installed plugins: {', '.join(points)}." if points else ""
+        raise PluginError(f"plugins: there is no module '{module}', and no file of that name.{known}")
+    return _run(lambda: importlib.import_module(module), module)
+
+
+def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
         # Spark brings the file to its executors, which do not see the folder.
         found = [folder / path.name for folder in map(Path, sys.path) if (folder / path.name).is_file()]
         if not found:
             raise PluginError(f"plugins: there is no file {path}")
         path = found[0]
-    _refuse_slow_imports(path)
     spec = spec_from_file_location(f"plugin_{path.stem}", path)
-    if spec is not None and spec.name in sys.modules:
-        raise PluginError(f"plugins: {path} has the file name of another plugin. Give it another one")
     if spec is None or spec.loader is None:
         raise PluginError(f"plugins: {path} is no Python file")
-    module_of_file, loader = module_from_spec(spec), spec.loader
-    sys.modules[spec.name] = module_of_file
-    _run(lambda: loader.exec_module(module_of_file), str(path))
-    return module_of_file
+    if spec.name in sys.modules:
+        raise PluginError(f"plugins: {path} has the file name of another plugin. Give it another one")
+    module, loader = module_from_spec(spec), spec.loader
+    sys.modules[spec.name] = module
+    try:
+        _run(lambda: loader.exec_module(module), str(path))
+    except PluginError:
+        del sys.modules[spec.name]
+        raise
+    return module
+
+
+class _Slow:
+    """Refuses to import what is slow, while a plugin is imported."""
+
+    def find_spec(self, name: str, *_: object) -> None:
+        """Called for each module that is not imported yet."""
+        if name in _SLOW:
+            raise ImportError(f"{name} slows every command down; import it inside the function that uses it")
 
 
 def _run(work: Callable[[], T], name: str) -> T:
     """Import; an error names the line of the plugin."""
+    slow = _Slow()
+    sys.meta_path.insert(0, slow)
     try:
         return work()
-    except Exception as cause:
+    except (Exception, SystemExit) as cause:
         frames = traceback.extract_tb(cause.__traceback__)
-        own = [frame for frame in frames if frame.filename == name] or frames[-1:]
-        line = cause.lineno if isinstance(cause, SyntaxError) else own[-1].lineno
+        own = [frame for frame in frames if Path(frame.filename).suffix == ".py" and _is_of(frame.filename, name)]
+        line = cause.lineno if isinstance(cause, SyntaxError) else (own or frames)[-1].lineno
         raise PluginError(f"plugin {name}, line {line}: {type(cause).__name__}: {cause}") from cause
+    finally:
+        sys.meta_path.remove(slow)
 
 
-def _refuse_slow_imports(path: Path) -> None:
-    try:
-        tree = ast.parse(path.read_bytes())
-    except SyntaxError as cause:
-        raise PluginError(f"plugin {path}, line {cause.lineno}: {cause.msg}") from cause
-    for node in tree.body:
-        names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
-        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        if slow := _SLOW & {name.split(".")[0] for name in names}:
-            raise PluginError(
-                f"plugin {path}, line {node.lineno}: it imports {', '.join(slow)} at once, which slows every command "
-                f"down. Import it inside the function that uses it."
-            )
+def _is_of(file: str, name: str) -> bool:
+    """Whether a file is that of a plugin, or of a module of its name."""
+    return file == name or file.endswith(f"{name.replace('.', os.sep)}.py")

@@ -15,6 +15,10 @@ class InputError(ModelError):
     """Features or their scalers do not fit the inputs of a network."""
 
 
+class UnknownPartError(InputError):
+    """A model has a network, or takes features, that no loaded plugin has."""
+
+
 class UndefinedMetricError(ModelError):
     """A number cannot be computed from the events, such as the AUC of a class without events."""
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from features.columns import INPUT_COLUMNS
-from models.errors import InputError
+from models.errors import InputError, UnknownPartError
 
 
 def inputs_json(inputs: Sequence[str]) -> dict[str, Any]:
@@ -33,10 +33,12 @@ def refuse_other_inputs(inputs: Mapping[str, Any], names: Sequence[str]) -> None
         return
     theirs, ours = ({name for each in found.values() for name in each["names"]} for found in (inputs, now))
     missing, more = ", ".join(sorted(theirs - ours)), ", ".join(sorted(ours - theirs))
-    why = f": it lacks {more}" if more else ""
     if missing:
-        why = f", {missing}: if a plugin has this, give a config with the plugin (--config)"
-    raise InputError(f"it takes other features than this code computes{why}")
+        raise UnknownPartError(
+            f"it takes other features than this code computes: {missing}. If they are of a plugin, give a config with "
+            f"it (--config)"
+        )
+    raise InputError(f"it takes other features than this code computes{f': it lacks {more}' if more else ''}")
 
 
 def input_arrays(

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from features.columns import INPUT_COLUMNS
-from models.errors import InputError, SavedModelError
+from models.errors import InputError, SavedModelError, UnknownPartError
 from models.inputs import inputs_json, refuse_other_inputs
 from models.networks.classifier import Classifier
 from models.networks.network_settings import NetworkSettings
@@ -103,6 +103,8 @@ def load_model(folder: Path) -> tuple[Classifier, ModelSpec]:
         spec = _spec_from_json(content)
         model = build(spec)
         model.load_state_dict(state)
+    except UnknownPartError as cause:
+        raise SavedModelError(f"{folder}: {cause}.") from cause
     except (AttributeError, KeyError, TypeError, ValueError, RuntimeError, InputError) as cause:
         raise SavedModelError(f"{folder} holds no usable model ({cause}). Train again.") from cause
     return model, spec

@@ -227,11 +227,8 @@ def load(name: str, overrides: Sequence[str] = ()) -> LoadedConfig:
         sample["files"] = [re.sub(r"^samples(?=/)", str(bundled_events()), file) for file in sample["files"]]
     is_here = is_shipped(path) or path.parent.resolve() == Path.cwd()
     locate_paths(content, "" if is_here else path.parent, str(path))
-    if isinstance(content.get("plugins"), list):
-        folder = "" if is_here else path.parent
-        content["plugins"] = [plugins.located(str(each), folder) for each in content["plugins"]]
-        plugins.load(content["plugins"])
-    given = [read_override(each, Config) for each in overrides]
+    _load_plugins(content, overrides, "" if is_here else path.parent)
+    given = [read_override(each, Config) for each in overrides if not re.match(r"plugins\s*=", each)]
     whole = copy.deepcopy(content)
     for override in given:
         put(whole, override, Config)
@@ -245,6 +242,25 @@ def load(name: str, overrides: Sequence[str] = ()) -> LoadedConfig:
         raise ConfigError(f"{path}: '{key}' is a number, not true or false.")
     keep_secret(config.model_dump())
     return LoadedConfig(config, path, content, given)
+
+
+def _load_plugins(content: dict[str, Any], overrides: Sequence[str], folder: Path | str) -> None:
+    """Import the plugins of a config before it is read, and write out their paths.
+
+    Raises:
+        ConfigError: They are no list of names, or this process has those of another config.
+        PluginError: One cannot be imported.
+    """
+    named = content.get("plugins", [])
+    for override in (read_override(each, Config) for each in overrides if re.match(r"plugins\s*=", each)):
+        named, folder = override.value, ""
+    if not isinstance(named, list) or not all(isinstance(each, str) for each in named):
+        raise ConfigError("plugins: give a list of Python files or modules, such as [mine.py].")
+    if named:
+        content["plugins"] = named = [plugins.located(each, folder) for each in named]
+    if others := [each for each in plugins.loaded() if each not in named]:
+        raise ConfigError(f"plugins: this process has loaded {', '.join(others)} already. Start another one.")
+    plugins.load(named)
 
 
 def bundled_events() -> Path:

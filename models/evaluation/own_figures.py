@@ -13,7 +13,7 @@ class OwnFigure(NamedTuple):
     draw: Callable[..., Any]
 
 
-#: By the name of the function, which is that of the file.
+#: By the name of the file: that of the function, with `own_` before it.
 OWN_FIGURES: Final[dict[str, OwnFigure]] = {}
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,9 +32,10 @@ def figure(caption: str) -> Callable[[F], F]:
     """
 
     def register(draw: F) -> F:
-        if draw.__name__ in OWN_FIGURES:
+        name = f"own_{draw.__name__}"
+        if name in OWN_FIGURES:
             raise ValueError(f"there is a figure '{draw.__name__}' already")
-        OWN_FIGURES[draw.__name__] = OwnFigure(caption, draw)
+        OWN_FIGURES[name] = OwnFigure(caption, draw)
         return draw
 
     return register

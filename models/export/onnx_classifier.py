@@ -71,12 +71,11 @@ class OnnxClassifier:
             classes, inputs, definitions = (json.loads(found[key]) for key in ("classes", "inputs", "definitions"))
             reading = json.loads(found.get("reading", "{}"))
             settings = settings_from_json(json.loads(found["settings"]))
-        except (KeyError, TypeError, ValueError) as cause:
-            raise SavedModelError(f"{path} has damaged metadata ({cause}). Export the model again.") from cause
-        try:
             refuse_other_inputs(inputs, settings.inputs)
         except InputError as cause:
-            raise SavedModelError(f"{path} is of another code: {cause}.") from cause
+            raise SavedModelError(f"{path}: {cause}.") from cause
+        except (KeyError, TypeError, ValueError) as cause:
+            raise SavedModelError(f"{path} has damaged metadata ({cause}). Export the model again.") from cause
         return cls(session, settings, classes, definitions, reading)
 
     def prepare(self, columns: Mapping[str, NDArray[Any]]) -> Feeds:

@@ -73,19 +73,21 @@ class NetworkSettings(BaseModel):
 
 #: Settings class of every network by name; `models.networks.registry` imports ours.
 NETWORKS: Final[dict[str, type[NetworkSettings]]] = {}
-S = TypeVar("S", bound=type[NetworkSettings])
+S = TypeVar("S", bound=type[Any])
 
 
 def network(name: str) -> Callable[[S], S]:
     """Register settings as the network of this name: a section of `model` in the config.
 
     Raises:
-        ValueError: There is such a network, or the name cannot be that of a section.
+        ValueError: There is such a network, the name cannot be that of a section, or a setting has no default.
     """
 
     def register(kind: S) -> S:
         if name in {*NETWORKS, "names"} or not name.isidentifier():
             raise ValueError(f"there is a network '{name}' already, or it is no name of letters, digits and _")
+        if required := [key for key, field in kind.model_fields.items() if field.is_required()]:
+            raise ValueError(f"the settings of '{name}' need defaults: {', '.join(required)}")
         kind.name = name
         NETWORKS[name] = kind
         return kind

@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 
 import models.networks
 from ingestion.plugins import when_loaded
+from models.errors import UnknownPartError
 from models.networks.network_settings import NETWORKS, NetworkSettings
 
 for _module in pkgutil.iter_modules(models.networks.__path__, "models.networks."):
@@ -38,12 +39,16 @@ def settings_of(content: Mapping[str, Any]) -> NetworkSettings:
 
     Raises:
         KeyError: The name is missing.
-        ValueError: There is no network of that name, a value is invalid, or there is no such setting.
+        UnknownPartError: There is no network of that name.
+        ValueError: A value is invalid, or there is no such setting.
     """
     own = dict(content)
     name = own.pop("name")
     if name not in NETWORKS:
-        raise ValueError(f"there is no network '{name}': if a plugin has it, give a config with this plugin (--config)")
+        raise UnknownPartError(
+            f"it has the network '{name}', which this code does not have. If it is of a plugin, give a config with it "
+            f"(--config)"
+        )
     return NETWORKS[name].model_validate(own)
 
 

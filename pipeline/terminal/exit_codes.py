@@ -21,6 +21,7 @@ import typer
 from rich.console import Console, ConsoleDimensions
 from rich.markup import escape
 
+from ingestion.plugins import blamed
 from ingestion.secrets import redact
 from pipeline.errors import NOT_THERE_YET, USER_ERRORS, ConfigError, FolderInUseError, MachineError, out_of_room
 from pipeline.runs.provenance import DISTRIBUTION
@@ -139,7 +140,7 @@ def _explain(error: BaseException) -> Exit:
             signal.signal(number, signal.SIG_IGN)
         err.print("\ninterrupted; finished stages stay; the same command resumes there")
         return Exit.INTERRUPTED
-    error = _missing_extra(error) or error
+    error = _missing_extra(error) or blamed(error) or error
     if isinstance(error, USER_ERRORS):
         err.print(f"[bold red]error:[/] {escape(str(error))}")
         if isinstance(error, ConfigError):

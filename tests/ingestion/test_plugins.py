@@ -84,6 +84,32 @@ class A: ...
     ),
     "has_no_unit": (feature(unit=""), "PluginError", ("line 4", "'own'", "unit")),
     "imports_torch": ("import numpy\nimport torch\n", "PluginError", ("line 2", "torch")),
+    "asks_for_torch": (
+        """try:
+    import torch
+except ValueError:
+    pass
+""",
+        "PluginError",
+        ("line 2", "torch"),
+    ),
+    "imports_a_network": ("from models.networks.classifier import Classifier\n", "PluginError", ("line 1", "torch")),
+    "has_a_setting_without_default": (
+        """from models.networks.network_settings import NetworkSettings, network
+@network('mine')
+class Mine(NetworkSettings):
+    inputs = ('hlf',)
+    width: int
+""",
+        "PluginError",
+        ("line 2", "'mine'", "width"),
+    ),
+    "has_no_bins": (
+        feature().replace('meaning="x"', 'meaning="x", bins=(0, 5, 1)'),
+        "PluginError",
+        ("line 4", "'own'", "bins"),
+    ),
+    "ends_the_process": ("import sys\nsys.exit(7)\n", "PluginError", ("line 2", "SystemExit")),
     "is_no_python": ("x = (\n", "PluginError", ("line 1",)),
     "fails": ("\n\nraise OSError('broken')\n", "PluginError", ("line 3", "broken")),
     "gives_nan": (feature("events.met * np.nan"), "FeatureError", ("'own'", "not finite")),

@@ -15,6 +15,7 @@ from typing import Any, Final, NoReturn
 import psutil
 
 from features.errors import FeatureError
+from ingestion.plugins import PluginError, blamed
 from models.errors import ModelError
 from training.errors import DivergedError, LaunchError, TrainingError
 
@@ -43,9 +44,10 @@ def told_of_loss(log: str) -> str:
 
 def described(error: BaseException) -> dict[str, Any]:
     """An error in plain values, from which another process raises it again."""
+    error = blamed(error) or error
     return {
         # A full disk, for example, is no bug of this program.
-        "known": isinstance(error, TrainingError | ModelError | FeatureError | OSError),
+        "known": isinstance(error, TrainingError | ModelError | FeatureError | PluginError | OSError),
         "diverged": isinstance(error, DivergedError),
         "message": str(error) or type(error).__name__,
         "traceback": "".join(traceback.format_exception(error)),

@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, Union
 
 from pydantic import (
     AfterValidator,
@@ -20,11 +20,11 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
+from ingestion.plugins import when_loaded
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
 from training.studies.measures import CURVES, check_measure, near
-from training.workloads.images_settings import Cifar10Settings, MnistSettings
-from training.workloads.surface_settings import SurfaceSettings
+from training.workloads.registry import WORKLOADS, WorkloadSettings
 
 #: The studies that come with the code, one YAML file each.
 FOLDER: Final = Path(__file__).parent
@@ -62,7 +62,17 @@ class StudiedMethod(_Section):
 
 Chosen = str | dict[str, Any]
 """Runs of a study: a method, or a method and values of varied keys, `{method: easgd, train.workers: 4}`."""
-OwnRowsSettings = Annotated[MnistSettings | Cifar10Settings | SurfaceSettings, Field(discriminator="name")]
+
+
+def _own_rows() -> Any:
+    """Settings of the workloads with rows of their own."""
+    return Union[tuple(kind for name, kind in WORKLOADS.items() if name != "hep")]  # noqa: UP007 - a union of a list
+
+
+if TYPE_CHECKING:
+    OwnRowsSettings = WorkloadSettings
+else:
+    OwnRowsSettings = Annotated[_own_rows(), Field(discriminator="name")]
 MeasureName = Annotated[str, AfterValidator(check_measure)]
 Positive = Annotated[float, Field(gt=0)]
 
@@ -349,6 +359,16 @@ class StudySettings(_Section):
         if self.times_only is not None and (self.best_of or self.execution == "mpi"):
             raise ValueError("times_only needs execution: simulate, and has no best_of: nothing is learnt")
         return self
+
+
+def _add_workloads() -> None:
+    """A study may train workloads of plugins."""
+    own = Annotated[_own_rows(), Field(discriminator="name")]  # type: ignore[valid-type]
+    StudySettings.__pydantic_fields__["workload"].annotation = Union[str, own]  # type: ignore[assignment] # noqa: UP007
+    StudySettings.model_rebuild(force=True)
+
+
+when_loaded(_add_workloads)
 
 
 def _advice(mistake: ErrorDetails, section: str) -> str:

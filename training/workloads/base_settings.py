@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -13,10 +13,31 @@ if TYPE_CHECKING:
     from training.workloads.workload import Workload
 
 
+#: Settings class of every workload by name; `training.workloads.registry` imports ours.
+WORKLOADS: Final[dict[str, type[BaseSettings]]] = {}
+W = TypeVar("W", bound=type[Any])
+
+
+def workload(kind: W) -> W:
+    """Register settings, with `name: Literal[...] = ...`, as the workload of this name.
+
+    Raises:
+        ValueError: There is a workload of this name.
+    """
+    name = kind.model_fields["name"].default
+    if name in WORKLOADS:
+        raise ValueError(f"there is a workload '{name}' already")
+    WORKLOADS[name] = kind
+    return kind
+
+
 class BaseSettings(BaseModel, ABC):
     """Settings of one workload."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    """Name of the workload."""
 
     @property
     @abstractmethod

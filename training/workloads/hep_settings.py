@@ -11,12 +11,13 @@ from typing_extensions import override
 
 from models.networks.network_settings import NetworkSettings
 from models.networks.registry import settings_of
-from training.workloads.base_settings import BaseSettings
+from training.workloads.base_settings import BaseSettings, workload
 
 if TYPE_CHECKING:
     from training.workloads.workload import Workload
 
 
+@workload
 class HepSettings(BaseSettings):
     """Collision events."""
 

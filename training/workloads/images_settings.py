@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from typing_extensions import override
 
-from training.workloads.base_settings import BaseSettings
+from training.workloads.base_settings import BaseSettings, workload
 
 if TYPE_CHECKING:
     from training.workloads.workload import Workload
@@ -47,6 +47,7 @@ class _ImageSettings(BaseSettings):
         return {"workload": self.model_dump(mode="json") | {"folder": folder}}
 
 
+@workload
 class MnistSettings(_ImageSettings):
     """Handwritten digits (LeCun, Cortes and Burges 1998): 60,000 + 10,000 images of 28 x 28 pixels."""
 
@@ -57,6 +58,7 @@ class MnistSettings(_ImageSettings):
     """None: mirrored digits are other signs."""
 
 
+@workload
 class Cifar10Settings(_ImageSettings):
     """Photographs of ten kinds of things (Krizhevsky 2009): 50,000 + 10,000 images of 32 x 32 pixels, three colours."""
 

@@ -1,24 +1,25 @@
 """All workloads: what a study or a run trains. No torch.
 
-To add a workload, write its file and its settings in this folder, and add these to `WorkloadSettings`.
+To add a workload, write its file and its settings with `@workload`, in this folder or in a plugin.
 """
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any
 
-from pydantic import Field, TypeAdapter
-
+import training.workloads
+from training.workloads.base_settings import WORKLOADS, BaseSettings
 from training.workloads.hep_settings import HepSettings
-from training.workloads.images_settings import Cifar10Settings, MnistSettings
-from training.workloads.surface_settings import SurfaceSettings
 
-WorkloadSettings = Annotated[
-    HepSettings | MnistSettings | Cifar10Settings | SurfaceSettings, Field(discriminator="name")
-]
-_ADAPTER: Final[TypeAdapter[WorkloadSettings]] = TypeAdapter(WorkloadSettings)
+for _module in pkgutil.iter_modules(training.workloads.__path__, "training.workloads."):
+    if _module.name.endswith("_settings"):
+        importlib.import_module(_module.name)
+
+WorkloadSettings = BaseSettings
 
 
 def workload_from_json(content: Mapping[str, Any], resolved: Callable[[str], Path]) -> WorkloadSettings:
@@ -38,4 +39,5 @@ def workload_from_json(content: Mapping[str, Any], resolved: Callable[[str], Pat
             start_from=None if start is None else resolved(start),
         )
     folder = written.get("folder")
-    return _ADAPTER.validate_python(written if folder is None else {**written, "folder": resolved(folder)})
+    content = dict(written) if folder is None else {**written, "folder": resolved(folder)}
+    return WORKLOADS[content["name"]].model_validate(content)

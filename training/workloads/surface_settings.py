@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 from typing_extensions import override
 
-from training.workloads.base_settings import BaseSettings
+from training.workloads.base_settings import BaseSettings, workload
 
 if TYPE_CHECKING:
     from training.workloads.workload import Workload
 
 
+@workload
 class SurfaceSettings(BaseSettings):
     """Beale's function of two parameters, with noise on its gradient, as in the simulations of Hermans (2017)."""
 

@@ -94,7 +94,7 @@ def test_files_that_are_no_onnx_are_refused(path: Path, share: float, capfd: pyt
         ("format_version", str(FORMAT_VERSION + 1), f"version {FORMAT_VERSION + 1}; this code reads {FORMAT_VERSION}"),
         *((key, None, "damaged metadata") for key in ("classes", "inputs", "settings", "definitions")),
         ("classes", "garbage", "damaged metadata"),
-        ("settings", '{"name": "other"}', "damaged metadata"),
+        ("settings", '{"name": "other"}', "the network 'other'"),
         ("inputs", "{}", "other features than this code computes"),
     ],
 )

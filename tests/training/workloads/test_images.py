@@ -19,9 +19,9 @@ from training.launching.rank import RunSpec
 from training.readers.sharding import Assignment, Piece, assignment_of
 from training.settings import TrainSettings
 from training.studies.run_in_simulator import train_in_simulator
+from training.studies.study import OwnRowsSettings
 from training.workloads.hep_settings import HepSettings
 from training.workloads.images_settings import Cifar10Settings, MnistSettings
-from training.workloads.registry import WorkloadSettings
 
 SETTINGS = TrainSettings(workers=4, epochs=5, batch_size=32, learning_rate=3e-3)
 NETWORKS: dict[str, tuple[MnistSettings | Cifar10Settings, int]] = {
@@ -114,9 +114,8 @@ def test_a_run_travels_to_the_ranks_with_its_workload(tmp_path: Path, workload: 
 
 
 def test_a_study_names_a_workload_in_plain_values() -> None:
-    adapter: TypeAdapter[Any] = TypeAdapter(WorkloadSettings)
+    adapter: TypeAdapter[Any] = TypeAdapter(OwnRowsSettings)
     assert adapter.validate_python({"name": "mnist"}) == MnistSettings()
-    assert adapter.validate_python({"name": "hep", "folder": "x", "network": "hlf"}).network == HlfSettings()
     for wrong in ({"name": "imagenet"}, {"name": "mnist", "network": "resnet20"}, {"name": "mnist", "augmentation": 1}):
         with pytest.raises(ValidationError):
             adapter.validate_python(wrong)

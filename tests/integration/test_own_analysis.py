@@ -1,0 +1,108 @@
+"""The example of plugins, outside the package, as its page says: Spark, two ranks, evaluation, export, report, predict."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pyarrow.parquet as pq
+import pytest
+from command_line import SAMPLES, versions
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "docs" / "examples" / "own-analysis"
+
+pytestmark = [pytest.mark.minutes, pytest.mark.end_to_end, pytest.mark.timeout(900)]
+
+
+class Analysis:
+    """A copy of the example in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.run_dir = folder / "docs" / "examples" / "own-analysis", folder / "runs" / "own-analysis"
+        shutil.copytree(EXAMPLE, self.folder, ignore=shutil.ignore_patterns("__pycache__"))
+        (folder / "samples").symlink_to(SAMPLES)
+        self.plugin = self.folder / "plugin.py"
+
+    def do(self, *words: str, config: bool = True) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "pipeline", *words]
+        command += ["--config", str(self.folder / "analysis.yaml")] if config else []
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    def output(self, stage: str) -> Path:
+        return self.run_dir / stage / str(versions(self.run_dir)[stage])
+
+
+@pytest.fixture(scope="module")
+def analysis(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
+    made = Analysis(tmp_path_factory.mktemp("own"))
+    done = made.do("run")
+    assert done.returncode == 0, done.stderr
+    return made
+
+
+def test_own_features_are_columns_in_every_product(analysis: Analysis) -> None:
+    features = pq.ParquetDataset(list(analysis.output("features").glob("t*/*.parquet"))).read()
+    significance = features["met"].to_numpy() / np.sqrt(features["ht"].to_numpy() + 1)
+    assert features["met_significance"].to_numpy() == pytest.approx(significance, rel=1e-5)
+    centrality = features["track_centrality"].to_numpy()
+    assert ((centrality > 0) & (centrality < 1)).all()
+    histograms = json.loads((analysis.output("features") / "histograms.json").read_text(encoding="utf-8"))
+    assert {"hlf.met_significance", "hlf.track_centrality"} <= histograms.keys()
+    session = onnxruntime.InferenceSession(analysis.output("export") / "residual" / "model.onnx")
+    inputs = json.loads(session.get_modelmeta().custom_metadata_map["inputs"])
+    assert inputs["hlf"]["names"][-2:] == ["met_significance", "track_centrality"]
+
+
+def test_the_own_method_trains_the_own_network_on_two_ranks(analysis: Analysis) -> None:
+    trained = analysis.output("train") / "residual"
+    settings = json.loads((trained / "run.json").read_text(encoding="utf-8"))
+    assert settings["train"]["algorithm"] == {"name": "lazy-gossip", "patience": 2, "topology": "star", "network": None}
+    assert settings["model"] == {"name": "residual", "width": 24, "depth": 2}
+    ranks = json.loads((trained / "summary.json").read_text(encoding="utf-8"))["per_rank"]
+    begun, steps = (sum(rank[name] for rank in ranks) for name in ("averages_begun", "steps"))
+    assert 0.4 * steps < begun < 0.6 * steps
+
+
+def test_the_report_shows_the_own_figure(analysis: Analysis) -> None:
+    assert (analysis.output("evaluate") / "residual" / "plots" / "own_certainty.png").stat().st_size > 5_000
+    assert "Events by the probability of their true class." in (analysis.output("report") / "report.html").read_text()
+
+
+def test_predict_needs_the_plugin_and_then_gives_the_scores_of_the_evaluation(
+    analysis: Analysis, tmp_path: Path
+) -> None:
+    model = str(analysis.output("export") / "residual" / "model.onnx")
+    words = ("predict", str(SAMPLES / "ttbar_13TeV_PU20_0.root"), "--model", model, "--parquet", "--out")
+    without = analysis.do(*words, str(tmp_path / "no"), config=False)
+    assert without.returncode == 1
+    assert "'residual'" in without.stderr
+    assert "plugin" in without.stderr
+    done = analysis.do(*words, str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    scores = pq.read_table(next((tmp_path / "out").iterdir())).to_pandas()
+    known = pq.read_table(analysis.output("evaluate") / "residual" / "predictions.parquet").to_pandas()
+    both = known[known["sample"] == "ttbar"].merge(scores, on="entry", suffixes=("", "_now"))
+    same = np.isclose(both.probability_ttbar, both.probability_ttbar_now, atol=1e-5)
+    # Entries of both files of the sample have these numbers.
+    assert same.sum() >= 0.3 * len(both) > 5
+
+
+def test_a_plugin_counts_by_what_it_means(analysis: Analysis) -> None:
+    text = analysis.plugin.read_text(encoding="utf-8")
+    analysis.plugin.write_text(f"{text}\n# Words.\n", encoding="utf-8")
+    assert "stale" not in analysis.do("plan").stdout
+    analysis.plugin.write_text(text.replace("+ 1)", "+ 2)"), encoding="utf-8")
+    stale = [line.split()[0] for line in analysis.do("plan").stdout.splitlines() if " stale " in line]
+    assert stale[:2] == ["features", "train"]
+    analysis.plugin.write_text(text.replace("return range(world_size) if", "return range(1 // 0) if"), encoding="utf-8")
+    failed = analysis.do("train", "--force")
+    assert failed.returncode == 1
+    assert "plugin.py, line" in failed.stderr
+    assert "ZeroDivisionError" in failed.stderr
+    analysis.plugin.write_text(text, encoding="utf-8")
