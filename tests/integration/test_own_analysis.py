@@ -1,4 +1,4 @@
-"""The example of plugins, outside the package, as its page says: Spark, two ranks, evaluation, export, report, predict."""
+"""The example of plugins, outside the package: Spark, two ranks, evaluation, export, report, predict."""
 
 from __future__ import annotations
 
