@@ -18,8 +18,16 @@ from features.schema import OTHER_WEIGHTS, readable
 from models.evaluation import figures as plots
 from models.evaluation.bootstrap import NUM_REPLICAS, Replicas, estimate
 from models.evaluation.curves import EfficiencyCurve
+from models.evaluation.discriminant import discriminant
 from models.evaluation.importance import chosen_events, importance, num_predicted
-from models.evaluation.measurements import ALL_BACKGROUNDS, EvaluationTask, Measured, measure, refuse_missing
+from models.evaluation.measurements import (
+    ALL_BACKGROUNDS,
+    EvaluationTask,
+    Measured,
+    expected_events,
+    measure,
+    refuse_missing,
+)
 from models.evaluation.metrics import mixing_factors
 from models.evaluation.own_figures import OWN_FIGURES
 from models.evaluation.scored_events import ScoredEvents
@@ -292,6 +300,15 @@ def _plot(found: Predicted, task: EvaluationTask, folder: Path, save: Save) -> N
         "confusion": lambda: plots.plot_confusion(numbers["confusion"], labels),
         "scores": lambda: plots.plot_scores(
             found.test, found.train, numbers["train_against_test"], task.classes, task.outputs, labels
+        ),
+        "discriminant": lambda: plots.plot_discriminant(
+            found.test,
+            discriminant(found.test.probabilities, signal=task.signal.fractions, fractions=task.mixture.fractions),
+            expected_events(found.test, task),
+            list(task.signals),
+            task.classes,
+            numbers["significance"],
+            labels,
         ),
         "calibration": lambda: plots.plot_calibration(numbers["calibration"], labels),
     }

@@ -6,6 +6,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import hist
+import mplhep
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -18,6 +20,7 @@ from models.evaluation.intervals import Floats
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import (
     COLOURS,
+    DASHES,
     GREY,
     PlotLabels,
     axis_label,
@@ -135,6 +138,68 @@ def _shares(events: ScoredEvents, output: int, truth: int, edges: NDArray[np.flo
     heights, _ = np.histogram(scores, edges, weights=weights)
     squares, _ = np.histogram(scores, edges, weights=np.square(weights))
     return heights / weights.sum(), np.sqrt(squares) / abs(weights.sum())
+
+
+@styled
+def plot_discriminant(
+    events: ScoredEvents,
+    score: Floats,
+    expected: Mapping[int, float],
+    signals: Sequence[int],
+    classes: Sequence[str],
+    found: Mapping[str, Any],
+    labels: PlotLabels,
+) -> Figure:
+    """Expected events against the logarithm of the score s / b, and the significance behind each cut below them.
+
+    Args:
+        events: Test events.
+        score: (num_events,) s / (s + b).
+        expected: Expected number of events by class.
+        signals: The classes that are the signal.
+        classes: Names of the classes.
+        found: `significance`, as in `models.evaluation.measurements`.
+        labels: Words on the plot.
+    """
+    figure, main = new_figure(labels, height=7.4, ratios=(2, 1))
+    below, odds = figure.axes[1], log_odds(score)
+    axis = hist.axis.Regular(_SCORE_BINS, *odds_range(odds), flow=True)
+    totals = np.bincount(events.labels, events.weights, len(classes))
+    filled = []
+    for label in range(len(classes)):
+        chosen = events.labels == label
+        filled.append(hist.Hist(axis, storage=hist.storage.Weight()))
+        filled[-1].fill(odds[chosen], weight=events.weights[chosen] * expected[label] / totals[label])
+    order = [*(label for label in range(len(classes)) if label not in signals), *signals]
+    for label in order:
+        look = {"color": COLOURS[label % len(COLOURS)], "linestyle": DASHES[label % len(DASHES)]}
+        mplhep.histplot(filled[label], ax=main, label=plain(classes[label]), flow="show", yerr=True, **look)
+    heights = [each.values(flow=True) for each in filled]
+    show_positive(main, [each[each > 0] for each in heights], room=6)
+    main.set_ylabel("Expected events")
+    main.set_xlabel("")
+    cuts = log_odds(np.array(found["threshold"]))
+    systematic = f", background ± {100 * found['uncertainty']:g} %" if found["uncertainty"] else ""
+    below.plot(cuts, found["simple"], color=COLOURS[0], linestyle="--", label=r"$S / \sqrt{B}$")
+    below.plot(cuts, found["asimov"], color=COLOURS[1], label=f"Asimov{systematic}")
+    below.fill_between(cuts, found["low"], found["high"], color=COLOURS[1], alpha=0.15, linewidth=0)
+    below.set(xlabel="log10 of signal / background (score)", ylabel="Significance")
+    below.set_ylim(bottom=0)
+    main.legend(fontsize="small")
+    below.legend(fontsize="small")
+    return figure
+
+
+def log_odds(score: Floats) -> Floats:
+    """log10(s / b) of scores s / (s + b); scores of 0 and 1 become the last ones that floats distinguish."""
+    inside = np.clip(score, 1e-12, 1 - 1e-12)
+    return np.asarray(np.log10(inside / (1 - inside)), dtype=np.float64)
+
+
+def odds_range(odds: Floats) -> tuple[float, float]:
+    """Ends of an axis that holds all but a hundredth of some log odds on either side."""
+    low, high = np.quantile(odds, [0.01, 0.99])
+    return float(np.floor(low)), float(max(np.ceil(high), np.floor(low) + 1))
 
 
 @styled

@@ -23,6 +23,7 @@ from models.evaluation.intervals import Floats, WeightSums, efficiency
 from models.evaluation.metrics import balanced, confusion_matrix
 from models.evaluation.rates import Rates, rates_behind
 from models.evaluation.scored_events import ScoredEvents
+from models.evaluation.significance import significance
 from models.evaluation.style import PlotLabels
 
 ALL_BACKGROUNDS: Final = "all backgrounds"
@@ -50,6 +51,10 @@ class EvaluationTask(NamedTuple):
     """Bins of the kinematic variables."""
     background_points: Sequence[float] = ()
     """Wanted efficiencies of all backgrounds, at which the signal is reported."""
+    expected: Mapping[int, float] | None = None
+    """Expected number of events of each class; None: those of the test split."""
+    uncertainty: float = 0.0
+    """Relative uncertainty of the expected background."""
 
     @property
     def mixture(self) -> Mixture:
@@ -124,6 +129,7 @@ def measure(events: ScoredEvents, train: ScoredEvents | None, replicas: Replicas
         scored = Scored(replicas, score, signal, GRID)
         curves[name], areas[name] = background_curve(scored, fractions), scored.area(fractions)
         if not points:
+            significances = _significances(events, scored, task)
             points = _points(events, Scored(replicas, score, signal, np.array(task.working_points)), task)
             wanted = np.array(task.background_points)
             kept = _background_points(events, Scored(replicas, score, signal, wanted, background=fractions), task)
@@ -142,6 +148,7 @@ def measure(events: ScoredEvents, train: ScoredEvents | None, replicas: Replicas
         },
         "working_points": points,
         "background_points": kept,
+        "significance": significances,
         "measurable_to": 1 - FEWEST_FAILING / _effective(events, signal),
         "calibration": _calibration(events, task),
         "train_against_test": {} if train is None else _shapes(train, events, task),
@@ -212,6 +219,21 @@ def _background_points(events: ScoredEvents, scored: Scored, task: EvaluationTas
         }
         for point, (wanted, behind) in enumerate(zip(scored.wanted.tolist(), _behind(scored, task), strict=True))
     ]
+
+
+def _significances(events: ScoredEvents, scored: Scored, task: EvaluationTask) -> dict[str, Any]:
+    """Significances against the cut, where enough background events are left for them; the highest is `best`."""
+    found = significance(scored, expected_events(events, task), task.uncertainty)
+    left = scored.of_mixture(task.mixture.fractions).value * _effective(events, task.mixture.fractions)
+    chosen = np.isfinite(found.asimov) & (left >= FEWEST_FAILING)
+    columns = {name: values[chosen].tolist() for name, values in found._asdict().items()}
+    best = int(np.argmax(found.asimov[chosen])) if chosen.any() else None
+    return {"uncertainty": task.uncertainty, "best": best, **columns}
+
+
+def expected_events(events: ScoredEvents, task: EvaluationTask) -> Mapping[int, float]:
+    """Expected number of events of each class: those of the luminosity, or of the test split if it is unknown."""
+    return task.expected or dict(enumerate(np.bincount(events.labels, events.weights, len(task.classes)).tolist()))
 
 
 def _behind(scored: Scored, task: EvaluationTask) -> list[dict[str, Any]]:

@@ -68,6 +68,8 @@ class EvaluateSettings(ShellSection):
     kinematic variables use the first that can be measured."""
     background_working_points: list[Annotated[float, Field(gt=0, lt=1)]] = Field(default=[], examples=[[1e-3]])
     """Efficiencies of all backgrounds together at which the signal that is kept is reported, between 0 and 1."""
+    background_uncertainty: float = Field(default=0.0, ge=0, le=10)
+    """Relative uncertainty of the number of background events in the Asimov significance, at least 0."""
     fractions: Literal["rate", "equal"] = "rate"
     """Fractions f_b of the backgrounds in the score p_signal / sum f_b p_b of the working points, and in the background
     efficiency of all of them together: in proportion to their rates if all cross-sections are known, or equal."""

@@ -164,6 +164,8 @@ def make_task(config: Config, classes: list[str], rates: Rates | None, selection
             f"the features were made for the classes {classes}; the config has {config.classes} now. Run `python -m "
             f"pipeline features` first, or `python -m pipeline run` for all, with the same options."
         )
+    # From the rates at one luminosity to the events of another.
+    factor = selection.integrated_luminosity / (config.evaluate.luminosity * _PB_PER_CM2)
     return EvaluationTask(
         classes=classes,
         signals=[classes.index(name) for name in config.signals],
@@ -173,6 +175,8 @@ def make_task(config: Config, classes: list[str], rates: Rates | None, selection
         seed=config.train.seed,
         by_rate=config.evaluate.fractions == "rate",
         background_points=config.evaluate.background_working_points,
+        expected=rates and {label: rates.of_class(label) * factor for label in range(len(classes))},
+        uncertainty=config.evaluate.background_uncertainty,
         edges=kinematic_edges(selection.min_lepton_pt, selection.max_lepton_abs_eta),
     )
 

@@ -1,0 +1,49 @@
+"""The shipped example of signal against background on NanoAOD, by its one command."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+import uproot
+
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "examples" / "nanoaod"
+FILES = sorted(FOLDER.glob("*.root"))
+
+
+def test_the_bundled_events_are_those_of_their_script(tmp_path: Path) -> None:
+    spec = spec_from_file_location("make_events", FOLDER / "make_events.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = module_from_spec(spec)
+    spec.loader.exec_module(script)
+    script.main(tmp_path)
+    assert [each.name for each in FILES] == ["data.root", "ttbar.root", "wjets.root"]
+    for path in FILES:
+        with uproot.open({path: "Events"}) as bundled, uproot.open({tmp_path / path.name: "Events"}) as made:
+            assert bundled.arrays().tolist() == made.arrays().tolist()
+        assert path.stat().st_size < 100_000
+
+
+@pytest.mark.minutes
+@pytest.mark.end_to_end
+@pytest.mark.timeout(900)
+def test_signal_against_background_on_nanoaod_by_one_command(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pipeline", "run", "--config", str(FOLDER / "config.yaml"), "--set"]
+    done = subprocess.run([*command, f"run_dir={tmp_path}"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (metrics,) = (json.loads(path.read_text()) for path in tmp_path.glob("evaluate/*/metrics.json"))
+    assert (metrics["classes"], metrics["signals"]) == (["background", "signal"], {"signal": 1.0})
+    for run in metrics["runs"].values():
+        assert run["auc"]["signal"]["value"] > 0.9
+        measurable = {each["wanted"]: each["measurable"] for each in run["background_points"]}
+        assert measurable == {0.05: True, 0.001: False}
+        (point,) = (each for each in run["background_points"] if each["measurable"])
+        assert 0.6 < point["signal"]["low"] <= point["signal"]["value"] <= point["signal"]["high"] < 1
+    # At equal selection the rates would be as the cross-sections; more of the signal is selected.
+    rates = metrics["rates_before"]
+    assert 0 < rates["background"] / 600 < rates["signal"] / 366
