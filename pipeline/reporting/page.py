@@ -41,7 +41,7 @@ _OF_MODEL: Final = {
     "confusion": "Confusion matrix on the test split, as shares of the true class and as events.",
     "scores": "Outputs by true class, training split (lines) and test split (points); p is of a Kolmogorov-Smirnov "
     "test of the two.",
-    "discriminant": "Expected events against log10 of s / b, on which working points cut; the outer bins hold what lies "
+    "discriminant": "Expected events against log10 of s / b, on which working points cut; the outer bins hold all "
     "beyond. Below: significance of all events above each cut, where at least 10 background events of the test split "
     "are left. Band: statistics of the test events.",
     "calibration": "Calibration: share of true events of a class among those that were given a probability, classes "

@@ -41,7 +41,7 @@ def test_signal_against_background_on_nanoaod_by_one_command(tmp_path: Path) -> 
     for run in metrics["runs"].values():
         assert run["auc"]["signal"]["value"] > 0.9
         measurable = {each["wanted"]: each["measurable"] for each in run["background_points"]}
-        assert measurable == {0.05: True, 0.001: False}
+        assert measurable == {0.1: True, 0.001: False}
         (point,) = (each for each in run["background_points"] if each["measurable"])
         assert 0.6 < point["signal"]["low"] <= point["signal"]["value"] <= point["signal"]["high"] < 1
     # At equal selection the rates would be as the cross-sections; more of the signal is selected.

@@ -63,6 +63,9 @@ def made_figure(name: str, lightest: float = 1.0) -> Figure:
         "rejection": lambda: plot_curves(CURVES, "t_t", WORDS, POINTS, 0.95, LABELS, rejection=True),
         "confusion": lambda: figures.plot_confusion(numbers["confusion"], LABELS),
         "scores": lambda: figures.plot_scores(test, train, numbers["train_against_test"], NAMES, range(3), LABELS),
+        "discriminant": lambda: figures.plot_discriminant(
+            test, test.probabilities[:, 1], {0: 50.0, 1: 5.0, 2: 20.0}, [1], NAMES, numbers["significance"], LABELS
+        ),
         "calibration": lambda: figures.plot_calibration(numbers["calibration"], LABELS),
         "efficiencies": lambda: figures.plot_efficiencies(numbers["efficiency_against"], NAMES[1], 0.5, LABELS),
         "importance": lambda: figures.plot_importance(dict.fromkeys(NAMES, row), NAMES[1], LABELS),
@@ -71,7 +74,7 @@ def made_figure(name: str, lightest: float = 1.0) -> Figure:
     return kinds[name]()
 
 
-OF_MODEL = ("confusion", "scores", "calibration", "efficiencies", "importance", "learning_curve")
+OF_MODEL = ("confusion", "scores", "discriminant", "calibration", "efficiencies", "importance", "learning_curve")
 every_figure = pytest.mark.parametrize("name", ["background_efficiency", "rejection", *OF_MODEL])
 
 
@@ -103,7 +106,7 @@ def test_figures_keep_within_their_axes_and_style_and_say_what_they_are_of(name:
     assert any(each.get_title(loc="right") == "hlf, 13 TeV" for each in axes)
     panels = [each for each in axes if each.axison]
     is_twin = name == "learning_curve"
-    has_ratios = name in {"background_efficiency", "rejection"}
+    has_ratios = name in {"background_efficiency", "rejection", "discriminant"}
     assert all(each.get_xlabel() for each in panels[len(panels) // 2 * has_ratios : 1 if is_twin else None])
     # Panels of a row have their common label on the left; feature names need none.
     lefts = panels if is_twin else [each for each in panels if each.get_subplotspec().is_first_col()]
@@ -332,3 +335,15 @@ def test_a_learning_curve_of_one_epoch_can_be_drawn(tmp_path: Path) -> None:
     figure = figures.plot_learning_curve(HISTORY[:1], LABELS)
     assert figure.axes[0].get_xlim() == (0.5, 1.5)
     save_figure(figure, tmp_path / "plot")
+
+
+def test_the_outer_bins_of_the_discriminant_hold_all_beyond_and_the_bins_are_expected_events() -> None:
+    test, _, numbers = made_numbers()
+    score = np.linspace(0, 1, len(test.labels))
+    expected = {0: 50.0, 1: 5.0, 2: 20.0}
+    main, below = figures.plot_discriminant(test, score, expected, [1], NAMES, numbers["significance"], LABELS).axes
+    steps = [patch for patch in main.patches if isinstance(patch, StepPatch)]
+    # Backgrounds first, then the signal.
+    assert [float(np.nansum(each.get_data().values)) for each in steps] == pytest.approx([50.0, 20.0, 5.0])
+    assert main.get_yscale() == "log"
+    assert len(below.lines[0].get_xdata()) == len(numbers["significance"]["simple"]) > 1

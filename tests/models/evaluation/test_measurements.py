@@ -167,6 +167,28 @@ def test_the_signal_at_a_background_efficiency_of_one_in_a_thousand() -> None:
     assert 0.5 * (high - low) < point["signal"]["high"] - point["signal"]["low"] < 2 * (high - low)
 
 
+def test_significances_are_those_of_the_events_behind_each_cut_that_has_enough_background() -> None:
+    events = made_events(600)
+    expected = {0: 100.0, 1: 30.0, 2: 50.0}
+    found = measured(events, expected=expected, uncertainty=0.1)["significance"]
+    score = discriminant(events.probabilities, signal={1: 1.0}, fractions={0: 0.5, 2: 0.5})
+    for place, threshold in enumerate(found["threshold"]):
+        passing = score >= threshold - 1e-12
+        left = {label: float(passing[events.labels == label].mean()) for label in range(3)}
+        assert found["signal"][place] == pytest.approx(30 * left[1])
+        background = 100 * left[0] + 50 * left[2]
+        assert found["background"][place] == pytest.approx(background)
+        assert found["simple"][place] == pytest.approx(30 * left[1] / math.sqrt(background))
+        assert found["low"][place] < found["asimov"][place] < found["high"][place]
+        assert found["asimov"][place] < found["simple"][place]
+        assert passing[events.labels != 1].sum() >= 9
+    assert found["asimov"][found["best"]] == max(found["asimov"])
+    certain = measured(events, expected=expected)["significance"]["asimov"]
+    assert all(np.array(certain) > found["asimov"])
+    # Without an expectation: the events of the test split.
+    assert measured(events)["significance"]["signal"][-1] == pytest.approx((events.labels == 1).sum())
+
+
 def test_efficiencies_were_those_of_a_point_that_is_not_measurable() -> None:
     events = made_events(300)
     found = measured(events, working_points=[0.999, 0.6, 0.5])
