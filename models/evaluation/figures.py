@@ -165,7 +165,8 @@ def plot_discriminant(
     below, odds = figure.axes[1], log_odds(score)
     axis = hist.axis.Regular(_SCORE_BINS, *odds_range(odds), flow=True)
     totals = np.bincount(events.labels, events.weights, len(classes))
-    filled = []
+    filled: list[hist.Hist] = []
+    shown: list[Floats] = []
     for label in range(len(classes)):
         chosen = events.labels == label
         filled.append(hist.Hist(axis, storage=hist.storage.Weight()))
@@ -173,9 +174,18 @@ def plot_discriminant(
     order = [*(label for label in range(len(classes)) if label not in signals), *signals]
     for label in order:
         look = {"color": COLOURS[label % len(COLOURS)], "linestyle": DASHES[label % len(DASHES)]}
-        mplhep.histplot(filled[label], ax=main, label=plain(classes[label]), flow="show", yerr=True, **look)
-    heights = [each.values(flow=True) for each in filled]
-    show_positive(main, [each[each > 0] for each in heights], room=6)
+        mplhep.histplot(filled[label], ax=main, label=plain(classes[label]), flow="show", yerr=False, **look)
+        heights, squares, everywhere = (
+            np.asarray(each, dtype=np.float64)
+            for each in (filled[label].values(), filled[label].variances(), filled[label].values(flow=True))
+        )
+        errors = np.sqrt(squares)
+        there = heights > 0
+        # A bar down to 0 has no end on a logarithmic axis.
+        bars = np.stack([np.minimum(errors, 0.6 * heights), errors])[:, there]
+        main.errorbar(axis.centers[there], heights[there], bars, color=look["color"], linestyle="", elinewidth=1)
+        shown += [heights[there] - bars[0], heights[there] + bars[1], everywhere]
+    show_positive(main, [each[each > 0] for each in shown], room=6)
     main.set_ylabel("Expected events")
     main.set_xlabel("")
     cuts = log_odds(np.array(found["threshold"]))

@@ -60,7 +60,7 @@ TASK = EvaluationTask(
 TELLING = "met"
 TRAIN_EVENTS = 110
 WITH_HISTORY = ("hlf", "particles")
-ALWAYS = ("calibration", "confusion", "efficiencies", "scores")
+ALWAYS = ("calibration", "confusion", "efficiencies", "discriminant", "scores")
 #: An area counts pairs of a signal and a background event, here about 80 x 170. Rounding to float32 may turn a few.
 FEW_PAIRS = 1e-3
 #: Of sums of weights in double precision, in another order.
@@ -366,7 +366,7 @@ def test_without_training_files_points_or_rates_the_evaluation_goes_without(
     assert metrics["rates_before"] is None
     assert (run["train_against_test"], run["working_points"], run["efficiency_against"]) == ({}, [], {})
     assert "importance" not in run
-    expected = {"one/calibration", "one/confusion", "one/scores"}
+    expected = {"one/calibration", "one/confusion", "one/discriminant", "one/scores"}
     assert {name.replace(tmp_path.name, "all") for name in unsaved} == {
         *expected, "all/background_efficiency", "all/rejection"
     }  # fmt: skip

@@ -14,6 +14,7 @@ from made_curves import CURVES, POINTS, WORDS
 from matplotlib.axes import Axes
 from matplotlib.container import BarContainer, ErrorbarContainer
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import StepPatch
 
 from features.columns import hlf_names
@@ -344,6 +345,8 @@ def test_the_outer_bins_of_the_discriminant_hold_all_beyond_and_the_bins_are_exp
     main, below = figures.plot_discriminant(test, score, expected, [1], NAMES, numbers["significance"], LABELS).axes
     steps = [patch for patch in main.patches if isinstance(patch, StepPatch)]
     # Backgrounds first, then the signal.
-    assert [float(np.nansum(each.get_data().values)) for each in steps] == pytest.approx([50.0, 20.0, 5.0])
+    assert [float(np.nansum(each.get_data()[0])) for each in steps] == pytest.approx([50.0, 20.0, 5.0])
     assert main.get_yscale() == "log"
-    assert len(below.lines[0].get_xdata()) == len(numbers["significance"]["simple"]) > 1
+    line = below.get_legend_handles_labels()[0][0]
+    assert isinstance(line, Line2D)
+    assert len(np.asarray(line.get_xdata())) == len(numbers["significance"]["simple"]) > 1

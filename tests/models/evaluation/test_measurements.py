@@ -173,7 +173,7 @@ def test_significances_are_those_of_the_events_behind_each_cut_that_has_enough_b
     found = measured(events, expected=expected, uncertainty=0.1)["significance"]
     score = discriminant(events.probabilities, signal={1: 1.0}, fractions={0: 0.5, 2: 0.5})
     for place, threshold in enumerate(found["threshold"]):
-        passing = score >= threshold - 1e-12
+        passing = score >= threshold
         left = {label: float(passing[events.labels == label].mean()) for label in range(3)}
         assert found["signal"][place] == pytest.approx(30 * left[1])
         background = 100 * left[0] + 50 * left[2]
