@@ -165,7 +165,7 @@ def plot_discriminant(
     below, odds = figure.axes[1], log_odds(score)
     axis = hist.axis.Regular(_SCORE_BINS, *odds_range(odds), flow=True)
     totals = np.bincount(events.labels, events.weights, len(classes))
-    filled: list[hist.Hist] = []
+    filled: list[Any] = []
     shown: list[Floats] = []
     for label in range(len(classes)):
         chosen = events.labels == label
