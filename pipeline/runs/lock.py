@@ -5,13 +5,19 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import Final, TextIO
+
+import psutil
 
 from pipeline.errors import FolderInUseError, RunFolderError, cannot_write
 from pipeline.runs.own_folders import MARKER
+
+_SECONDS_FOR_A_NAME: Final = 1.0
+_SECONDS_BETWEEN_LOOKS: Final = 0.02
 
 
 @contextmanager
@@ -86,10 +92,8 @@ def _lock(file: TextIO, run_dir: Path) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        # It writes its number just after it takes the lock.
-        file.seek(0)
         raise FolderInUseError(
-            f"{run_dir} is in use by another run (process {file.read().strip() or 'unknown'}). "
+            f"{run_dir} is in use by another run (process {_holder(file)}). "
             f"Wait for it (--wait 600), end it, or choose another run_dir."
         ) from None
     except OSError as cause:
@@ -106,3 +110,20 @@ def _remove_unused(path: Path, made: Sequence[Path]) -> None:
             path.unlink(missing_ok=True)
             for folder in made:
                 folder.rmdir()
+
+
+def _holder(file: TextIO) -> str:
+    """The process that holds the lock.
+
+    It writes its number just after it takes the lock; until then the file is empty or names an earlier, killed run.
+    """
+    deadline = time.monotonic() + _SECONDS_FOR_A_NAME
+    while True:
+        file.seek(0)
+        found = file.read().strip()
+        if found.isdecimal() and psutil.pid_exists(int(found)):
+            return found
+        if time.monotonic() > deadline:
+            # The process of another machine that shares the disk.
+            return found or "unknown"
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
