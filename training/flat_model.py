@@ -13,9 +13,9 @@ from typing_extensions import override
 
 from models.networks.lepton_frame import LeptonFrame
 from models.networks.scaling_layer import Standardize
+from training.algorithms.base import VectorModel
 from training.compiled.optimizer import is_finite
 from training.transports.basics import Vector
-from training.vector_model import VectorModel
 
 
 class ModelState(NamedTuple):

@@ -185,60 +185,42 @@ class TrainSettings(SettingsSection):
     """Further arguments of the launcher, for example `[--hostfile, hosts.txt]` for mpirun."""
 
     @model_validator(mode="after")
-    def _workers_suit_algorithm(self) -> Self:
-        if self.traits.single_worker and self.workers != 1:
-            raise ValueError(
-                f"algorithm {self.algorithm.name} runs on one worker, not {self.workers}; use {_DEFAULT} or another "
-                f"method for several"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _keys_suit_each_other(self) -> Self:
-        missed = [f"train.{key}={value}" for key, value in self.traits.needed.items() if getattr(self, key) != value]
-        if missed:
-            only = ", for plain SGD only" if self.traits.plain_sgd else ""
-            raise ValueError(f"algorithm {self.algorithm.name} has its own momentum{only}; set {' and '.join(missed)}")
-        idle = [
-            why for each in self.mechanisms if each.unit == "epochs" and (why := each.why_idle({"epochs": self.epochs}))
+        name, traits, problems = self.algorithm.name, self.traits, list[str]()
+        if traits.single_worker and self.workers != 1:
+            problems.append(
+                f"algorithm {name} runs on one worker, not {self.workers}; use {_DEFAULT} or another method for several"
+            )
+        missed = [f"train.{key}={value}" for key, value in traits.needed.items() if getattr(self, key) != value]
+        if missed and not problems:
+            only = ", for plain SGD only" if traits.plain_sgd else ""
+            problems.append(f"algorithm {name} has its own momentum{only}; set {' and '.join(missed)}")
+        if self.launcher == "spark-agents" and not traits.joint_model:
+            found = ", ".join(each for each, method in METHODS.items() if method.traits.joint_model)
+            problems.append(
+                f"launcher: spark-agents is for methods that add up models in the background, unlike {name}. Use the "
+                f"algorithm {found}, or the launcher spark"
+            )
+        if self.slowmo is not None and traits.joint_model:
+            problems.append(
+                f"slowmo does not go around {name}: its outer step changes the models of the workers, which the joint "
+                f"model pulls back. Leave slowmo out, or use local-sgd, which averages without a joint model"
+            )
+        if traits.server_optimizer and self.optimizer_state not in (None, StatePolicy.KEEP):
+            problems.append(
+                f"optimizer_state: {self.optimizer_state} is not for {name}, whose momentum and moments are at the "
+                f"server and stay as they are; leave it out"
+            )
+        numbers = ("-n", "--ntasks") if self.launcher == "srun" else ("-n", "-np", "-c", "--n", "--np", "--ntasks")
+        problems += [
+            f"launcher_args: '{word}' sets the number of ranks; set train.workers instead"
+            for word in self.launcher_args
+            if word.split("=")[0] in numbers
         ]
-        if idle:
-            raise ValueError("; ".join(idle))
-        return self
-
-    @model_validator(mode="after")
-    def _agents_suit_algorithm(self) -> Self:
-        if self.launcher != "spark-agents":
-            return self
-        if not self.traits.joint_model:
-            found = ", ".join(name for name, method in METHODS.items() if method.traits.joint_model)
-            raise ValueError(
-                f"launcher: spark-agents is for methods that add up models in the background, unlike "
-                f"{self.algorithm.name}. Use the algorithm {found}, or the launcher spark"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _slowmo_means_something(self) -> Self:
-        if self.slowmo is not None and self.traits.joint_model:
-            raise ValueError(
-                f"slowmo does not go around {self.algorithm.name}: its outer step changes the models of the workers, "
-                f"which the joint model pulls back. Leave slowmo out, or use local-sgd, which averages without a joint "
-                f"model"
-            )
-        if self.traits.server_optimizer and self.optimizer_state not in (None, StatePolicy.KEEP):
-            raise ValueError(
-                f"optimizer_state: {self.optimizer_state} is not for {self.algorithm.name}, whose momentum and moments "
-                f"are at the server and stay as they are; leave it out"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _no_number_of_ranks(self) -> Self:
-        numbers = ("-n", "--ntasks") if self.launcher == "srun" else ("-n", "-np", "-c", "--n", "--np")
-        for word in self.launcher_args:
-            if word.split("=")[0] in (*numbers, "--ntasks"):
-                raise ValueError(f"launcher_args: '{word}' sets the number of ranks; set train.workers instead")
+        run: dict[Unit, int] = {"epochs": self.epochs}
+        problems += [why for each in self.mechanisms if each.unit == "epochs" and (why := each.why_idle(run))]
+        if problems:
+            raise ValueError("; ".join(problems))
         return self
 
     @property

@@ -1,15 +1,14 @@
-"""Sets the number of threads of the libraries that compute: torch, OpenMP and BLAS.
+"""Sets up a process for computation: the number of threads of torch, OpenMP and BLAS, and torch's deterministic mode.
 
-Without it each takes as many as there are cores. The products of small matrices here gain nothing from that, and where
-other work runs beside, threads wait for each other: an epoch then takes up to 30 times as long. Our own kernels have
-one thread.
+Without a number of threads each takes as many as there are cores. The products of small matrices here gain nothing from
+that, and where other work runs beside, threads wait for each other: an epoch then takes up to 30 times as long. Our own
+kernels have one thread.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-# Compiled kernels load the BLAS of SciPy at their first call, which would be after its number of threads is set.
 import scipy.linalg.cython_blas  # noqa: F401
 import torch
 from threadpoolctl import threadpool_limits
@@ -27,3 +26,14 @@ def use_threads(number: int) -> None:
 def thread_variables(number: int) -> dict[str, str]:
     """Environment of a process whose libraries start with a number of threads."""
     return dict.fromkeys(VARIABLES, str(number))
+
+
+def be_deterministic() -> None:
+    """Make this process use deterministic algorithms only, until it ends.
+
+    In this mode torch also fills all new memory, to make reads of unwritten memory reproducible. That costs a few per
+    cent and is switched off, since no operation here reads unwritten memory.
+    """
+    # `use_deterministic_algorithms` does no more here, and loads the compiler of torch: a second of each rank.
+    torch.set_deterministic_debug_mode("error")
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

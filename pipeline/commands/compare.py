@@ -30,6 +30,7 @@ from pipeline.errors import (
     StudiesFailedError,
     nearest,
 )
+from pipeline.machine.doctor import usable_cores
 from pipeline.reporting.origin import plot_labels
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
@@ -41,7 +42,6 @@ from pipeline.stages.train import Train, modules_of_method
 from pipeline.terminal.exit_codes import stop_if_requested
 from pipeline.terminal.grid import Grid
 from pipeline.terminal.progress import Bar
-from training.cores import usable_cores
 from training.errors import IdleSettingError, StudyError
 from training.settings import TrainSettings
 from training.studies.figures import draw_all
@@ -254,7 +254,7 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
     _refuse_launcher(config.train.launcher)
     subject, data = _subject(run_folder, study)
     _refuse_idle(settings, data["counts"]["train"][-1])
-    cores, code = len(usable_cores()), code_version()
+    cores, code = usable_cores(), code_version()
     is_simulated = settings.execution == "simulate"
     runs = planned_runs(settings, subject, config.train, folder, code_of=code_of)
     digest = digest_of_study(settings, runs)

@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 from ingestion.environment import LOCAL_SPARK, ignored
 from pipeline.runs.code_meaning import PACKAGES, ROOT
 from pipeline.runs.provenance import DISTRIBUTION, installed_version
-from training.cores import usable_cores
 
 _MIB: Final = 2**20
 _GIB: Final = 2**30
@@ -76,8 +75,13 @@ def examine(
         found.append(about_java(os.environ))
     if Need.MPI in needs:
         free = shutil.disk_usage(_SHARED_MEMORY).free if _SHARED_MEMORY.is_dir() else None
-        found += [about_shared_memory(free, workers), about_cores(len(usable_cores()), workers, threads)]
+        found += [about_shared_memory(free, workers), about_cores(usable_cores(), workers, threads)]
     return sorted((each for each in found if each), key=lambda each: each.severity != Severity.ERROR)
+
+
+def usable_cores() -> int:
+    """Number of the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def render(findings: Sequence[Finding]) -> str:

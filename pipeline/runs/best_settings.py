@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from models.networks.network_settings import NetworkSettings
 from pipeline.runs.store import Version
-from training.gridsearch.choice import Choice
+from training.gridsearch.settings import Choice
 from training.settings import TrainSettings
 
 

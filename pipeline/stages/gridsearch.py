@@ -90,8 +90,8 @@ class GridSearch(Stage):
 def _finish(context: Context, common: Search, found: SearchOutcome, dataset: Any, seconds: float, slots: int) -> Result:
     """Measure the candidates, write the result and draw it."""
     from training.gridsearch.candidates import latencies
-    from training.gridsearch.choice import Choice
     from training.gridsearch.results import chosen, ranked
+    from training.gridsearch.settings import Choice
     from training.random_streams import random_stream
 
     generator = random_stream(common.train.seed, "latency")

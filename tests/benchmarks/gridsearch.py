@@ -21,10 +21,10 @@ from features.columns import hlf_names
 from models.networks.hlf import HlfClassifier
 from models.networks.hlf_settings import HlfSettings
 from models.networks.scaling_layer import Scaler
-from training.determinism import be_deterministic
 from training.gridsearch.trainings import Fold, make_folds, train_on_fold
 from training.readers.batch import Rows
 from training.settings import TrainSettings
+from training.threads import be_deterministic
 
 #: CERN's grid: widths of the three hidden layers, and batch sizes.
 FIRST, SECOND, THIRD, BATCHES = (50, 100, 150), (20, 50, 100), (10, 20, 50), (64, 100, 200)

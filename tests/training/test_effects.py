@@ -11,6 +11,7 @@ from simulated import EVERY, SEVERAL, run, settings
 from training.errors import IdleSettingError
 from training.loop.summary import acted, summary_of_rank
 from training.settings import TrainSettings
+from training.simulation.cluster import ClusterSettings
 
 AGENTS = {"launcher": "spark-agents", "algorithm": "mpca"}
 
@@ -69,6 +70,11 @@ def test_keys_of_a_method_without_effect_are_refused(
     with pytest.raises(ValidationError, match=f"{key}: .* has no effect: it needs"):
         TrainSettings.model_validate({"algorithm": {"name": name, **chosen}})
     TrainSettings.model_validate({"algorithm": {"name": name, **chosen, **beside}})
+
+
+def test_interruptions_of_no_length_were_accepted_by_the_simulated_cluster() -> None:
+    with pytest.raises(ValidationError, match=r"pause_probability: 0\.1 has no effect: it needs pause_seconds"):
+        ClusterSettings(pause_probability=0.1)
 
 
 @pytest.mark.parametrize(

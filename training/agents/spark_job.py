@@ -31,10 +31,9 @@ from training.door import Door
 from training.errors import LaunchError
 from training.launching.launcher import Job, Tell, launch
 from training.launching.rank import RunSpec
-from training.launching.rank_reports import RULE, LaunchFiles
+from training.launching.rank_reports import RULE, LaunchFiles, StartLimit
 from training.launching.spark_agent import keep_alive, write_line
 from training.launching.spark_job import driver_address, refuse_impossible
-from training.launching.start_limit import StartLimit
 from training.loop.progress import Progress
 from training.loop.summary import CYCLES
 from training.threads import thread_variables

@@ -1,14 +1,174 @@
-"""Loss and gradient of perceptrons with ReLU: scaling, dense layers, weighted cross-entropy."""
+"""Perceptrons with ReLU: scaling, dense layers and the weighted cross-entropy, forward and backward.
+
+All values of a layer are (width, num_events), so that loops over events are vectors, and biases are scalars. The values
+of all layers are one vector, one layer after the other. So are the parameters: weights (out, in) and biases (out,) of
+each layer, as torch orders them.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from training.compiled.dense import add_losses, dense_backward, dense_forward
 from training.compiled.kernel import Array, ColumnScaling, Integers, kernel, scale
 from training.compiled.optimizer import Constants, is_finite, update
+
+#: Number of weights of a layer above which BLAS computes their gradient.
+_MOST_WEIGHTS_WITHOUT_BLAS: Final = 16_384
+
+
+@kernel
+def dense_forward(parameters: Array, widths: Integers, values: Array, num_rows: int) -> Array:
+    """Compute the values of all layers from those of the first.
+
+    Args:
+        parameters: Of all layers.
+        widths: Widths of the inputs and of all layers.
+        values: (sum of `widths` times num_rows,) with the inputs first.
+        num_rows: Number of events.
+
+    Returns:
+        The logits, (num_classes, num_rows), a view of `values`.
+    """
+    start = place = 0
+    for layer in range(len(widths) - 1):
+        num_in, num_out = widths[layer], widths[layer + 1]
+        matrix = parameters[start : start + num_in * num_out].reshape(num_out, num_in)
+        start += num_in * num_out
+        below = values[place : place + num_in * num_rows].reshape(num_in, num_rows)
+        place += num_in * num_rows
+        above = values[place : place + num_out * num_rows].reshape(num_out, num_rows)
+        np.dot(matrix, below, above)
+        is_last = layer == len(widths) - 2
+        for i in range(num_out):
+            bias, row = parameters[start + i], above[i]
+            for j in range(num_rows):
+                value = row[j] + bias
+                # NaN stays NaN.
+                row[j] = value if is_last or not value <= 0 else 0
+        start += num_out
+    return values[place : place + widths[-1] * num_rows].reshape(widths[-1], num_rows)
+
+
+@kernel
+def add_losses(logits: Array, labels: Integers, weights: Array, sums: Array) -> None:
+    """Add the sums of a batch, and replace the logits by the derivatives of the mean weighted loss.
+
+    Args:
+        logits: (num_classes, num_rows).
+        labels: (num_rows,) classes.
+        weights: (num_rows,) weights of the events.
+        sums: (4,) loss, weight, correct, samples.
+
+    Raises:
+        IndexError: There is no such class.
+    """
+    num_classes, num_rows = logits.shape
+    real = logits.dtype.type
+    scale = real(1) / real(num_rows)
+    for i in range(num_rows):
+        label, weight = labels[i], weights[i]
+        if not 0 <= label < num_classes:
+            raise IndexError("a label is not the number of a class")
+        best, highest = 0, logits[0, i]
+        for k in range(1, num_classes):
+            best = k if logits[k, i] > highest else best
+            highest = max(highest, logits[k, i])
+        at_label = logits[label, i]
+        total = real(0)
+        for k in range(num_classes):
+            logits[k, i] = math.exp(logits[k, i] - highest)
+            total += logits[k, i]
+        sums[0] += weight * (math.log(total) + highest - at_label)
+        sums[1] += weight
+        sums[2] += weight if best == label else 0
+        weight *= scale
+        for k in range(num_classes):
+            logits[k, i] *= weight / total
+        logits[label, i] -= weight
+    sums[3] += num_rows
+
+
+@kernel
+def dense_backward(
+    parameters: Array, gradient: Array, widths: Integers, values: Array, num_rows: int, to_inputs: bool
+) -> None:
+    """Overwrite `gradient`, from the derivatives by the logits, which stand in their place in `values`.
+
+    Args:
+        parameters: Of all layers.
+        gradient: Of all layers.
+        widths: Widths of the inputs and of all layers.
+        values: Those of `dense_forward`; the derivatives by each layer's values replace these values.
+        num_rows: Number of events.
+        to_inputs: Whether to compute the derivatives by the inputs too.
+    """
+    start, place = len(parameters), len(values) - widths[-1] * num_rows
+    for layer in range(len(widths) - 2, -1, -1):
+        num_in, num_out = widths[layer], widths[layer + 1]
+        above = values[place : place + num_out * num_rows].reshape(num_out, num_rows)
+        sum_over_events(above, gradient[start - num_out : start])
+        start -= (num_in + 1) * num_out
+        place -= num_in * num_rows
+        below = values[place : place + num_in * num_rows].reshape(num_in, num_rows)
+        _sum_of_products(above, below, gradient[start : start + num_in * num_out].reshape(num_out, num_in))
+        if layer or to_inputs:
+            matrix = parameters[start : start + num_in * num_out].reshape(num_out, num_in)
+            passed = np.dot(matrix.T, above)
+            for i in range(num_in):
+                derivative, row = passed[i], below[i]
+                for j in range(num_rows):
+                    row[j] = 0 if layer and row[j] <= 0 else derivative[j]
+
+
+@kernel
+def sum_over_events(derivatives: Array, out: Array) -> None:
+    """Sums (num_out,) of (num_out, num_events)."""
+    for i in range(len(out)):
+        total, row = out.dtype.type(0), derivatives[i]
+        for j in range(derivatives.shape[1]):
+            total += row[j]
+        out[i] = total
+
+
+@kernel
+def _sum_of_products(derivatives: Array, values: Array, out: Array) -> None:
+    """Sums over events: derivatives (num_out, num_events) times values (num_in, num_events), (num_out, num_in).
+
+    Blocks of 2 x 4 in registers take half the time of BLAS, whose strength is large matrices.
+    """
+    num_out, num_in = out.shape
+    if num_out * num_in > _MOST_WEIGHTS_WITHOUT_BLAS:
+        np.dot(derivatives, values.T, out)
+        return
+    zero = out.dtype.type(0)
+    for i in range(0, num_out, 2):
+        # With an odd number, the last row is computed twice.
+        other = min(i + 1, num_out - 1)
+        d0, d1 = derivatives[i], derivatives[other]
+        for k in range(0, num_in - 3, 4):
+            v0, v1, v2, v3 = values[k], values[k + 1], values[k + 2], values[k + 3]
+            s0 = s1 = s2 = s3 = t0 = t1 = t2 = t3 = zero
+            for j in range(values.shape[1]):
+                s0 += d0[j] * v0[j]
+                s1 += d0[j] * v1[j]
+                s2 += d0[j] * v2[j]
+                s3 += d0[j] * v3[j]
+                t0 += d1[j] * v0[j]
+                t1 += d1[j] * v1[j]
+                t2 += d1[j] * v2[j]
+                t3 += d1[j] * v3[j]
+            out[i, k], out[i, k + 1], out[i, k + 2], out[i, k + 3] = s0, s1, s2, s3
+            out[other, k], out[other, k + 1], out[other, k + 2], out[other, k + 3] = t0, t1, t2, t3
+        for k in range(num_in // 4 * 4, num_in):
+            v0 = values[k]
+            s0 = t0 = zero
+            for j in range(values.shape[1]):
+                s0 += d0[j] * v0[j]
+                t0 += d1[j] * v0[j]
+            out[i, k], out[other, k] = s0, t0
 
 
 class Perceptron(NamedTuple):

@@ -12,9 +12,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from models.networks.lepton_frame import TurnedColumns
-from training.compiled.dense import add_losses, dense_backward, dense_forward, sum_over_events
 from training.compiled.kernel import Array, ColumnScaling, Integers, exponential, kernel, scale, turn
-from training.compiled.perceptron import Perceptron
+from training.compiled.perceptron import Perceptron, add_losses, dense_backward, dense_forward, sum_over_events
 
 #: Number of particles, over steps and events, in one product of matrices; they fit into the cache.
 _AT_ONCE: Final = 1024

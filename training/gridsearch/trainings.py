@@ -26,7 +26,6 @@ from models.networks.scaling_layer import Scaler
 from training.compiled.engines import PerceptronEngine, events_of
 from training.compiled.optimizer import constants_of
 from training.compiled.perceptron import perceptron_epoch, perceptron_sums
-from training.determinism import be_deterministic
 from training.errors import TrainingError
 from training.gridsearch.settings import GridSearchSettings, SearchJob, Trial
 from training.loop.schedule import learning_rate
@@ -35,7 +34,7 @@ from training.readers.batch import Rows
 from training.readers.memory import MemoryRows
 from training.readers.sharding import step_bounds
 from training.settings import TrainSettings
-from training.threads import use_threads
+from training.threads import be_deterministic, use_threads
 from training.workloads.gradients import Sums
 
 

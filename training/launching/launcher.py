@@ -14,8 +14,7 @@ from ingestion.environment import PROGRAM
 from training.errors import DivergedError, LaunchError, StalledError, TrainingError
 from training.launching.mpirun import Hosts, no_hosts, rank_command, rank_environment
 from training.launching.rank import RunSpec, train
-from training.launching.rank_reports import LaunchFiles, raise_described, told_of_loss
-from training.launching.start_limit import StartLimit
+from training.launching.rank_reports import LaunchFiles, StartLimit, raise_described, told_of_loss
 from training.loop.progress import Progress
 from training.loop.watchdog import read_reports
 from training.readers.sharding import plan_epoch

@@ -129,11 +129,7 @@ def measured_by(
 ) -> list[Any]:
     """What a program of the ranks measures: rank 0 prints {"measured": [...]}, one that fails {"error": ...}.
 
-    Args:
-        settings: The run.
-        program: The module of the program, and its arguments.
-        hosts: As in `training.launching.launcher.launch`.
-        timeout: Time after which it has failed [s].
+    `hosts`: as in `training.launching.launcher.launch`. `timeout`: time after which it has failed [s].
 
     Raises:
         LaunchError: The ranks do not start or fail.

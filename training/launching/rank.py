@@ -13,7 +13,6 @@ from typing import NamedTuple, Self
 import numpy as np
 import torch
 
-from training.determinism import be_deterministic
 from training.errors import LaunchError
 from training.flat_model import FlatModel, ModelState
 from training.loop.checkpoints import Checkpoint, CheckpointFolder, settings_digest
@@ -27,7 +26,7 @@ from training.loop.trainer import Trainer
 from training.loop.watchdog import Watchdog
 from training.readers.skew import Owners
 from training.settings import TrainSettings
-from training.threads import use_threads
+from training.threads import be_deterministic, use_threads
 from training.transports.basics import run_now
 from training.transports.transport import Transport
 from training.workloads.draws import Draws

@@ -8,14 +8,13 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from training.algorithms.base import Algorithm, Worker
+from training.algorithms.base import Algorithm, VectorModel, Worker
 from training.algorithms.registry import METHODS, SlowMo, StaleSynchronous
 from training.compiled.optimizer import ArrayOptimizer, VectorOptimizer, constants_of
 from training.flat_model import FlatModel
 from training.settings import OptimizerName, TrainSettings
 from training.transports.basics import run_now
 from training.transports.transport import Transport
-from training.vector_model import VectorModel
 from training.workloads.workload import Workload, dtype_of
 
 

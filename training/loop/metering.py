@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from typing_extensions import override
 
 from training.transports.basics import Vector
-from training.transports.parameter_server import EVERYWHERE, VECTOR, ParameterServer, Push, Rule, ServerCounts, Where
-from training.transports.transport import AverageCounts, CounterName, PendingSum, SharedVector, Transport
+from training.transports.parameter_server import EVERYWHERE, ParameterServer, Rule, ServerCounts, Where
+from training.transports.transport import AverageCounts, PendingSum, SharedVector, Transport
 
 T = TypeVar("T")
 Timed = Coroutine[Any, Any, T]
@@ -104,173 +104,148 @@ class Meter:
         self._last = now
 
 
+def _timed(name: str, what: str) -> Any:
+    """The method of this name of what is within, with its time booked as communication."""
+
+    def method(self: Any, *arguments: Any, **more: Any) -> Timed[Any]:
+        work: Awaitable[Any] = getattr(self._inner, name)(*arguments, **more)
+        timed: Timed[Any] = self._meter.timed(what, work, self._inner)
+        return timed
+
+    return method
+
+
 class MeteredTransport(Transport):
     """A transport that books time and bytes."""
 
     def __init__(self, transport: Transport, meter: Meter) -> None:
-        self._transport = transport
-        self._meter = meter
-        self.rank = transport.rank
-        self.world_size = transport.world_size
+        self._inner, self._meter = transport, meter
+        self.rank, self.world_size = transport.rank, transport.world_size
+        self.now = transport.now  # type: ignore[method-assign]
+
+    broadcast = _timed("broadcast", "in a broadcast")
+    barrier = _timed("barrier", "in a barrier")
+    open_counters = _timed("open_counters", "opening the counters")
+    count = _timed("count", "counting")
 
     @override
     def all_reduce_sum(self, vector: Vector) -> Timed[None]:
-        """Books the bytes that a worker of a ring sends: the minimum."""
-        self._meter.bytes += 2 * (self.world_size - 1) * vector.nbytes // self.world_size
-        return self._meter.timed("in an all-reduce", self._transport.all_reduce_sum(vector), self._transport)
+        self._book_sum(vector)
+        return self._meter.timed("in an all-reduce", self._inner.all_reduce_sum(vector), self._inner)
 
     @override
     def begin_all_reduce(self, vector: Vector) -> PendingSum:
         """Books the time until it is begun, and the time of waiting for its end, as communication."""
+        self._book_sum(vector)
+        pending = self._meter.begun("in an all-reduce", lambda: self._inner.begin_all_reduce(vector), self._inner)
+        return _MeteredSum(pending, self._meter, self._inner)
+
+    def _book_sum(self, vector: Vector) -> None:
+        """Book the bytes that a worker of a ring sends: the minimum."""
         self._meter.bytes += 2 * (self.world_size - 1) * vector.nbytes // self.world_size
-        pending = self._meter.begun(
-            "in an all-reduce", lambda: self._transport.begin_all_reduce(vector), self._transport
-        )
-        return _MeteredSum(pending, self._meter, self._transport)
-
-    @override
-    def broadcast(self, vector: Vector) -> Timed[None]:
-        return self._meter.timed("in a broadcast", self._transport.broadcast(vector), self._transport)
-
-    @override
-    def barrier(self) -> Timed[None]:
-        return self._meter.timed("in a barrier", self._transport.barrier(), self._transport)
 
     @override
     def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:
         self._meter.bytes += vector.nbytes * len(neighbours)
         exchange = self._meter.begun(
-            "sending to neighbours", lambda: self._transport.begin_exchange(vector, neighbours), self._transport
+            "sending to neighbours", lambda: self._inner.begin_exchange(vector, neighbours), self._inner
         )
-        return self._meter.timed("waiting for the models of neighbours", exchange, self._transport)
+        return self._meter.timed("waiting for the models of neighbours", exchange, self._inner)
 
     @override
     async def shared_vector(self, vector: Vector) -> SharedVector:
-        return _MeteredVector(await self._transport.shared_vector(vector), self._meter, vector.nbytes)
+        return _MeteredVector(await self._inner.shared_vector(vector), self._meter, vector.nbytes)
 
     @override
     async def parameter_server(
         self, vector: Vector, *, shards: int = 1, segments: Mapping[str, float] | None = None
     ) -> ParameterServer:
-        return _MeteredServer(
-            await self._transport.parameter_server(vector, shards=shards, segments=segments), self._meter
-        )
-
-    @override
-    def open_counters(self) -> Timed[None]:
-        return self._meter.timed("opening the counters", self._transport.open_counters(), self._transport)
-
-    @override
-    def count(self, counter: CounterName, number: int) -> Timed[int]:
-        return self._meter.timed("counting", self._transport.count(counter, number), self._transport)
-
-    @override
-    def now(self) -> float:
-        return self._transport.now()
+        return _MeteredServer(await self._inner.parameter_server(vector, shards=shards, segments=segments), self._meter)
 
 
 class _MeteredSum(PendingSum):
     """A sum that books the time of waiting for it."""
 
     def __init__(self, pending: PendingSum, meter: Meter, waiting: _WaitCounter) -> None:
-        self._pending = pending
-        self._meter = meter
-        self._waiting = waiting
-
-    @override
-    def is_done(self) -> bool:
-        return self._pending.is_done()
+        self._pending, self._meter, self._waiting = pending, meter, waiting
+        self.is_done = pending.is_done  # type: ignore[method-assign]
 
     @override
     def __await__(self) -> Generator[Any, Any, None]:
         return self._meter.timed("finishing an all-reduce", self._pending, self._waiting).__await__()
 
 
+def _pushing(name: str, what: str) -> Any:
+    """The method of this name of a server, with its time and bytes."""
+
+    async def method(self: _MeteredServer, *arguments: Any, **more: Any) -> Any:
+        server = self._inner
+        result = await self._meter.timed(what, getattr(server, name)(*arguments, **more), server)
+        sent = server.counts.bytes
+        self._meter.bytes += sent - self._booked
+        self._booked = sent
+        return result
+
+    return method
+
+
 class _MeteredServer(ParameterServer):
     """A server that books time and bytes; those of a push in the background at the next call."""
 
     def __init__(self, server: ParameterServer, meter: Meter) -> None:
-        self._server = server
-        self._meter = meter
-        self._booked = 0
+        self._inner, self._meter, self._booked = server, meter, 0
+
+    pull = _pushing("pull", "reading the server")
+    push = _pushing("push", "changing the server")
+    try_push = _pushing("try_push", "changing the server")
+    drain = _pushing("drain", "finishing a push")
+    close = _pushing("close", "closing the server")
 
     @property
     @override
     def counts(self) -> ServerCounts:
-        return self._server.counts
+        return self._inner.counts
 
     @property
     @override
     def is_under_way(self) -> bool:
-        return self._server.is_under_way
-
-    @override
-    async def pull(self, out: Vector, *, segment: str = VECTOR) -> Vector:
-        return await self._timed("reading the server", self._server.pull(out, segment=segment))
-
-    @override
-    async def push(self, rule: Rule, where: Where = EVERYWHERE) -> Push:
-        return await self._timed("changing the server", self._server.push(rule, where))
-
-    @override
-    async def try_push(self, rule: Rule, where: Where = EVERYWHERE) -> Push | None:
-        return await self._timed("changing the server", self._server.try_push(rule, where))
+        return self._inner.is_under_way
 
     @override
     def begin_push(self, rule: Rule, where: Where = EVERYWHERE) -> bool:
-        return self._meter.begun("pushing to the server", lambda: self._server.begin_push(rule, where), self._server)
-
-    @override
-    async def drain(self) -> Push | None:
-        return await self._timed("finishing a push", self._server.drain())
-
-    @override
-    def close(self) -> Timed[None]:
-        return self._timed("closing the server", self._server.close())
-
-    async def _timed(self, what: str, work: Awaitable[T]) -> T:
-        result = await self._meter.timed(what, work, self._server)
-        sent = self._server.counts.bytes
-        self._meter.bytes += sent - self._booked
-        self._booked = sent
-        return result
+        return self._meter.begun("pushing to the server", lambda: self._inner.begin_push(rule, where), self._inner)
 
 
 class _MeteredVector(SharedVector):
     """A shared vector that books time and bytes."""
 
     def __init__(self, shared: SharedVector, meter: Meter, nbytes: int) -> None:
-        self._shared = shared
-        self._meter = meter
-        self._nbytes = nbytes
+        self._inner, self._meter, self._nbytes = shared, meter, nbytes
+
+    read = _timed("read", "reading the own model")
+    add = _timed("add", "changing the own model")
+    drain = _timed("drain", "finishing averages")
+    close = _timed("close", "closing the shared model")
 
     @property
+    @override
     def counts(self) -> AverageCounts:
-        return self._shared.counts
+        return self._inner.counts
 
-    def read(self, out: Vector) -> Timed[int]:
-        return self._meter.timed("reading the own model", self._shared.read(out), self._shared)
-
+    @override
     def read_of(self, rank: int, out: Vector) -> Timed[None]:
         self._meter.bytes += self._nbytes
-        return self._meter.timed(f"reading the model of rank {rank}", self._shared.read_of(rank, out), self._shared)
+        return self._meter.timed(f"reading the model of rank {rank}", self._inner.read_of(rank, out), self._inner)
 
-    def add(self, change: Vector) -> Timed[int]:
-        return self._meter.timed("changing the own model", self._shared.add(change), self._shared)
-
+    @override
     def average_with(self, partner: int) -> Timed[None]:
         # An average receives the partner's vector and sends its change.
         self._meter.bytes += 2 * self._nbytes
-        return self._meter.timed(f"averaging with rank {partner}", self._shared.average_with(partner), self._shared)
+        return self._meter.timed(f"averaging with rank {partner}", self._inner.average_with(partner), self._inner)
 
+    @override
     async def begin_average_with(self, partner: int) -> bool:
-        begun = self._shared.begin_average_with(partner)
-        is_begun = await self._meter.timed(f"averaging with rank {partner}", begun, self._shared)
+        begun = self._inner.begin_average_with(partner)
+        is_begun = await self._meter.timed(f"averaging with rank {partner}", begun, self._inner)
         self._meter.bytes += 2 * self._nbytes * is_begun
         return is_begun
-
-    def drain(self) -> Timed[None]:
-        return self._meter.timed("finishing averages", self._shared.drain(), self._shared)
-
-    def close(self) -> Timed[None]:
-        return self._meter.timed("closing the shared model", self._shared.close(), self._shared)

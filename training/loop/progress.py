@@ -1,14 +1,116 @@
-"""Progress of a worker, reported from time to time."""
+"""What one worker did in an epoch: its record, and its progress now and then."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
-from training.loop.account import Account
+from training.algorithms.base import Algorithm, Counters
 from training.loop.metering import Meter
+from training.workloads.gradients import Sums
+from training.workloads.work import Work
+
+
+def record_of(
+    steps: int, sums: Sums, seconds: Mapping[str, float], *, nbytes: int, counted: Counters
+) -> dict[str, Any]:
+    """What a worker did in an epoch, as a record of `training.loop.records`.
+
+    `seconds`: time by kind of work [s].
+    """
+    kinds = {kind: round(value, 6) for kind, value in seconds.items()}
+    return {
+        "steps": steps,
+        "samples": sums.samples,
+        "sums": {"loss": sums.loss, "weight": sums.weight, "correct": sums.correct},
+        "bytes_sent": nbytes,
+        "counted": list(counted),
+        **counted,
+        "wait_seconds": kinds.get("wait", 0.0),
+        "seconds": sum(seconds.values()),
+        "seconds_by_kind": kinds,
+    }
+
+
+class Account:
+    """The account of a worker's current epoch."""
+
+    def __init__(self, work: Work, algorithm: Algorithm, meter: Meter) -> None:
+        self._work = work
+        self._algorithm = algorithm
+        self._meter = meter
+        self._before: Counters = {}
+        self._recorded: Counters | None = None
+        self._earlier: Counters = {}
+        self._sums = Sums()
+        self.steps = 0
+        self.own: Counters = {}
+        """What the training loop itself counted since the start."""
+
+    def begin(self) -> None:
+        """Begin an epoch now."""
+        self._meter.restart()
+        # A thread may have finished averages since the record, and partners before it: they belong to this epoch.
+        self._before, self._recorded = self._recorded or self._counters(), None
+        self._earlier = {}
+        self._sums = Sums()
+        self.steps = 0
+
+    @property
+    def sums(self) -> Sums:
+        """Sums over the batches of the epoch so far."""
+        return self._sums.plus(self._work.sums_so_far())
+
+    def record(self) -> dict[str, Any]:
+        """The record of the epoch."""
+        meter, self._recorded = self._meter, self._counters()
+        sums = self._sums.plus(self._work.take_sums())
+        counted = self._counted(self._recorded)
+        rate = {"learning_rate": self._algorithm.optimizer.param_groups[0]["lr"]}
+        return record_of(self.steps, sums, meter.seconds, nbytes=meter.bytes, counted=counted) | rate
+
+    def _counters(self) -> Counters:
+        return {**self._algorithm.counters(), **self.own}
+
+    def _counted(self, now: Counters) -> Counters:
+        """What the algorithm counted in the epoch; histograms with their numbers as text, as in JSON."""
+        found = {name: value - self._before[name] for name, value in now.items()}
+        # An earlier part may have counted what this one does not, as checkpoints.
+        found |= {name: found[name] + value if name in found else value for name, value in self._earlier.items()}
+        return {
+            name: {str(number): times for number, times in sorted(value.items())}
+            if isinstance(value, Counter)
+            else value
+            for name, value in found.items()
+        }
+
+    def state(self) -> dict[str, Any]:
+        """The part of the epoch so far, as plain values."""
+        self._sums = self._sums.plus(self._work.take_sums())
+        return {
+            "steps": self.steps,
+            "sums": self._sums._asdict(),
+            "seconds": dict(self._meter.seconds),
+            "bytes": self._meter.bytes,
+            "counters": self._counted(self._counters()),
+        }
+
+    def load_states(self, states: Sequence[dict[str, Any]]) -> None:
+        """Continue, after `begin`, the parts of one worker, or of several that are gone."""
+        for state in states:
+            self.steps += state["steps"]
+            self._sums = self._sums.plus(Sums(**state["sums"]))
+            self._meter.bytes += state["bytes"]
+            for name, value in state["counters"].items():
+                is_histogram = isinstance(value, dict)
+                count = Counter({int(number): times for number, times in value.items()}) if is_histogram else value
+                self._earlier[name] = count + self._earlier[name] if name in self._earlier else count
+        if len(states) == 1:
+            self._meter.seconds.update(states[0]["seconds"])
+
 
 _SECONDS_BETWEEN: Final = 0.2
 

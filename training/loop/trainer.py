@@ -19,14 +19,12 @@ import torch
 from training.algorithms.base import Algorithm, consensus_distance
 from training.errors import DivergedError, NoEventsError
 from training.flat_model import ModelState
-from training.loop.account import Account
-from training.loop.buffers import SharedBuffers
 from training.loop.checkpoints import Checkpoint
 from training.loop.metering import Meter, MeteredTransport
-from training.loop.progress import Progress, ProgressReport
+from training.loop.progress import Account, Progress, ProgressReport
 from training.loop.records import RunFiles, merged
 from training.loop.schedule import SampleClock
-from training.loop.worker_state import start, worker_state
+from training.loop.worker_state import SharedBuffers, start, worker_state
 from training.readers.sharding import Assignment, EpochPlan, assignment_of, plan_epoch
 from training.readers.skew import Owners
 from training.readers.units import Boundary, Position, Unit, UnitQueue

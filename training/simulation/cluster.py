@@ -5,19 +5,22 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
+from training.effects import Needs, SettingsSection
 from training.random_streams import random_stream
 from training.simulation.costs import Link, Network
 
 
-class ClusterSettings(BaseModel):
+class ClusterSettings(SettingsSection):
     """A cluster of equal machines, except for slow ones, on a network of equal links.
 
     The defaults have the network of the thesis' cloud: 10 Gb/s ethernet, whose latency is of the order of 50 us.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    NEEDS: ClassVar[tuple[Needs, ...]] = (
+        Needs("pause_probability", "pause_seconds above 0", lambda cluster: cluster.pause_seconds > 0),
+    )
 
     step_seconds: float = Field(default=1e-4, ge=0)
     """Constant part of the computing time of a step [s]."""
@@ -25,7 +28,7 @@ class ClusterSettings(BaseModel):
     """Computing time per event of the batch [s]."""
     jitter: float = Field(default=0.0, ge=0)
     """Spread of the computing time: standard deviation of the logarithm of a log-normal factor of mean 1."""
-    slow_ranks: dict[int, float] = {}
+    slow_ranks: dict[int, float] = Field(default={})
     """Stragglers: slow ranks with the factor on their computing time, for example `{0: 10}`."""
     pause_probability: float = Field(default=0.0, ge=0, le=1)
     """Probability that other work on the machine interrupts a step, 0 to 1."""
@@ -43,11 +46,6 @@ class ClusterSettings(BaseModel):
     """Bandwidth of a message within a host [bytes/s]."""
     push_seconds: float = Field(default=0.0, ge=0)
     """Processor time of a push to a shard, under its lock, besides the messages [s]."""
-    loss_probability: float = Field(default=0.0, ge=0, lt=1)
-    """Probability that a message between hosts is lost, at least 0 and below 1. A pairwise average is then left out on
-    both sides; all other messages are sent again after `resend_seconds`."""
-    resend_seconds: float = Field(default=0.2, gt=0)
-    """Time after which a lost message is noticed [s]; 0.2 is the shortest timeout of Linux' TCP."""
     ring_above_bytes: float = Field(default=10_000, ge=0)
     """Size of a vector above which an all-reduce goes around a ring; below, by recursive doubling."""
 

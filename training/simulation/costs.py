@@ -12,78 +12,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from training.random_streams import random_stream
-
-#: Key of the random stream of the collective operations, beside those of the ranks. They only change times, so a
-#: checkpoint leaves it out.
-_COLLECTIVE: Final = 1 << 30
-
-
-class LostMessages:
-    """Each message is lost with the same probability; every sender has a random stream of its own.
-
-    `timeout`: time after which it is sent again [s].
-
-    Examples:
-        >>> LostMessages(0.0, 1.0, seed=1).delay(0)
-        0.0
-        >>> lost_messages = LostMessages(0.5, 1.0, seed=1)
-        >>> 4500 < sum(lost_messages.delay(0) for _ in range(5000)) == lost_messages.lost < 5500
-        True
-    """
-
-    def __init__(self, probability: float, timeout: float, *, seed: int) -> None:
-        self.timeout = timeout
-        self.lost = 0
-        """Number of messages lost so far."""
-        self.probability = probability
-        """Probability that a message is lost."""
-        self._seed = seed
-        self._streams: dict[int, np.random.Generator] = {}
-
-    def is_lost(self, sender: int) -> bool:
-        """Whether the next message of a worker is lost."""
-        is_lost = self.probability > 0 and self._stream(sender).random() < self.probability
-        self.lost += is_lost
-        return is_lost
-
-    def delay(self, sender: int) -> float:
-        """Time from the first copy of a worker's next message to the one that arrives [s]."""
-        if not self.probability:
-            return 0.0
-        copies = int(self._stream(sender).geometric(1 - self.probability))
-        self.lost += copies - 1
-        return self.timeout * (copies - 1)
-
-    def delay_of_all(self, world_size: int, rounds: int) -> float:
-        """Time that lost messages add to a collective: each of its rounds waits for the last message of all [s].
-
-        The largest of n geometric numbers is drawn by the inverse of its distribution (1 - p^k)^n.
-        """
-        if not self.probability or world_size == 1:
-            return 0.0
-        uniform = self._stream(_COLLECTIVE).random(rounds)
-        with np.errstate(divide="ignore"):
-            copies = np.ceil(np.log(-np.expm1(np.log(uniform) / world_size)) / np.log(self.probability))
-        resent = int(np.maximum(copies - 1, 0).sum())
-        # Of the worker that waits longest; those of the others cost no time, and are not drawn.
-        self.lost += resent
-        return self.timeout * resent
-
-    def state(self, rank: int) -> dict[str, Any]:
-        """Position in a worker's random stream."""
-        return dict(self._stream(rank).bit_generator.state)
-
-    def load_state(self, rank: int, state: dict[str, Any]) -> None:
-        """Restore a position in a worker's random stream."""
-        self._stream(rank).bit_generator.state = state
-
-    def _stream(self, rank: int) -> np.random.Generator:
-        if rank not in self._streams:
-            self._streams[rank] = random_stream(self._seed, "lost messages", rank)
-        return self._streams[rank]
-
-
 #: Round trips that one pairwise average waits for; each half of them carries the vector once. `memory`: lock and read;
 #: write and unlock. `sockets`: request and answer.
 ROUND_TRIPS: Final = {"memory": 2, "sockets": 1}
@@ -209,14 +137,10 @@ def _round_seconds(network: Network, senders: NDArray[Any], receivers: NDArray[A
 
 
 class Nics:
-    """The NICs of the hosts: what leaves, and what enters, a host at once goes one after the other.
+    """The NICs of the hosts: what leaves, and what enters, a host at once goes one after the other."""
 
-    `lost_messages`: loses messages between hosts.
-    """
-
-    def __init__(self, network: Network, world_size: int, lost_messages: LostMessages) -> None:
+    def __init__(self, network: Network, world_size: int) -> None:
         self._network = network
-        self._lost_messages = lost_messages
         hosts = -(-world_size // network.workers_per_host)
         self._sending_until, self._receiving_until = [0.0] * hosts, [0.0] * hosts
 
@@ -225,18 +149,8 @@ class Nics:
         per_host = self._network.workers_per_host
         return self._network.within if sender // per_host == receiver // per_host else self._network.between
 
-    def loses(self, sender: int, receiver: int) -> bool:
-        """Whether the next message from one worker to another, which is sent only once, is lost."""
-        per_host = self._network.workers_per_host
-        return sender // per_host != receiver // per_host and self._lost_messages.is_lost(sender)
-
-    def arrival(
-        self, now: float, sender: int, receiver: int, nbytes: int, *, round_trips: int = 1, again: bool = True
-    ) -> float:
-        """Time at which a message that starts now arrives; each round trip more than one adds a latency.
-
-        If it may be sent `again`, that is until one copy arrives, the lost copies add their timeouts.
-        """
+    def arrival(self, now: float, sender: int, receiver: int, nbytes: int, *, round_trips: int = 1) -> float:
+        """Time at which a message that starts now arrives; each round trip more than one adds a latency."""
         (link, within, per_host, _), sending, receiving = self._network, self._sending_until, self._receiving_until
         origin, goal = sender // per_host, receiver // per_host
         if origin == goal:
@@ -244,5 +158,4 @@ class Nics:
         duration = nbytes / link.bandwidth
         sending[origin] = max(now, sending[origin]) + duration
         receiving[goal] = max(sending[origin] + link.latency, receiving[goal] + duration)
-        delay = self._lost_messages.delay(sender) if again else 0.0
-        return receiving[goal] + (round_trips - 1) * link.latency + delay
+        return receiving[goal] + (round_trips - 1) * link.latency

@@ -16,11 +16,7 @@ _SMALLEST: Final = 1e-12
 
 
 def fit_machine(messages: Sequence[Measurement]) -> dict[str, float]:
-    """Keys of the cluster for messages within this machine.
-
-    Args:
-        messages: Messages between processes of this machine.
-    """
+    """Keys of the cluster for messages between processes of this machine."""
     link = fit_link([each for each in messages if each.operation != PUSH])
     # What the messages do not explain is the work of the processor.
     work = [each.seconds - predicted(each, link) for each in messages if each.operation == PUSH]

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from training.determinism import be_deterministic
 from training.flat_model import ModelState
 from training.loop.checkpoints import Checkpoint
 from training.loop.making import make_algorithm
@@ -22,7 +21,7 @@ from training.simulation.cluster import ClusterSettings, ComputeTimes
 from training.simulation.stacked import MeanModelEvaluator, StackedModels, StackedWork
 from training.simulation.transport import SimNetwork
 from training.simulation.virtual_time import VirtualClock, without_garbage_collection
-from training.threads import use_threads
+from training.threads import be_deterministic, use_threads
 from training.workloads.draws import Augmentation
 
 #: Number of workers that also evaluate their own model at the end.
@@ -40,8 +39,6 @@ class Simulated(NamedTuple):
     """Virtual time of the run [s]."""
     best: ModelState | None = None
     """The mean model of the lowest validation loss, unless `files` keep it elsewhere."""
-    messages_lost: int = 0
-    """Number of messages that the network lost; of an all-reduce those for which it waited."""
 
 
 @without_garbage_collection()
@@ -82,8 +79,7 @@ def simulate(
     if resume is not None:
         # With another starting time, rounding could separate simultaneous events.
         clock.now = resume.load(0)["work"]["now"]
-    protocol = cluster.protocol(world_size)
-    network = SimNetwork(clock, cluster, world_size, protocol=protocol, seed=settings.seed)
+    network = SimNetwork(clock, cluster, world_size, protocol=cluster.protocol(world_size))
     stacked = StackedModels(module, world_size, seed=settings.seed, augmentation=augmentation)
     evaluator = MeanModelEvaluator(clock, stacked, train, val)
     kept: list[RunFiles] = [files(rank) if files else MemoryFiles() for rank in range(world_size)]
@@ -99,7 +95,6 @@ def simulate(
             model,
             rank=rank,
             times=times,
-            lost_messages=network.lost_messages,
             own=None if owners is None else owners.rows_of(rank),
             validates_alone=rank < _VALIDATE_ALONE,
         )
@@ -110,4 +105,4 @@ def simulate(
     clock.run()
     best = next((each.best for each in kept if isinstance(each, MemoryFiles) and each.best is not None), None)
     histories = merged([trainer.history for trainer in trainers])
-    return Simulated(histories, stacked.parameters, clock.now, best, network.lost_messages.lost)
+    return Simulated(histories, stacked.parameters, clock.now, best)

@@ -19,7 +19,6 @@ from training.readers.batch import Rows
 from training.readers.memory import MemoryRows
 from training.readers.sharding import Assignment, OwnRows
 from training.simulation.cluster import ComputeTimes
-from training.simulation.costs import LostMessages
 from training.simulation.virtual_time import VirtualClock
 from training.transports.basics import Vector
 from training.workloads.draws import Augmentation, Draws
@@ -132,14 +131,13 @@ class StackedWork(Work):
         *,
         rank: int,
         times: ComputeTimes,
-        lost_messages: LostMessages,
         own: OwnRows | None,
         validates_alone: bool,
     ) -> None:
         self.model = model
         self._evaluator = evaluator
         self._rank = rank
-        self._times, self._lost_messages, self._own = times, lost_messages, own
+        self._times, self._own = times, own
         self.validates_alone = validates_alone
         self._order: Vector = np.empty(0, dtype=np.int64)
         self._bounds: list[int] = [0]
@@ -193,11 +191,10 @@ class StackedWork(Work):
 
     @override
     def state(self) -> dict[str, Any]:
-        lost, draws = self._lost_messages.state(self._rank), self._evaluator.stacked.draws[self._rank].state()
-        return {"times": self._times.state(), "lost": lost, "now": self._evaluator.clock.now, "draws": draws}
+        draws = self._evaluator.stacked.draws[self._rank].state()
+        return {"times": self._times.state(), "now": self._evaluator.clock.now, "draws": draws}
 
     @override
     def load_state(self, state: dict[str, Any]) -> None:
         self._times.load_state(state["times"])
-        self._lost_messages.load_state(self._rank, state["lost"])
         self._evaluator.stacked.draws[self._rank].load_state(state["draws"])

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import types
 from collections import Counter, defaultdict, deque
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from typing_extensions import override
 
 from training.simulation.cluster import ClusterSettings
-from training.simulation.costs import ROUND_TRIPS, LostMessages, Nics, all_reduce_seconds, tree_seconds
-from training.simulation.parameter_server import SimServer, SimShards
-from training.simulation.shared_vector import SimVector
+from training.simulation.costs import ROUND_TRIPS, Nics, all_reduce_seconds, tree_seconds
+from training.simulation.shared import SimServer, SimShards, SimVector
 from training.simulation.virtual_time import Register, VirtualBackground, VirtualClock, VirtualTask, suspend
 from training.transports.basics import Vector
 from training.transports.parameter_server import Layout, ParameterServer
@@ -110,13 +109,12 @@ class SimNetwork:
     """
 
     def __init__(
-        self, clock: VirtualClock, cluster: ClusterSettings, world_size: int, *, protocol: str = "memory", seed: int = 1
+        self, clock: VirtualClock, cluster: ClusterSettings, world_size: int, *, protocol: str = "memory"
     ) -> None:
         self.clock = clock
         self.cluster = cluster
         self.hosts = cluster.network
-        self.lost_messages = LostMessages(cluster.loss_probability, cluster.resend_seconds, seed=seed)
-        self.nics = Nics(self.hosts, world_size, self.lost_messages)
+        self.nics = Nics(self.hosts, world_size)
         self.world_size = world_size
         self.has_locks = protocol == "memory"
         self.round_trips = ROUND_TRIPS[protocol]
@@ -168,7 +166,7 @@ class SimNetwork:
 
     def add_up(self, vectors: Sequence[Vector]) -> tuple[float, Vector]:
         """Time and result of an all-reduce."""
-        return self.all_reduce_seconds(vectors[0].nbytes), added(vectors)
+        return all_reduce_seconds(self.hosts, self.world_size, vectors[0].nbytes), added(vectors)
 
     def add_up_in_background(self, vectors: Sequence[Vector]) -> tuple[float, Vector]:
         """Time and result of an all-reduce after all those that began before."""
@@ -179,8 +177,8 @@ class SimNetwork:
     def spread(self, vectors: Sequence[Vector]) -> tuple[float, Vector | None]:
         """Time and result of a broadcast; without vectors, of a barrier."""
         if not vectors:
-            return self.tree_seconds(0), None
-        return self.tree_seconds(vectors[0].nbytes), vectors[0].copy()
+            return tree_seconds(self.hosts, self.world_size, 0), None
+        return tree_seconds(self.hosts, self.world_size, vectors[0].nbytes), vectors[0].copy()
 
     def post(self, sender: int, receiver: int, vector: Vector) -> None:
         """Send the message of an exchange; it arrives after its time on the network."""
@@ -191,31 +189,10 @@ class SimNetwork:
         if waiting is not None:
             self.clock.at(arrival, waiting.resume)
 
-    def travel(self, sender: int, receiver: int, nbytes: int) -> tuple[float, bool]:
-        """Send the half of an average that carries a vector from one worker to another.
-
-        Returns:
-            The time until it arrives, or until the sender knows that it is lost [s]; whether it arrives.
-        """
+    def travel(self, sender: int, receiver: int, nbytes: int) -> Awaitable[None]:
+        """Wait for the half of an average that carries a vector."""
         now = self.clock.now
-        arrival = self.nics.arrival(now, sender, receiver, nbytes, round_trips=self.round_trips, again=False)
-        is_lost = self.nics.loses(sender, receiver)
-        return self.lost_messages.timeout if is_lost else arrival - now, not is_lost
-
-    def all_reduce_seconds(self, nbytes: int) -> float:
-        """Time of an all-reduce after the last worker arrives, with messages that are sent again."""
-        is_ring = nbytes > self.hosts.ring_above
-        rounds = 2 * (self.world_size - 1) if is_ring else (self.world_size - 1).bit_length()
-        return all_reduce_seconds(self.hosts, self.world_size, nbytes) + self._lost_seconds(rounds)
-
-    def tree_seconds(self, nbytes: int) -> float:
-        """Time of a broadcast, or of a barrier for 0 bytes, likewise."""
-        rounds = (self.world_size - 1).bit_length()
-        return tree_seconds(self.hosts, self.world_size, nbytes) + self._lost_seconds(rounds)
-
-    def _lost_seconds(self, rounds: int) -> float:
-        is_one_host = self.world_size <= self.hosts.workers_per_host
-        return 0.0 if is_one_host else self.lost_messages.delay_of_all(self.world_size, rounds)
+        return self.clock.sleep(self.nics.arrival(now, sender, receiver, nbytes, round_trips=self.round_trips) - now)
 
     def answer(self, sender: int, receiver: int, nbytes: int) -> Awaitable[None]:
         """Wait for the answer to a request: an empty message there, and some bytes back."""
@@ -248,10 +225,20 @@ class SimTransport(Transport):
         self.world_size = network.world_size
         self._sums = self._servers = 0
 
+    async def _take_part(self, kind: str, vector: Vector | None, finish: Finish) -> None:
+        self.waited += await self._network.take_part(self.rank, 0, kind, vector, finish)
+
     @override
-    async def all_reduce_sum(self, vector: Vector) -> None:
-        network = self._network
-        self.waited += await network.take_part(self.rank, 0, "an all-reduce", vector, network.add_up)
+    def all_reduce_sum(self, vector: Vector) -> Coroutine[Any, Any, None]:
+        return self._take_part("an all-reduce", vector, self._network.add_up)
+
+    @override
+    def broadcast(self, vector: Vector) -> Coroutine[Any, Any, None]:
+        return self._take_part("a broadcast", vector, self._network.spread)
+
+    @override
+    def barrier(self) -> Coroutine[Any, Any, None]:
+        return self._take_part("a barrier", None, self._network.spread)
 
     @override
     def begin_all_reduce(self, vector: Vector) -> PendingSum:
@@ -261,16 +248,6 @@ class SimTransport(Transport):
         return SimSum(
             network.clock, network.take_part(self.rank, self._sums, what, vector, network.add_up_in_background), self
         )
-
-    @override
-    async def broadcast(self, vector: Vector) -> None:
-        network = self._network
-        self.waited += await network.take_part(self.rank, 0, "a broadcast", vector, network.spread)
-
-    @override
-    async def barrier(self) -> None:
-        network = self._network
-        self.waited += await network.take_part(self.rank, 0, "a barrier", None, network.spread)
 
     @override
     def begin_exchange(self, vector: Vector, neighbours: Sequence[int]) -> Awaitable[list[Vector]]:

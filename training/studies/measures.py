@@ -179,7 +179,6 @@ _MEASURES: Final[dict[str, Measure]] = {
     ),
     "averages": Measure("pairwise averages", _number("averages_begun")),
     "averages_lost": Measure("pairwise averages lost", _number("averages_lost"), lower_is_better=True),
-    "messages_lost": Measure("messages lost", _number("messages_lost"), lower_is_better=True),
     "steps_not_finite": Measure("steps without effect", _number("steps_not_finite"), lower_is_better=True),
     "steps_per_cycle": Measure("steps of a worker between two of its sums", _number("steps_per_cycle")),
     "utilisation": Measure(

@@ -90,20 +90,19 @@ def run_simulated(run: PlannedRun, code: str) -> None:
     """Simulate a run, and write its result; a run that diverges is a result too."""
     if run.cluster is None:
         raise AssertionError(f"{run.folder} is a run of MPI ranks")
-    workload, counts, lost, guess_loss = run.subject.settings.open(), None, 0, None
+    workload, counts, guess_loss = run.subject.settings.open(), None, None
     if run.times_only is not None:
         rows = [run.train.batch_size * run.times_only] * run.train.workers
         timed = simulate_times(rows, run.train, run.cluster, num_parameters=num_parameters(workload))
-        ranks, lost = timed.records, timed.messages_lost
+        ranks = timed.records
     else:
         try:
             found = train_in_simulator(workload, run.train, run.cluster)
-            ranks, counts = found.history, found.counts
-            lost, guess_loss = found.messages_lost, found.guess_loss
+            ranks, counts, guess_loss = found.history, found.counts, found.guess_loss
         except DivergedError:
             ranks, counts = [], Counts.of_none(sum(workload.group_rows("test")))
     run.folder.mkdir(parents=True, exist_ok=True)
-    write_result(run.folder, ranks, counts, run.train, code=code, messages_lost=lost, guess_loss=guess_loss)
+    write_result(run.folder, ranks, counts, run.train, code=code, guess_loss=guess_loss)
 
 
 def train_in_simulator(workload: Workload, settings: TrainSettings, cluster: ClusterSettings) -> Trained:
@@ -117,8 +116,7 @@ def train_in_simulator(workload: Workload, settings: TrainSettings, cluster: Clu
     if found.best is None:
         raise AssertionError("the simulated run kept no model")
     model.load(found.best)
-    trained = predictions_of(found.records, workload, model.module, settings)
-    return trained._replace(messages_lost=found.messages_lost)
+    return predictions_of(found.records, workload, model.module, settings)
 
 
 def simulate_workload(workload: Workload, settings: TrainSettings, cluster: ClusterSettings, **how: Any) -> Simulated:

@@ -73,8 +73,6 @@ class Trained(NamedTuple):
     """(num_rows,) of the test split."""
     weights: NDArray[np.float64]
     """(num_rows,) of the test split."""
-    messages_lost: int = 0
-    """Number of messages that the simulated network lost."""
 
     @property
     def counts(self) -> Counts:
@@ -153,7 +151,6 @@ def write_result(
     settings: TrainSettings,
     *,
     code: str,
-    messages_lost: int = 0,
     guess_loss: float | None = None,
 ) -> None:
     """Write the result of a run into its folder.
@@ -164,7 +161,6 @@ def write_result(
         counts: What its model predicts correctly; None for a run that learns nothing.
         settings: Settings of the run.
         code: Version of the code.
-        messages_lost: Number of messages that the simulated network lost.
         guess_loss: Loss of the best constant guess; None for a run that learns nothing.
     """
     numbers = numbers_of(ranks, settings) if ranks else {"diverged": 1.0}
@@ -174,7 +170,7 @@ def write_result(
         "made_with": code,
         "counts": None if counts is None else counts._asdict(),
         "curves": curves_of(ranks) if ranks else {},
-        "numbers": numbers | {"messages_lost": float(messages_lost)},
+        "numbers": numbers,
     }
     unfinished = folder / f".{FILE}"
     unfinished.write_text(json.dumps(content), encoding="utf-8")

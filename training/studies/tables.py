@@ -142,7 +142,7 @@ def error_note(result: StudyResult) -> str:
 
 
 def notes(result: StudyResult, claims: Sequence[JudgedClaim] = ()) -> list[str]:
-    """Sentences about runs that diverged, comparisons, steps without effect and lost messages; none if all is well."""
+    """Sentences about runs that diverged, comparisons, steps without effect and lost averages; none if all is well."""
     rows = [
         {"title": result.study.title_of(run.method), "gone": run.has_diverged, **run.numbers} for run in result.runs
     ]
@@ -152,7 +152,6 @@ def notes(result: StudyResult, claims: Sequence[JudgedClaim] = ()) -> list[str]:
         "gone": f"{{}} of {len(rows)} runs diverged to a loss that is not finite: of {{}}. Tables, figures and "
         f"comparisons are of the other runs.",
         "steps_not_finite": "{} steps had no effect, since a gradient or an update was not finite: of {}.",
-        "messages_lost": "The simulated network lost {} messages: of {}.",
         # Both sides of a pair count an average that is left out.
         "averages_lost": "Workers left out {} averages, counted on both sides of a pair: of {}.",
     }

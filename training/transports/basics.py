@@ -1,4 +1,4 @@
-"""What all transports build on: vectors, coroutines that never suspend, MPI, pauses, and work in the background."""
+"""What all transports build on: vectors, coroutines that never suspend, MPI, backoff, and work in the background."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ import time
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from types import ModuleType
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 Vector = NDArray[Any]
 T = TypeVar("T")
@@ -22,6 +25,8 @@ T = TypeVar("T")
 #: Pauses that last only as long as another thread needs the core; together they take about a tenth of a millisecond.
 _YIELDS: Final = 50
 _FIRST_NAP: Final = 1e-5
+#: Longest nap of a worker that waits for all [s].
+_LONGEST_NAP: Final = 1e-3
 
 
 def is_finite(vector: Vector) -> bool:
@@ -90,6 +95,46 @@ class Backoff:
             return
         time.sleep(self._nap)
         self._nap = min(2 * self._nap, self._longest)
+
+
+class MpiProcess:
+    """This process as a rank of a communicator.
+
+    MPI is initialised for threads that take turns, so every caller of MPI holds `turn`.
+
+    `shares_memory`: whether ranks of a host share memory; else they communicate as those of different hosts do.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, *, shares_memory: bool) -> None:
+        self.comm = comm
+        self.turn = threading.Lock()
+        of_host = comm.Split_type(load_mpi().COMM_TYPE_SHARED) if shares_memory else comm.Split(comm.rank)
+        self.host = cast("MPI.Intracomm", of_host)
+        """The ranks that share memory with this one."""
+        self.on_host: list[int] = self.host.allgather(comm.rank)
+        """Their numbers among all ranks."""
+
+    @property
+    def is_one_host(self) -> bool:
+        """Whether all ranks share memory."""
+        return self.host.size == self.comm.size
+
+    def wait_for_all(self) -> float:
+        """A barrier that leaves the core and the turn to others meanwhile; returns the time spent waiting [s]."""
+        started = time.perf_counter()
+        with self.turn:
+            request = self.comm.Ibarrier()
+        backoff = Backoff(longest=_LONGEST_NAP)
+        while True:
+            with self.turn:
+                if request.Test():
+                    return time.perf_counter() - started
+            backoff.pause()
+
+    def free(self) -> None:
+        """Free the communicators, all ranks together."""
+        self.host.Free()
+        self.comm.Free()
 
 
 class Background(Protocol):

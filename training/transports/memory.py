@@ -19,10 +19,9 @@ import numpy as np
 
 from training.errors import LaunchError
 from training.transports import serving
-from training.transports.basics import Vector, load_mpi
+from training.transports.basics import MpiProcess, Vector, load_mpi
 from training.transports.kernels import HEAD_BYTES, init_head
 from training.transports.peers import Peers, connect
-from training.transports.process import MpiProcess
 
 if TYPE_CHECKING:
     from mpi4py import MPI

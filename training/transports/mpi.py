@@ -1,21 +1,20 @@
-"""The transport between workers that are ranks of MPI."""
+"""The transport between workers that are ranks of MPI, with their parameter server and sums in the background."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Mapping, Sequence
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from typing_extensions import override
 
 from training.transports import kernels, serving
-from training.transports.basics import BackgroundThread, Vector, load_mpi
+from training.transports.basics import BackgroundThread, Backoff, MpiProcess, Vector, load_mpi
+from training.transports.kernels import CLOCK, counters_of, lock, try_lock, unlock
 from training.transports.memory import Memory
-from training.transports.mpi_server import MpiServer
 from training.transports.parameter_server import Layout, ParameterServer
-from training.transports.process import MpiProcess, MpiSum
 from training.transports.shared_vector import MpiSharedVector
 from training.transports.transport import COUNTERS, CounterName, PendingSum, Transport
 
@@ -24,6 +23,10 @@ if TYPE_CHECKING:
 
 #: Time to wait for the other thread's MPI call before all ranks are ended without it [s].
 _GRACE_SECONDS: Final = 1.0
+#: Interval at which MPI gets time for the sums, in the background and while a worker waits for one [s].
+_SUMS_NAP: Final = 1e-4
+#: Longest nap of a worker that waits for the lock of a shard of another host [s].
+_LONGEST_NAP: Final = 1e-3
 
 
 class MpiTransport(Transport):
@@ -192,3 +195,148 @@ class _CollectiveWaits:
         self._seconds = self._FADING * self._seconds + seconds
         self._waited = self._FADING * self._waited + waited
         return waited
+
+
+class MpiServer(ParameterServer):
+    """A parameter server whose shards lie in the memory of their owners.
+
+    Ranks of the owner's host lock a shard, read, apply the rule and write, without the owner's help. For ranks of other
+    hosts, the compiled thread of the owner does this: lock (answered at once: whether it has the lock), get (answered
+    by the clock and the elements), put and unlock, which need no answer: the next holder's get comes after them. So a
+    push waits for two round trips. A put is taken when all of it is there; if its rank is lost before, the shard stays
+    as it is, and its lock is given back.
+
+    `network`: see `peers.connect`. `with_thread`: whether a thread makes the pushes that `begin_push` begins; else they
+    are made at once.
+    """
+
+    def __init__(
+        self, process: MpiProcess, layout: Layout, vector: Vector, *, network: str | None, with_thread: bool
+    ) -> None:
+        self._thread = BackgroundThread("pushes") if with_thread else None
+        super().__init__(layout, vector, rank=process.comm.rank, now=perf_counter, background=self._thread)
+        shards = range(layout.shards)
+        owners, sizes = [*map(layout.owner, shards)], [*map(layout.size, shards)]
+        self._memory = Memory(process, owners, sizes, layout.dtype, num_rows=len(layout.names))
+        for shard, content in self._content.items():
+            for row, values in zip(self._memory.rows[shard], content.values(), strict=True):
+                row[:] = values
+        self._content = {shard: dict(zip(layout.names, rows, strict=True)) for shard, rows in self._memory.rows.items()}
+        self._clocks = {shard: counters_of(head)[CLOCK:] for shard, head in self._memory.heads.items()}
+        self._memory.open(network=network)
+
+    @override
+    async def close(self) -> None:
+        """Close the server; ranks that come early serve the others until all are here."""
+        if self._thread is not None:
+            self._thread.close()
+        self.waited += self._memory.process.wait_for_all()
+        self._content, self._clocks = {}, {}
+        with self._memory.process.turn:
+            self._memory.free()
+        await self._wait_for_own_push()
+
+    @override
+    async def _lock(self, shard: int) -> None:
+        if shard in self._content:
+            lock(self._memory.heads[shard])
+            return
+        backoff = Backoff(longest=_LONGEST_NAP)
+        while not self._try_lock(shard):
+            backoff.pause()
+
+    def _try_lock(self, shard: int) -> bool:
+        if shard in self._content:
+            return try_lock(self._memory.heads[shard])
+        return bool(self._memory.request(shard, serving.LOCK)[serving.KIND] != serving.BUSY)
+
+    @override
+    async def _unlock(self, shard: int) -> None:
+        if shard in self._content:
+            unlock(self._memory.heads[shard])
+        else:
+            self._memory.request(shard, serving.UNLOCK, is_answered=False)
+
+    @override
+    async def _is_occupied(self, shard: int) -> bool:
+        is_free = self._try_lock(shard)
+        if is_free:
+            await self._unlock(shard)
+        return not is_free
+
+    @override
+    async def _get(self, shard: int, arrays: Mapping[str, Vector], within: Vector | None) -> int:
+        if shard in self._content:
+            return await super()._get(shard, arrays, within)
+        named = () if within is None else (within.astype(np.int64),)
+        number = -1 if within is None else within.size
+        answer = self._memory.request(shard, serving.GET, place=self._bits(arrays), number=number, body=named)
+        clock: int = answer.item(serving.NUMBER)
+        values, end = self._memory.body(self.layout.dtype), 0
+        for array in self._in_order(arrays):
+            array[...] = values[end : end + array.size]
+            end += array.size
+        return clock
+
+    @override
+    async def _put(self, shard: int, arrays: Mapping[str, Vector], within: Vector | None, clock: int) -> None:
+        """Put the elements of the last `_get`."""
+        if shard in self._content:
+            await super()._put(shard, arrays, within, clock)
+            return
+        body = self._in_order(arrays)
+        bits = self._bits(arrays)
+        self._memory.request(shard, serving.PUT, place=bits, number=clock, body=body, is_answered=False)
+
+    def _bits(self, arrays: Mapping[str, Vector]) -> int:
+        return sum(1 << number for number, name in enumerate(self.layout.names) if name in arrays)
+
+    def _in_order(self, arrays: Mapping[str, Vector]) -> list[Vector]:
+        return [arrays[name] for name in self.layout.names if name in arrays]
+
+
+class MpiSum(PendingSum):
+    """A sum over all ranks that has begun.
+
+    `thread`: lets MPI advance the sum, since it does so only within a call; None: the sum advances while the worker
+    waits.
+    """
+
+    def __init__(
+        self, process: MpiProcess, worker: Transport, vector: Vector, *, thread: BackgroundThread | None
+    ) -> None:
+        self._process, self._worker, self._vector = process, worker, vector
+        self._error: MPI.Exception | None = None
+        self._has_ended = False
+        with process.turn:
+            self._request = process.comm.Iallreduce(load_mpi().IN_PLACE, vector)
+        if thread is not None:
+            thread.begin(self._advance())
+
+    @override
+    def is_done(self) -> bool:
+        return self._ends() and self._error is None
+
+    @override
+    async def wait(self) -> None:
+        started, backoff = perf_counter(), Backoff(longest=_SUMS_NAP)
+        while not self._ends():
+            backoff.pause()
+        self._worker.waited += perf_counter() - started
+        if self._error is not None:
+            raise self._error
+
+    async def _advance(self) -> None:
+        # A call for one sum advances all.
+        while not self._ends():
+            sleep(_SUMS_NAP)
+
+    def _ends(self) -> bool:
+        """Whether the sum is there, or failed."""
+        with self._process.turn:
+            if not self._has_ended:
+                try:
+                    self._has_ended = self._request.Test()
+                except load_mpi().Exception as error:
+                    self._error, self._has_ended = error, True
+            return self._has_ended

@@ -18,8 +18,7 @@ import psutil
 
 from training.door import Door
 from training.errors import LaunchError
-from training.transports.basics import load_mpi
-from training.transports.process import MpiProcess
+from training.transports.basics import MpiProcess, load_mpi
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -25,9 +25,8 @@ import numpy as np
 from typing_extensions import override
 
 from training.transports import kernels, serving
-from training.transports.basics import BackgroundThread, Vector
+from training.transports.basics import BackgroundThread, MpiProcess, Vector
 from training.transports.memory import Memory
-from training.transports.process import MpiProcess
 from training.transports.transport import AverageCounts, SharedVector
 
 

@@ -39,7 +39,7 @@ class AverageCounts(NamedTuple):
     refused: int = 0
     """Number of averages not made because a vector was not finite."""
     lost: int = 0
-    """Number of averages not made because the partner was lost or a message was (simulator)."""
+    """Number of averages not made because the partner was lost."""
 
 
 class SharedVector:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,13 +18,6 @@ from training.readers.sharding import OwnRows
 from training.readers.skew import Owners, labels_of
 from training.settings import TrainSettings
 from training.workloads.workload import Split, Workload, dtype_of
-
-
-class Start(NamedTuple):
-    """Weights and scaling of a model to start from."""
-
-    spec: ModelSpec
-    weights: dict[str, Tensor]
 
 
 class HepEvents(Workload):
@@ -44,10 +36,11 @@ class HepEvents(Workload):
             if not self.dataset.num_rows(split):
                 raise NoEventsError(f"the {split} split of {folder} has no events. Make the features again, from more.")
         self._spec = model_spec(network, self.dataset)
-        self._start = None if start_from is None else load_start(start_from, self._spec)
-        if self._start is not None:
+        self._start: dict[str, Tensor] | None = None
+        if start_from is not None:
+            model, spec = load_start(start_from, self._spec)
             # Weights are meaningful only with the scaling of their training.
-            self._spec = self._spec._replace(scalers=self._start.spec.scalers)
+            self._start, self._spec = model.state_dict(), self._spec._replace(scalers=spec.scalers)
 
     @override
     def group_rows(self, split: Split) -> list[int]:
@@ -57,7 +50,7 @@ class HepEvents(Workload):
     def network(self) -> nn.Module:
         network = build(self._spec)
         if self._start is not None:
-            network.load_state_dict(self._start.weights)
+            network.load_state_dict(self._start)
         return network
 
     @override
@@ -93,8 +86,8 @@ class HepEvents(Workload):
         return load_model(folder)[0]
 
 
-def load_start(folder: Path, wanted: ModelSpec) -> Start:
-    """Read a model to start from.
+def load_start(folder: Path, wanted: ModelSpec) -> tuple[nn.Module, ModelSpec]:
+    """Read a model to start from, and what it is.
 
     Raises:
         WarmStartError: It is another network, or a network for other classes or features.
@@ -107,4 +100,4 @@ def load_start(folder: Path, wanted: ModelSpec) -> Start:
                 f"training cannot start from {folder}: its {what} are {found}, not {expected}. "
                 f"Set train.warm_start: false."
             )
-    return Start(spec, model.state_dict())
+    return model, spec

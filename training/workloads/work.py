@@ -8,12 +8,12 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from typing_extensions import override
 
+from training.algorithms.base import VectorModel
 from training.flat_model import FlatModel, ModelState
 from training.readers.batch import Batch
 from training.readers.reader import Reader
 from training.readers.sharding import Assignment
 from training.transports.basics import Vector
-from training.vector_model import VectorModel
 from training.workloads.draws import Draws
 from training.workloads.gradients import Sums, gradients_of, sums_of
 

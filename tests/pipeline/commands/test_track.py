@@ -27,7 +27,7 @@ from pipeline.errors import ConfigError, TrackingError
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
 from pipeline.runs.store import StageStore
-from training.gridsearch.choice import Choice
+from training.gridsearch.settings import Choice
 from training.loop.records import read_records
 
 if TYPE_CHECKING:

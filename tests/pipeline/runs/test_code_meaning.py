@@ -270,7 +270,7 @@ def test_code_of_a_network_trains_that_one_and_a_further_network_or_workload_tra
         ),
         (
             ("training.launching.rank_process", "training.workloads.hep", "models.networks.hlf"),
-            {"training.workloads.hep", "training.workloads.draws", "training.loop.buffers"},
+            {"training.workloads.hep", "training.workloads.draws", "training.loop.worker_state"},
             ("training.workloads.images", "training.workloads.image_files", "models.networks.lenet5"),
         ),
         # A change of the events' schema made the keys of events unknown: with other code, copies cannot be told.
@@ -290,7 +290,7 @@ def test_grid_search_and_slots_of_spark_counted_in_networks_that_use_neither() -
     config = load_config("demo", ["model.names=[hlf, particles]", "model.hlf.from_gridsearch=true"])
     (train,) = (each for each in STAGES if each.name == "train")
     hlf, particles = (set(code_digests(train.parts(config)[name].entry_points)) for name in ("hlf", "particles"))
-    of_search = {"training.gridsearch.choice", "pipeline.runs.best_settings"}
+    of_search = {"training.gridsearch.settings", "pipeline.runs.best_settings"}
     assert of_search <= hlf
     assert not of_search & particles
     assert not {"training.launching.spark_job", "training.launching.spark_agent"} & (hlf | particles)

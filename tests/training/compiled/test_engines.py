@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -14,6 +16,7 @@ from torch import Tensor, nn
 
 from features.columns import hlf_names
 from models.networks.classifier import Parts
+from features.compiling import compiled
 from models.networks.hlf import HlfClassifier
 from models.networks.hlf_settings import HlfSettings
 from models.networks.inclusive_settings import InclusiveSettings
@@ -21,8 +24,9 @@ from models.networks.lepton_frame import LeptonFrame
 from models.networks.network_settings import Frame, NetworkSettings, ReadFrom, RecurrentSettings
 from models.networks.particles_settings import ParticlesSettings
 from models.networks.scaling_layer import Scaler
-from training.compiled import dense, kernel, optimizer, perceptron, recurrent
+from training.compiled import kernel, optimizer, perceptron, recurrent
 from training.compiled.engines import compiled_engine
+from training.compiled.kernel import asinh
 from training.flat_model import FlatModel
 from training.launching.rank import without_denormals
 from training.readers.batch import Batch
@@ -257,7 +261,7 @@ def test_other_networks_take_backpropagation() -> None:
 
 KERNELS = {
     f"{module.__name__}.{name}": found
-    for module in (dense, kernel, optimizer, perceptron, recurrent, vector_kernels, serving)
+    for module in (kernel, optimizer, perceptron, recurrent, vector_kernels, serving)
     for name, found in vars(module).items()
     if isinstance(found, Dispatcher)
 }
@@ -297,3 +301,26 @@ def test_another_thread_runs_during_a_gradient() -> None:
     # Long after Python entered the kernel, and long before it left it.
     quarter = (ended - started) / 4
     assert any(started + quarter < moment < ended - quarter for moment in moments)
+
+
+@compiled
+def asinhs(values: np.ndarray) -> np.ndarray:
+    found = np.empty_like(values)
+    for place in range(values.size):
+        found[place] = asinh(values[place])
+    return found
+
+
+def test_asinh_of_single_precision_is_right_within_rounding_from_0_to_the_largest_numbers() -> None:
+    values = np.concatenate([[0.0], np.logspace(-8, 19, 20_001)]).astype(np.float32)
+    for sign in (1, -1):
+        found = asinhs(sign * values)
+        expected = np.arcsinh(sign * values.astype(np.float64))
+        np.testing.assert_allclose(found, expected, rtol=2e-7, atol=2e-7)
+
+
+@pytest.mark.parametrize("options", [{}, kernel.kernel.keywords], ids=["exact", "as in kernels"])
+def test_what_is_not_finite_becomes_no_number(options: dict[str, Any]) -> None:
+    # It became about 89, which hid from a compiled network what torch shows.
+    values = np.array([np.nan, np.inf, -np.inf, 1.0], dtype=np.float32)
+    assert np.isnan(numba.njit(**options)(asinhs.py_func)(values)).tolist() == [True, True, True, False]  # type: ignore[attr-defined]

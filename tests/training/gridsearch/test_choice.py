@@ -9,7 +9,7 @@ import pytest
 
 from models.networks.hlf_settings import HlfSettings
 from training.errors import TrainingError
-from training.gridsearch.choice import Choice
+from training.gridsearch.settings import Choice
 from training.settings import TrainSettings
 
 BEST = Choice([9, 5], 64, 0.02, 7)

@@ -1,13 +1,16 @@
-"""What a task of Spark does for mpirun."""
+"""What mpirun calls instead of ssh, and what a task of Spark does for it."""
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
 import socket
 import threading
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,3 +57,38 @@ def test_a_command_waited_without_end_for_an_agent_that_read_late(monkeypatch: p
             content += agent.recv(1 << 16)
         thread.join()
         assert len(content) == 3_000_000 + len(b"\0status 3")
+
+
+def test_a_host_without_power_kept_the_agent_of_mpirun_waiting_forever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    seen: list[tuple[int, int]] = []
+    write = spark_agent.write_line
+
+    def noting(connection: socket.socket, content: dict[str, Any]) -> None:
+        is_checked = connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        seen.append((is_checked, connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)))
+        write(connection, content)
+
+    monkeypatch.setattr(spark_agent, "write_line", noting)
+    told: list[dict[str, Any] | None] = []
+
+    def task(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection:
+            assert connection.recv(len("secret")) == b"secret"
+            told.append(spark_agent.read_line(connection))
+            connection.sendall(b"what it\nprints")
+            spark_agent.write_status(connection, -9)
+
+    table = tmp_path / "hosts.json"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address, port = server.getsockname()
+        table.write_text(json.dumps({"host": {"address": address, "port": port, "token": "secret"}}))
+        thread = threading.Thread(target=task, args=(server,))
+        thread.start()
+        status = spark_agent.main(["", str(table), "host", "sleep", "5"])
+        thread.join()
+    assert (status, capfdbinary.readouterr().out) == (9, b"what it\nprints")
+    assert told == [{"command": "sleep 5"}]
+    assert seen == [(1, 20)]

@@ -321,3 +321,18 @@ def test_a_dataset_with_a_pickled_schema_is_refused_before_petastorm_opens_it(
 def test_an_unknown_input_is_named(dataset: FeatureDataset) -> None:
     with pytest.raises(ValueError, match=r"no model inputs \['hlfs'\]"):
         open_reader(dataset, ["hlfs"], seed=1)
+
+
+def test_rows_in_memory_are_the_split_in_order_on_the_device(dataset: FeatureDataset) -> None:
+    inputs = INPUTS[2]
+    memory = MemoryRows.load(dataset, "val", inputs)
+    rows, batches = memory.rows, list(open_reader(dataset, inputs, seed=1).val_batches(rank=0, world_size=1))
+    assert len(memory) == 17
+    assert [tuple(column.shape) for column in rows.inputs] == [(17, len(hlf_names())), (17, 801, 19), (17,)]
+    assert torch.equal(rows.inputs[0], torch.cat([each.inputs[0] for each in batches]))
+    assert torch.equal(rows.labels, torch.cat([each.labels for each in batches]))
+    assert torch.equal(rows.weights, torch.cat([each.weights for each in batches]))
+    assert rows.weights.dtype == torch.float32
+    rows = MemoryRows.load(dataset, "train", inputs, device="meta").rows
+    assert rows.batch(np.array([3, 1])).inputs[0].shape == (2, len(hlf_names()))
+    assert {column.device.type for column in (*rows.inputs, rows.labels, rows.weights)} == {"meta"}

@@ -12,7 +12,6 @@ from message_programs import PROGRAMS, Program
 from training.simulation.cluster import ClusterSettings
 from training.simulation.costs import (
     Link,
-    LostMessages,
     Network,
     Nics,
     all_reduce_seconds,
@@ -124,11 +123,11 @@ def test_an_average_takes_as_long_as_its_messages(protocol: str, steps: list[tup
 
 def test_workers_of_a_host_share_its_card() -> None:
     byte = NBYTES / SLOW.bandwidth
-    nics = Nics(Network(SLOW, FAST, 2), 6, LostMessages(0.0, 0.0, seed=1))
+    nics = Nics(Network(SLOW, FAST, 2), 6)
     alone, second = (nics.arrival(0.0, rank, 2 + rank, NBYTES) for rank in (0, 1))
     assert (alone, second) == (pytest.approx(SLOW.latency + byte), pytest.approx(SLOW.latency + 2 * byte))
     # Two hosts send to one: the second message enters behind the first.
-    nics = Nics(Network(SLOW, FAST, 2), 6, LostMessages(0.0, 0.0, seed=1))
+    nics = Nics(Network(SLOW, FAST, 2), 6)
     first, second = (nics.arrival(0.0, sender, 4, NBYTES) for sender in (0, 2))
     assert second - first == pytest.approx(byte)
     # Within a host nothing passes the card.

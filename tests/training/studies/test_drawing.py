@@ -140,13 +140,12 @@ def test_a_run_that_diverged_counted_as_0_percent_in_the_mean_of_its_row() -> No
     assert lines[3].endswith("|100.00 %|")
 
 
-def test_steps_without_effect_and_lost_messages_are_said() -> None:
+def test_steps_without_effect_and_lost_averages_are_said() -> None:
     fine = made_run("sgd", 1)
-    numbers = {**fine.numbers, "steps_not_finite": 3.0, "messages_lost": 40.0, "averages_lost": 12.0}
+    numbers = {**fine.numbers, "steps_not_finite": 3.0, "averages_lost": 12.0}
     runs = [fine, *(made_run("ad-psgd", seed)._replace(numbers=numbers) for seed in (1, 2))]
     assert notes(made_result(made_study(), runs)) == [
         "6 steps had no effect, since a gradient or an update was not finite: of AD-PSGD 6.",
-        "The simulated network lost 80 messages: of AD-PSGD 80.",
         "Workers left out 24 averages, counted on both sides of a pair: of AD-PSGD 24.",
     ]
     assert notes(made_result(made_study(), [fine])) == []

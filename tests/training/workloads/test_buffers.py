@@ -14,7 +14,7 @@ from torch import nn
 
 from models.networks.scaling_layer import Scaler, Standardize
 from training.flat_model import FlatModel, ModelState
-from training.loop.buffers import SharedBuffers
+from training.loop.worker_state import SharedBuffers
 from training.readers.batch import Batch
 from training.settings import TrainSettings
 from training.simulation.simulate import Simulated
