@@ -15,8 +15,8 @@ from numba.core.dispatcher import Dispatcher
 from torch import Tensor, nn
 
 from features.columns import hlf_names
-from models.networks.classifier import Parts
 from features.compiling import compiled
+from models.networks.classifier import Parts
 from models.networks.hlf import HlfClassifier
 from models.networks.hlf_settings import HlfSettings
 from models.networks.inclusive_settings import InclusiveSettings
