@@ -35,8 +35,6 @@ def write_parquet(predictions: pa.Table, classes: Sequence[str], path: Path) -> 
 
     The metadata of the file have the form of those of the features Parquet (`features.schema.described`): classes, and
     what the columns are.
-
-    The predictions have no `label` if true classes are unknown.
     """
     names = probability_branches(classes)
     table = predictions.drop_columns(["probability"])
@@ -69,8 +67,6 @@ def write_root(predictions: pa.Table, classes: Sequence[str], path: Path, *, chu
 
     An RDataFrame compares the numbers (docs/results.md): to it, the text is an array of characters, which equals no
     string.
-
-    The predictions have no `label` if true classes are unknown.
     """
     branches = probability_branches(classes)
     plain = _plain_types(predictions.schema)

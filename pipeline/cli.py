@@ -121,7 +121,7 @@ def evaluate_files(
         list[str] | None,
         typer.Option(
             "--inputs",
-            metavar="[SAMPLE=]GLOB",
+            metavar="SAMPLE=GLOB",
             help="ROOT files of a sample or class, not the test split; may be repeated.",
         ),
     ] = None,

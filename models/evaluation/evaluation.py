@@ -190,9 +190,9 @@ def _decisions(metrics: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def write_predictions(predictions: pa.Table, classes: Sequence[str], folder: Path, *, has_truth: bool = True) -> None:
-    """Write `predictions.parquet` and `predictions.root`, without the label if true classes are unknown."""
-    kept = predictions.drop_columns(["hlf"] if has_truth else ["hlf", "label"])
+def write_predictions(predictions: pa.Table, classes: Sequence[str], folder: Path) -> None:
+    """Write `predictions.parquet` and `predictions.root`."""
+    kept = predictions.drop_columns(["hlf"])
     write_parquet(kept, classes, folder / "predictions.parquet")
     write_root(kept, classes, folder / "predictions.root")
 

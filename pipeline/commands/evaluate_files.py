@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Mapping, Sequence
-from glob import iglob
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -20,13 +19,12 @@ from ingestion.errors import grouped
 from ingestion.files import found_files
 from ingestion.notes import notes
 from ingestion.paths import located
-from ingestion.settings import NO_WEIGHT, SampleSettings
+from ingestion.settings import SampleSettings
 from ingestion.spark_job import ingest, keys_folder
-from ingestion.storage import footers
 from ingestion.tally import by_sample, total
-from models.evaluation.evaluation import evaluate, write_predictions
+from models.evaluation.evaluation import evaluate
 from models.evaluation.rates import Rates
-from models.prediction import Candidate, predict
+from models.prediction import Candidate
 from pipeline.config import Config
 from pipeline.configuration.paths import chosen_folder
 from pipeline.errors import ConfigError, MissingInputError, RunFolderError, cannot_write, nearest
@@ -63,7 +61,6 @@ class _Events(NamedTuple):
 
     words: str
     files: list[Path]
-    has_truth: bool
     rates: Rates | None = None
     inputs: Files = ()
     """Their input files, as a manifest holds them; empty if these are unknown."""
@@ -76,12 +73,12 @@ def evaluate_files(run_folder: RunFolder, models: Sequence[str], inputs: Sequenc
 
     Its files, in `<run_dir>/evaluations/<number>/` or the given folder:
         evaluation.json      models, events, code
-        metrics.json, plots/, <model>/...      as in the stage `evaluate`; without true classes only predictions
+        metrics.json, plots/, <model>/...      as in the stage `evaluate`
 
     Args:
         run_folder: The run folder.
         models: `PATH` or `NAME=PATH` of training folders or ONNX files; empty for the networks of this run folder.
-        inputs: `GLOB`, `CLASS=GLOB` or `SAMPLE=GLOB` of ROOT files; empty for the test split.
+        inputs: `CLASS=GLOB` or `SAMPLE=GLOB` of ROOT files; empty for the test split.
         out: A new folder; None for the next number in the run folder.
 
     Returns:
@@ -89,7 +86,7 @@ def evaluate_files(run_folder: RunFolder, models: Sequence[str], inputs: Sequenc
 
     Raises:
         MissingInputError: There are no features, or no models, to evaluate.
-        ConfigError: `inputs` names an unknown class or sample, or `out` is no local folder.
+        ConfigError: `inputs` names no class or sample, or an unknown one, or `out` is no local folder.
         RunFolderError: The folder exists already or cannot be written.
         ModelError: A model cannot be read, has other features or classes, or has seen the events.
     """
@@ -113,7 +110,7 @@ def _evaluate(run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str
         if inputs or dataset is None:
             events = _new_events(run_folder, inputs, unfinished)
         else:
-            events = _Events("test split", dataset.files("test"), True, *_rates_of_split(run_folder))
+            events = _Events("test split", dataset.files("test"), *_rates_of_split(run_folder))
         for name in refuse_seen_events(found, events.files, events.keys):
             run_folder.say(
                 f"  it is unknown whether {name} was trained on these events or on copies of them; if so, the result "
@@ -182,9 +179,9 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
     """Ingest new files and compute their features with the settings of the config.
 
     Raises:
-        ConfigError: A class or sample is unknown, or only some files have one.
+        ConfigError: A class or sample is not given, or unknown.
     """
-    samples, has_truth = _samples(inputs, run_folder.config)
+    samples = _samples(inputs, run_folder.config)
     config = run_folder.config.model_copy(update={"samples": samples})
     events_dir, features_dir = folder / "events", folder / _FEATURES
     for each in (events_dir, features_dir):
@@ -195,10 +192,8 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
 
     with Bar(run_folder.console, "checking files", "files") as bar:
         particles = config.features.particles
-        checked = found_files(
-            samples, config.ingest, say, strict=True, on_file=bar, needs_particles=particles, needs_weights=has_truth
-        )
-    for words in _about_rates(samples, run_folder.config) if has_truth else []:
+        checked = found_files(samples, config.ingest, say, strict=True, on_file=bar, needs_particles=particles)
+    for words in _about_rates(samples, run_folder.config):
         say(f"note: {words}")
     with Bar(run_folder.console, "Spark", "") as bar:
         bar(0, 0, "starting")
@@ -221,7 +216,7 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
     files = [info._asdict() for info in read.infos]
     for words in notes(files, [each.model_dump() for each in samples], ingested["samples"]):
         say(f"note: {words}")
-    known = _generated(samples, ingested, has_truth=has_truth)
+    known = {each.name: generated_sample(each, ingested) for each in samples}
     with Bar(run_folder.console, "features", "events") as bar, counted(spark, bar, kept) as done:
         made = make_unsplit(
             spark, parts, known, config.features, config.classes, features_dir.absolute(),
@@ -238,19 +233,7 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
     if not selected:
         raise FeatureError("--inputs: no event of these files passes the selection. Give more, or others.")
     rates = _rates(run_folder.config, ingested, made, known)
-    return _Events(", ".join(inputs), made.files, has_truth, rates, files, keys)
-
-
-def _generated(
-    samples: Sequence[SampleSettings], ingested: Mapping[str, Any], *, has_truth: bool
-) -> dict[str, GeneratedSample]:
-    """The new samples before any selection; predictions alone need no sum of weights that can normalise."""
-    found = {}
-    for each in samples:
-        found[each.name] = one = generated_sample(each, ingested)
-        if not has_truth and not one.sum_of_weights > 0:
-            found[each.name] = one._replace(sum_of_weights=float(one.num_events))
-    return found
+    return _Events(", ".join(inputs), made.files, rates, files, keys)
 
 
 def _about_rates(samples: Sequence[SampleSettings], known: Config) -> list[str]:
@@ -285,18 +268,9 @@ def _rates(
 def _write(
     run_folder: RunFolder, found: Sequence[FoundModel], events: _Events, dataset: FeatureDataset | None, folder: Path
 ) -> None:
-    """Write predictions and, with true classes, metrics and figures."""
+    """Write predictions, metrics and figures."""
     candidates = [*(each.candidate for each in found), *_reference(run_folder, dataset, events)]
     config = run_folder.config
-    if not events.has_truth:
-        rows = sum(footer.num_rows for footer in footers(events.files))
-        for candidate in candidates:
-            (folder / candidate.name).mkdir()
-            with Bar(run_folder.console, f"predict with {candidate.name}", "events", rows) as bar:
-                predictions = predict(candidate.model, events.files, also=["hlf"], on_events=bar.add)
-            write_predictions(predictions, config.classes, folder / candidate.name, has_truth=False)
-        run_folder.say(f"  {predictions.num_rows} events predicted; no metrics, since --inputs names no class")
-        return
     train = dataset.files("train") if dataset is not None and not events.files[0].is_relative_to(folder) else []
     if any(dict(config.evaluate.systematics).values()):
         run_folder.say("  no shifts of energy scales here: evaluate.systematics is for the stage `evaluate`")
@@ -338,13 +312,8 @@ def _next_folder(run_folder: RunFolder) -> Path:
     return folder / f"{max(numbers, default=0) + 1:04d}"
 
 
-def _samples(inputs: Sequence[str], config: Config) -> tuple[list[SampleSettings], bool]:
-    """The new files as samples: of `SAMPLE=GLOB` with the cross-section of that sample, of `CLASS=GLOB` if it has one.
-
-    Without a name the label is a placeholder, and the second result is False. The weight is that of the config.
-    """
-    weights = {sample.weight for sample in config.samples if sample.weight != NO_WEIGHT}
-    weight = weights.pop() if len(weights) == 1 else None
+def _samples(inputs: Sequence[str], config: Config) -> list[SampleSettings]:
+    """The new files as samples, with the cross-section of the sample that is named, or of the only one of the class."""
     # The name of a class prevails over that of a sample.
     named = {sample.name: sample for sample in config.samples}
     for label, name in enumerate(config.classes):
@@ -355,27 +324,20 @@ def _samples(inputs: Sequence[str], config: Config) -> tuple[list[SampleSettings
         name: each.model_copy(update=_UNKNOWN) if isinstance(each.sum_of_weights, float) else each
         for name, each in named.items()
     }
-    # Folders may be named `run=3`.
-    words = [
-        (name, separator, located(pattern))
-        if separator and (name in named or not _is_path(each))
-        else ("", "", located(each))
-        for each, (name, separator, pattern) in ((each, each.partition("=")) for each in inputs)
-    ]
-    if len({bool(separator) for _, separator, _ in words}) > 1:
-        raise ConfigError("--inputs: either all are CLASS=GLOB or SAMPLE=GLOB, or all are GLOB (true classes unknown).")
     found: dict[str, SampleSettings] = {}
-    for place, (name, separator, pattern) in enumerate(words, start=1):
-        if separator and name not in named:
-            raise ConfigError(f"--inputs: there is no class or sample '{name}'.{nearest(name, list(named))}")
+    for place, (name, separator, pattern) in enumerate((each.partition("=") for each in inputs), start=1):
+        if not separator or name not in named:
+            raise ConfigError(
+                f"--inputs: there is no class or sample '{name}'.{nearest(name, list(named))} Write CLASS=GLOB or "
+                f"SAMPLE=GLOB; `python -m pipeline predict` scores files whose classes are unknown."
+            )
         _refuse_different_samples(name, config)
-        new = SampleSettings(name="new", label=0, files=[pattern], weight=weight)
-        sample = named[name] if separator else new
+        sample, file = named[name], located(pattern)
         # Files of unknown cross-section count by their events, each on its own.
         key = f"new-{place}" if sample.cross_section_pb is None else sample.name
-        files = [*found[key].files, pattern] if key in found else [pattern]
+        files = [*found[key].files, file] if key in found else [file]
         found[key] = sample.model_copy(update={"name": key, "files": files})
-    return list(found.values()), bool(words[0][1])
+    return list(found.values())
 
 
 def _refuse_different_samples(name: str, config: Config) -> None:
@@ -385,11 +347,6 @@ def _refuse_different_samples(name: str, config: Config) -> None:
     if any(each.model_dump(exclude=own) != of_class[0].model_dump(exclude=own) for each in of_class):
         names = " or ".join(f"{each.name}=GLOB" for each in of_class)
         raise ConfigError(f"--inputs: the samples of class '{name}' are read differently. Name the sample: {names}.")
-
-
-def _is_path(word: str) -> bool:
-    """Whether a word with an equals sign is a path or glob: a folder is before the sign, or there is such a file."""
-    return "/" in word.partition("=")[0] or any(iglob(word))  # noqa: PTH207 - Path.glob refuses some patterns
 
 
 def _begin(folder: Path) -> Path:

@@ -37,6 +37,7 @@ NEW = {
     "W+jets": SAMPLES / "wjets_13TeV_PU20_1.root",
 }
 CLASSES = list(NEW)
+ALL_NEW = [word for name, path in NEW.items() for word in ("--inputs", f"{name}={path}")]
 #: Alone, since ranks take seconds to start.
 TRAIN = {"workers": 1, "algorithm": "sgd", "epochs": 3, "batch_size": 16, "seed": 2}
 Keys = tuple[str, int]
@@ -135,55 +136,9 @@ def strict(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
 
 
-@pytest.fixture(scope="module")
-def predicted(trained: Trained) -> Path:
-    """New events of an unknown class, by the network in use and the reference."""
-    out = trained.folder / "predicted"
-    done = trained.evaluate("--inputs", NEW["ttbar"], "--out", out, "--set", "evaluate.reference=true")
-    assert done.exit_code == 0, done.stderr
-    assert "no metrics, since --inputs names no class" in done.stderr
-    assert done.stderr.splitlines()[-1] == f"evaluation: {out}"
-    return out
-
-
-def test_new_events_get_what_the_model_says_of_their_features(
-    trained: Trained, predicted: Path, normal: dict[Keys, NDArray[np.float32]]
-) -> None:
-    table = pq.read_table(predicted / "hlf" / "predictions.parquet")
-    keys = keys_of(table)
-    assert set(keys) == {key for key in normal if key[0] == uuid_of(NEW["ttbar"])}
-    assert len(set(keys)) == len(keys) > 100
-    np.testing.assert_allclose(probabilities(table), scores_of(trained.second, normal, keys), atol=1e-6)
-
-
-def test_what_is_not_known_is_not_written(predicted: Path) -> None:
-    names = {"evaluation.json", "hlf", "boosted-trees"}
-    assert {path.name for path in predicted.iterdir()} == names
-    for name in ("hlf", "boosted-trees"):
-        assert {path.name for path in (predicted / name).iterdir()} == {"predictions.parquet", "predictions.root"}
-        assert pq.read_schema(predicted / name / "predictions.parquet").names == [
-            "file_uuid", "entry", "sample", "weight",
-            "predicted", "probability_QCD", "probability_ttbar", "probability_Wjets",
-        ]  # fmt: skip
-    assert strict(predicted / "evaluation.json")["events"] == str(NEW["ttbar"])
-
-
-def test_the_root_file_says_the_same_and_joins_to_the_input(predicted: Path) -> None:
-    table = pq.read_table(predicted / "hlf" / "predictions.parquet")
-    with uproot.open({predicted / "hlf" / "predictions.root": "predictions"}) as tree:
-        assert "label" not in tree.keys()  # noqa: SIM118 - a TTree is no mapping
-        found = tree.arrays(library="np")
-    assert list(zip(found["file_uuid"], found["entry"].tolist(), strict=True)) == keys_of(table)
-    scores = np.stack([found[f"probability_{name}"] for name in ("QCD", "ttbar", "Wjets")], axis=1)
-    np.testing.assert_array_equal(scores, probabilities(table))
-    np.testing.assert_array_equal(table["predicted"].to_numpy(), scores.argmax(axis=1))
-    np.testing.assert_array_equal(found["predicted"], scores.argmax(axis=1))
-
-
 def test_new_events_of_known_classes_get_metrics(trained: Trained, normal: dict[Keys, NDArray[np.float32]]) -> None:
     before = trained.left()
-    inputs = [word for name, path in NEW.items() for word in ("--inputs", f"{name}={path}")]
-    done = trained.evaluate(*inputs)
+    done = trained.evaluate(*ALL_NEW)
     assert done.exit_code == 0, done.stderr
     (number,) = set(trained.left()) - set(before)
     folder = trained.run_dir / "evaluations" / number
@@ -193,6 +148,12 @@ def test_new_events_of_known_classes_get_metrics(trained: Trained, normal: dict[
     assert set(keys_of(table)) == {key for key in normal if key[0] in label_of}
     labels = np.array([label_of[uuid] for uuid, _ in keys_of(table)])
     np.testing.assert_array_equal(table["label"].to_numpy(), labels)
+    np.testing.assert_allclose(probabilities(table), scores_of(trained.second, normal, keys_of(table)), atol=1e-6)
+    with uproot.open({folder / "hlf" / "predictions.root": "predictions"}) as tree:
+        found = tree.arrays(["file_uuid", "entry", "label", "predicted"], library="np")
+    assert list(zip(found["file_uuid"], found["entry"].tolist(), strict=True)) == keys_of(table)
+    np.testing.assert_array_equal(found["label"], labels)
+    np.testing.assert_array_equal(found["predicted"], probabilities(table).argmax(axis=1))
     hits = (probabilities(table).argmax(axis=1) == labels).astype(float)
     weights = table["weight"].to_numpy()
     of_classes = [np.average(hits[labels == each], weights=weights[labels == each]) for each in range(3)]
@@ -333,12 +294,11 @@ def test_a_skim_was_accepted_without_a_word_where_its_events_cannot_be_known(
     ("inputs", "code", "words"),
     [
         (["ttbra={new}"], Exit.USAGE, "there is no class or sample 'ttbra'. Did you mean 'ttbar'?"),
-        (["ttbar={new}", "{new}"], Exit.USAGE, "either all are CLASS=GLOB or SAMPLE=GLOB, or all are GLOB"),
-        (["{tmp}/nothing*.root"], Exit.NOT_THERE_YET, "no file matches"),
-        (["{new}", "{new}"], Exit.USER_ERROR, "is listed twice"),
-        (["{tmp}/cut.root"], Exit.USER_ERROR, "cut.root is truncated"),
-        (["{tmp}/soft.root"], Exit.USER_ERROR, "none of its events passes"),
-        (["{tmp}/jets.root"], Exit.USER_ERROR, "no event of these files passes the selection"),
+        (["ttbar={new}", "{new}"], Exit.USAGE, "`python -m pipeline predict` scores files whose classes are unknown"),
+        (["QCD={tmp}/nothing*.root"], Exit.NOT_THERE_YET, "no file matches"),
+        (["QCD={new}", "QCD={new}"], Exit.USER_ERROR, "is listed twice"),
+        (["QCD={tmp}/cut.root"], Exit.USER_ERROR, "cut.root is truncated"),
+        (["QCD={tmp}/soft.root"], Exit.USER_ERROR, "none of its events passes"),
         (["QCD={tmp}/jets.root"], Exit.USER_ERROR, "no event of these files passes the selection"),
         (["ttbar={new}"], Exit.USER_ERROR, "QCD"),
     ],
@@ -358,7 +318,9 @@ def test_inputs_that_cannot_be_are_explained_and_leave_nothing(
 
 
 def test_files_that_wait_were_left_out_without_a_word(trained: Trained) -> None:
-    words = trained.refused(Exit.NOT_THERE_YET, "--inputs", NEW["ttbar"], "--set", "ingest.until=2000-01-01T00:00:00Z")
+    words = trained.refused(
+        Exit.NOT_THERE_YET, "--inputs", f"ttbar={NEW['ttbar']}", "--set", "ingest.until=2000-01-01T00:00:00Z"
+    )
     assert f"  left for another run: {NEW['ttbar']}: it was modified at or after ingest.until, 2000" in words
 
 
@@ -372,7 +334,7 @@ def test_a_folder_that_is_there_is_refused_and_left_alone(trained: Trained, tmp_
 
 def test_other_settings_than_those_of_the_features_are_refused(trained: Trained) -> None:
     other = ("--set", "features.isolation_cone=0.4")
-    words = trained.refused(Exit.USER_ERROR, "--inputs", NEW["ttbar"], *other)
+    words = trained.refused(Exit.USER_ERROR, *ALL_NEW, *other)
     assert "isolation_cone 0.3 instead of 0.4" in words
     for change in (other, ("--set", "classes=[QCD,ttbar,others]", "--set", "evaluate.signal=ttbar")):
         assert "made with other settings" in trained.refused(Exit.USER_ERROR, "--model", trained.first, *change)
@@ -381,8 +343,8 @@ def test_other_settings_than_those_of_the_features_are_refused(trained: Trained)
 def test_without_a_run_there_must_be_models_and_inputs(trained: Trained, tmp_path: Path) -> None:
     empty = ("--set", f"run_dir={tmp_path / 'empty'}")
     assert "there is no test split" in trained.refused(Exit.USER_ERROR, "--model", trained.first, *empty)
-    assert "there are no trained networks" in trained.refused(Exit.USER_ERROR, "--inputs", NEW["ttbar"], *empty)
-    done = trained.evaluate("--model", trained.exported, "--inputs", NEW["ttbar"], *empty)
+    assert "there are no trained networks" in trained.refused(Exit.USER_ERROR, *ALL_NEW, *empty)
+    done = trained.evaluate("--model", trained.exported, *ALL_NEW, *empty)
     assert done.exit_code == 0, done.stderr
     assert (tmp_path / "empty" / "evaluations" / "0001" / "hlf" / "predictions.root").exists()
 

@@ -15,12 +15,10 @@ from rich.console import Console
 from stages_here import without_spark
 from trained_nights import TrainedNights
 
-from features.errors import FeatureError
-from features.normalisation import physics_factors
 from models.evaluation.bootstrap import Estimate
 from models.evaluation.measurements import EvaluationTask
 from models.evaluation.rates import Rates
-from pipeline.commands.evaluate_files import _about_rates, _generated, _new_events, _samples, evaluate_files
+from pipeline.commands.evaluate_files import _about_rates, _new_events, _samples, evaluate_files
 from pipeline.config import Config
 from pipeline.errors import ConfigError
 from pipeline.run_folder import RunFolder
@@ -77,44 +75,16 @@ def test_without_its_events_the_test_split_was_refused(tmp_path: Path, tasks: li
     assert "no rates: " in shown.getvalue()
 
 
-def test_a_folder_with_an_equals_sign_was_taken_for_a_class() -> None:
+def test_inputs_are_files_of_a_class_or_a_sample() -> None:
     config = Config.model_validate({**MINIMAL, "classes": ["QCD", "ttbar", "W/Z"]})
-    (new,), has_truth = _samples(["/data/run=3/new.root"], config)
-    assert (new.files, has_truth) == (["/data/run=3/new.root"], False)
-    samples, has_truth = _samples(["W/Z=data/run=3/w.root", "qcd=/data/run=3/q.root"], config)
-    assert ([(each.label, each.files) for each in samples], has_truth) == (
-        [(2, ["data/run=3/w.root"]), (0, ["/data/run=3/q.root"])],
-        True,
-    )
-    with pytest.raises(ConfigError, match="there is no class or sample 'run'"):
-        _samples(["run=3/new.root"], config)
-
-
-@pytest.mark.parametrize("pattern", ["date=2026/new.root", "date=*/*.root"])
-def test_a_relative_folder_with_an_equals_sign_was_taken_for_a_class(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "date=2026").mkdir()
-    (tmp_path / "date=2026" / "new.root").touch()
-    (new,), has_truth = _samples([pattern], Config.model_validate(MINIMAL))
-    assert (new.files, has_truth) == ([pattern], False)
-
-
-def test_predictions_alone_were_refused_for_a_sum_of_weights_that_nobody_needs() -> None:
-    """Half of a generator's weights may be negative; without true classes nothing is normalised."""
-    counters = {
-        "samples": {"new-1": {"entries": 4, "rejected_copy": 0}},
-        "weights": {"new-1": {"entries": [-1.0, 4.0], "rejected_copy": [0.0, 0.0]}},
-    }
-    samples, has_truth = _samples(["/data/new.root"], Config.model_validate(MINIMAL))
-    assert physics_factors(_generated(samples, counters, has_truth=has_truth), 1.0) == {"new-1": 1.0}
-    with pytest.raises(FeatureError, match="positive sum"):
-        physics_factors(_generated(samples, counters, has_truth=True), 1.0)
+    samples = _samples(["W/Z=data/run=3/w.root", "qcd=/data/run=3/q.root"], config)
+    assert [(each.label, each.files) for each in samples] == [(2, ["data/run=3/w.root"]), (0, ["/data/run=3/q.root"])]
+    for words in ("/data/run=3/new.root", "run=3/new.root", "date=*/*.root", "new.root"):
+        with pytest.raises(ConfigError, match=r"there is no class or sample '.*predict"):
+            _samples([words], config)
 
 
 def test_new_files_count_by_their_own_sum_of_weights_and_never_by_a_number_of_others() -> None:
-    """Unknown events may be collision data: a weight is read where it is there."""
     of_slices = [
         {"name": "low", "label": 0, "files": ["a"], "weight": "genWeight", "sum_of_weights": "Runs.genEventSumw"},
         {"name": "high", "label": 0, "files": ["b"], "weight": "LHEWeight[1]", "sum_of_weights": 500},
@@ -123,7 +93,7 @@ def test_new_files_count_by_their_own_sum_of_weights_and_never_by_a_number_of_ot
     ]
     samples = [{**each, "cross_section_pb": 10.0} for each in of_slices]
     config = Config.model_validate({**MINIMAL, "samples": samples})
-    found, _ = _samples(["low=x", "high=y", "ttbar=z"], config)
+    found = _samples(["low=x", "high=y", "ttbar=z"], config)
     assert [(each.name, each.weight, each.sum_of_weights, each.cross_section_pb) for each in found] == [
         ("low", "genWeight", "Runs.genEventSumw", 10.0),
         ("new-2", "LHEWeight[1]", None, None),
@@ -134,6 +104,3 @@ def test_new_files_count_by_their_own_sum_of_weights_and_never_by_a_number_of_ot
     )
     with pytest.raises(ConfigError, match=r"class 'QCD' are read differently\. Name the sample: low=GLOB or high=GLOB"):
         _samples(["QCD=x"], config)
-    assert [each.weight for each in _samples(["x"], config)[0]] == [None]
-    one = config.model_copy(update={"samples": [each for each in config.samples if each.name != "high"]})
-    assert [each.weight for each in _samples(["x"], one)[0]] == ["genWeight"]
