@@ -282,7 +282,7 @@ def test_a_skim_was_accepted_without_a_word_where_its_events_cannot_be_known(
     spoil(manifest, version)
     (version / "manifest.json").write_text(json.dumps(manifest))
     done = trained.evaluate(
-        *("--inputs", skim, "--out", tmp_path / "out", "--set", f"run_dir={run_dir}"),
+        *("--inputs", f"ttbar={skim}", *ALL_NEW, "--out", tmp_path / "out", "--set", f"run_dir={run_dir}"),
         *("--set", "evaluate.reference=true"),
     )
     assert done.exit_code == 0, done.stderr
@@ -318,9 +318,7 @@ def test_inputs_that_cannot_be_are_explained_and_leave_nothing(
 
 
 def test_files_that_wait_were_left_out_without_a_word(trained: Trained) -> None:
-    words = trained.refused(
-        Exit.NOT_THERE_YET, "--inputs", f"ttbar={NEW['ttbar']}", "--set", "ingest.until=2000-01-01T00:00:00Z"
-    )
+    words = trained.refused(Exit.NOT_THERE_YET, *ALL_NEW, "--set", "ingest.until=2000-01-01T00:00:00Z")
     assert f"  left for another run: {NEW['ttbar']}: it was modified at or after ingest.until, 2000" in words
 
 
