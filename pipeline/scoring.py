@@ -80,7 +80,7 @@ class EventClassifier(NamedTuple):
             return self._probabilities(model_inputs(table, self.model.inputs, most_particles=None), table.num_rows)
         found = np.full((table.num_rows, len(self.classes)), np.nan, np.float32)
         block = build_features(table, self.selection)
-        found[block.selected] = self._of_block(block)
+        found[block.selected] = self.of_block(block)
         return found
 
     def entries(self, info: FileInfo, settings: IngestSettings) -> Iterator[tuple[RawEvents, ScoredEntries]]:
@@ -103,10 +103,11 @@ class EventClassifier(NamedTuple):
             block = build_features(selected.table, self.selection)
             flag[kept] = np.where(block.outcome == SELECTED, 0, block.outcome + FLAGS.index("rejected_no_lepton"))
             probability = np.full((raw.num_events, len(self.classes)), np.nan, np.float32)
-            probability[kept[block.selected]] = self._of_block(block)
+            probability[kept[block.selected]] = self.of_block(block)
             yield raw, ScoredEntries(flag, probability)
 
-    def _of_block(self, block: FeatureBlock) -> NDArray[np.float32]:
+    def of_block(self, block: FeatureBlock) -> NDArray[np.float32]:
+        """Probabilities of the classes for the selected events of a block, (num_selected, num_classes)."""
         parts = [np.empty((0, len(self.classes)), np.float32)]
         for first in range(0, len(block.selected), _AT_ONCE):
             offsets = block.particle_offsets[first : first + _AT_ONCE + 1]

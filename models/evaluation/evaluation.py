@@ -18,6 +18,7 @@ from features.schema import OTHER_WEIGHTS, readable
 from models.evaluation import figures as plots
 from models.evaluation.bootstrap import NUM_REPLICAS, Replicas, estimate
 from models.evaluation.curves import EfficiencyCurve
+from models.evaluation.data_comparison import DataEvents, overlays, plot_overlays
 from models.evaluation.discriminant import discriminant
 from models.evaluation.importance import chosen_events, importance, num_predicted
 from models.evaluation.measurements import (
@@ -56,6 +57,7 @@ def evaluate(
     train_events: int,
     on_progress: Callable[[int, int, str], None] | None = None,
     shifted: Mapping[str, NDArray[np.float32]] | None = None,
+    data: Mapping[str, DataEvents] | None = None,
 ) -> dict[str, Any]:
     """Evaluate models side by side.
 
@@ -72,6 +74,7 @@ def evaluate(
         on_progress: Called with the events predicted so far, their total, and what is predicted.
         shifted: By name of a systematic uncertainty, the shifted high-level features of all test events, (num_events,
             NUM_HLF), NaN for an event that the selection then rejects.
+        data: By name of a model, the selected events of data without labels, with its probabilities.
 
     Returns:
         The content of `metrics.json`.
@@ -122,6 +125,8 @@ def evaluate(
             _add_variations(found, predictions, shifted or {}, test_files, task)
             show(f"drawing {candidate.name}")
             _plot(found, task, folder / "plots", save)
+            if data:
+                _add_data(found, data[candidate.name], task, folder / "plots", save)
             predicted.append(found)
         metrics = _metrics(predicted, task)
         (out_dir / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
@@ -320,6 +325,16 @@ def _plot(found: Predicted, task: EvaluationTask, folder: Path, save: Save) -> N
     figures |= {name: partial(own.draw, found.test, task.classes) for name, own in OWN_FIGURES.items()}
     for name, draw in figures.items():
         save(draw(), folder / name)
+
+
+def _add_data(found: Predicted, data: DataEvents, task: EvaluationTask, folder: Path, save: Save) -> None:
+    """Add chi-squares of data and simulation, and their figures."""
+    drawn, numbers = overlays(found.test, data, task)
+    found.measured.numbers["data"] = numbers
+    labels = task.labels._replace(model=found.candidate.name)
+    inputs = {name: each for name, each in drawn.items() if name != "score"}
+    for name, some in (("data_score", {"score": drawn["score"]}), ("data_inputs", inputs)):
+        save(plot_overlays(some, numbers, task, labels), folder / name)
 
 
 def _plot_side_by_side(

@@ -55,6 +55,8 @@ class EvaluationTask(NamedTuple):
     """Expected number of events of each class; None: those of the test split."""
     uncertainty: float = 0.0
     """Relative uncertainty of the expected background."""
+    blind_above: float | None = None
+    """Score above which no data are shown; None to show all."""
 
     @property
     def mixture(self) -> Mixture:

@@ -14,6 +14,7 @@ PATHS: Final = (
     "run_dir",
     "storage",
     "samples.*.files.*",
+    "evaluate.data.*",
     "simulate.processes.*.file",
     "compare.workload.folder",
     "spark.executor_python",

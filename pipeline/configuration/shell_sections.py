@@ -75,6 +75,13 @@ class EvaluateSettings(ShellSection):
     efficiency of all of them together: in proportion to their rates if all cross-sections are known, or equal."""
     luminosity: float = Field(default=2e34, gt=0)
     """Instantaneous luminosity for trigger rates [1/(cm2 s)]. Rates need the cross-sections of all samples."""
+    data: list[str] = Field(default=[], examples=[["data/*.root"]])
+    """Paths, globs or URLs of ROOT files without labels, such as collision data: the report compares their inputs and
+    scores with the simulation. Tree and branches are those of `ingest`; each event counts 1."""
+    blind_above: float = Field(default=0.5, gt=0, lt=1)
+    """Score s / (s + b) above which data are not shown; inputs are then those of the events below it."""
+    unblind: bool = False
+    """Whether to show the data of all scores."""
     reference: bool = True
     """Whether to evaluate gradient-boosted trees on the high-level features as a reference for the networks."""
     train_events: PositiveInt = 20_000

@@ -44,6 +44,10 @@ _OF_MODEL: Final = {
     "discriminant": "Expected events against log10 of s / b, on which working points cut; the outer bins hold all "
     "beyond. Below: significance of all events above each cut, where at least 10 background events of the test split "
     "are left. Band: statistics of the test events.",
+    "data_score": "Data on the stacked simulation of the test split, against the score; blinded above "
+    "`evaluate.blind_above`, unless `evaluate.unblind` is set. Outer bins hold all beyond; the chi-square has the "
+    "statistical errors of both.",
+    "data_inputs": "High-level features of data and simulation; if the score is blinded, of the events below the cut.",
     "calibration": "Calibration: share of true events of a class among those that were given a probability, classes "
     "counting alike. Beside the mean distance stands what a perfect model with these predictions shows on average, and "
     "the probability p that it shows at least the observed distance.",

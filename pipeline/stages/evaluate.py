@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from glob import iglob
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from features.settings import FeatureSettings
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from features.dataset import FeatureDataset
+    from models.evaluation.data_comparison import DataEvents
     from models.evaluation.rates import Rates
+    from models.prediction import Candidate
     from pipeline.reporting.origin import Files
 
 #: Conversion from [1/(cm2 s)] to [1/(pb s)].
@@ -53,7 +57,7 @@ class Evaluate(Stage):
         errors = {f"samples.{each.name}.cross_section_error_pb": each.cross_section_error_pb for each in config.samples}
         # Without a name the signal is the one that the classes imply.
         ours = flat_items(config.evaluate, "evaluate") | {"evaluate.signal": config.signals}
-        return {**items, **ours, **config.normalisation(), **errors, **seed}
+        return {**items, **ours, **config.normalisation(), **errors, **seed, **_state_of_data(config)}
 
     def run(self, context: Context) -> Result:
         """Predict the test split and write predictions, metrics and plots."""
@@ -89,6 +93,7 @@ class Evaluate(Stage):
                 train_events=config.evaluate.train_events,
                 on_progress=bar,
                 shifted=_shifted(context, dataset),
+                data=_data(context, candidates, dataset.classes),
             )
         for table in evaluation_tables(metrics):
             context.console.print(table)
@@ -111,6 +116,13 @@ class Evaluate(Stage):
         )
 
 
+def _state_of_data(config: Config) -> dict[str, Any]:
+    """Sizes and times of the local files of `evaluate.data`: others make the evaluation stale."""
+    paths = sorted(Path(path) for pattern in config.evaluate.data for path in iglob(pattern, recursive=True))  # noqa: PTH207
+    found = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
+    return {"evaluate.data (files)": found} if found else {}
+
+
 def _shifted(context: Context, dataset: FeatureDataset) -> dict[str, NDArray[np.float32]]:
     """The shifted high-level features of the test events by name of the shift; empty without systematics."""
     from features.kernels import EnergyScales
@@ -129,6 +141,40 @@ def _shifted(context: Context, dataset: FeatureDataset) -> dict[str, NDArray[np.
     parts = [each.place(ingested.folder) for each in ingested.files if each.path.startswith("events/")]
     wanted = identities(dataset.files("test"))
     return dict(zip(shifts, shifted_features(parts, wanted, _selection(context), list(shifts.values())), strict=True))
+
+
+def _data(context: Context, candidates: Sequence[Candidate], classes: list[str]) -> dict[str, DataEvents]:
+    """The selected events of `evaluate.data` with the probabilities of each model, by its name; empty without files."""
+    import numpy as np
+
+    from features.kernels import build_features
+    from ingestion.files import found_files
+    from ingestion.reader import read_events, select_events
+    from ingestion.settings import NO_WEIGHT, SampleSettings
+    from models.evaluation.data_comparison import DataEvents
+    from pipeline.scoring import EventClassifier
+
+    config, selection = context.config, _selection(context)
+    if not config.evaluate.data:
+        return {}
+    reading = config.ingest.model_copy(update={"weights": {}, "pass_through": []})
+    sample = SampleSettings(name="data", label=0, files=config.evaluate.data, weight=NO_WEIGHT)
+    files = found_files([sample], reading, context.say, strict=True, needs_particles=selection.particles).infos
+    scorers = [EventClassifier(each.name, each.model, classes, reading, selection) for each in candidates]
+    hlf: list[NDArray[np.float32]] = []
+    scores: list[list[NDArray[np.float32]]] = [[] for _ in scorers]
+    for info in files:
+        for raw in read_events(info, reading, start=0, stop=info.entries):
+            block = build_features(select_events(raw, info, reading).table, selection)
+            hlf.append(block.hlf)
+            for scorer, found in zip(scorers, scores, strict=True):
+                found.append(scorer.of_block(block))
+    features = np.concatenate(hlf)
+    context.say(f"data: {len(files)} files, {len(features)} events selected")
+    return {
+        each.name: DataEvents(features, np.concatenate(found).astype(np.float64))
+        for each, found in zip(candidates, scores, strict=True)
+    }
 
 
 def _selection(context: Context) -> FeatureSettings:
@@ -177,6 +223,7 @@ def make_task(config: Config, classes: list[str], rates: Rates | None, selection
         background_points=config.evaluate.background_working_points,
         expected=rates and {label: rates.of_class(label) * factor for label in range(len(classes))},
         uncertainty=config.evaluate.background_uncertainty,
+        blind_above=None if config.evaluate.unblind else config.evaluate.blind_above,
         edges=kinematic_edges(selection.min_lepton_pt, selection.max_lepton_abs_eta),
     )
 

@@ -1,0 +1,190 @@
+"""Data without labels beside the simulation: histograms of inputs and scores with ratios and chi-squares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import hist
+import mplhep
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from scipy.stats import chi2
+
+from features.columns import HIGH_LEVEL
+from models.evaluation.discriminant import discriminant
+from models.evaluation.figures import log_odds, odds_range
+from models.evaluation.intervals import Floats
+from models.evaluation.measurements import EvaluationTask, expected_events
+from models.evaluation.scored_events import ScoredEvents
+from models.evaluation.style import COLOURS, WIDTH, axis_label, legend_below, plain, put_labels, styled
+
+_BINS: Final = 20
+_COLUMNS: Final = 3
+
+
+class DataEvents(NamedTuple):
+    """Selected events without labels."""
+
+    hlf: NDArray[np.float32]
+    """(num_events, NUM_HLF) raw high-level features."""
+    probabilities: Floats
+    """(num_events, num_classes)."""
+
+
+class Overlay(NamedTuple):
+    """A histogram of the data on those of the simulated classes."""
+
+    data: Any
+    classes: list[Any]
+    """By label."""
+    label: str
+    blind_from: float | None = None
+    """Lower edge of the first bin without data; None if all are shown."""
+
+
+def overlays(test: ScoredEvents, data: DataEvents, task: EvaluationTask) -> tuple[dict[str, Overlay], dict[str, Any]]:
+    """Histograms of the score and of each high-level feature, and their chi-squares, for JSON.
+
+    The simulation is normalised to the luminosity if cross-sections are known, else to the number of data events. What
+    lies outside an axis is in its outer bins. With `blind_above` the score's bins that reach above it have no data, and
+    the features are those of the events below it, of data and simulation alike.
+    """
+    expected = expected_events(test, task)
+    factors = np.array(list(expected.values())) / np.bincount(test.labels, test.weights, len(task.classes))
+    weights = test.weights * factors[test.labels]
+    if task.expected is None:
+        weights *= len(data.hlf) / weights.sum()
+    scores = [
+        discriminant(each, signal=task.signal.fractions, fractions=task.mixture.fractions)
+        for each in (test.probabilities, data.probabilities)
+    ]
+    odds = [log_odds(each) for each in scores]
+    axis, cut = hist.axis.Regular(_BINS, *odds_range(odds[0]), flow=False), None
+    if task.blind_above is not None:
+        above = axis.edges[1:] > log_odds(np.array(task.blind_above)) + 1e-9
+        cut = float(axis.edges[:-1][above][0]) if above.any() else None
+    found = {"score": _overlay(odds, axis, weights, test.labels, len(task.classes), "log10 of s / b (score)", cut)}
+    shown = [np.ones(len(each), np.bool_) if cut is None else each < cut for each in odds]
+    for place, feature in enumerate(HIGH_LEVEL):
+        if feature.binning is None:
+            continue
+        values = [test.hlf[shown[0], place], data.hlf[shown[1], place]]
+        if not any(each.size and np.ptp(each) > 0 for each in values):
+            continue
+        bins = feature.binning
+        axis = hist.axis.Regular(min(bins.bins, _BINS), bins.low, bins.high, flow=False)
+        found[feature.name] = _overlay(
+            values, axis, weights[shown[0]], test.labels[shown[0]], len(task.classes), axis_label(feature)
+        )
+    squares = {name: chi_square_of(each, is_normalised=task.expected is None) for name, each in found.items()}
+    numbers = {"num_events": len(data.hlf), "blind_above": None if cut is None else task.blind_above}
+    return found, {**numbers, "chi_square": squares}
+
+
+def _overlay(
+    values: Sequence[NDArray[Any]],
+    axis: Any,
+    weights: Floats,
+    labels: NDArray[np.int64],
+    num_classes: int,
+    label: str,
+    blind_from: float | None = None,
+) -> Overlay:
+    """Histograms of the values of the simulation and of the data."""
+    # The first and the last bin hold what lies beyond them.
+    simulated, data = (np.clip(each, axis.edges[0], np.nextafter(axis.edges[-1], -np.inf)) for each in values)
+    filled = [hist.Hist(axis, storage=hist.storage.Weight()) for _ in range(num_classes)]
+    for number, each in enumerate(filled):
+        each.fill(simulated[labels == number], weight=weights[labels == number])
+    kept = data if blind_from is None else data[data < blind_from]
+    return Overlay(hist.Hist(axis, storage=hist.storage.Double()).fill(kept), filled, label, blind_from)
+
+
+def chi_square_of(overlay: Overlay, *, is_normalised: bool) -> dict[str, float]:
+    """`chi_square` of an overlay over its bins with data."""
+    edges = overlay.data.axes[0].edges
+    shown = np.ones(len(edges) - 1, np.bool_) if overlay.blind_from is None else edges[:-1] < overlay.blind_from - 1e-9
+    model, squares = (
+        np.sum([np.asarray(getattr(each, name)()) for each in overlay.classes], axis=0)
+        for name in ("values", "variances")
+    )
+    return chi_square(overlay.data.values()[shown], model[shown], squares[shown], is_normalised=is_normalised)
+
+
+def chi_square(data: Floats, model: Floats, variances: Floats, *, is_normalised: bool) -> dict[str, float]:
+    """Chi-square of counts and a weighted simulation, with the statistical errors of both.
+
+    Neighbouring bins are joined until 5 events are expected in each, so that counts have nearly normal errors.
+
+    Args:
+        data: (num_bins,) counts.
+        model: (num_bins,) expected counts.
+        variances: (num_bins,) squares of the errors of the expected counts.
+        is_normalised: Whether the expectation is scaled to the number of events, which takes one degree of freedom.
+
+    Returns:
+        `value`, `degrees` of freedom and `p_value`.
+
+    Examples:
+        >>> chi_square(np.array([30.0, 0.0, 3.0]), np.array([20.0, 2.0, 5.0]), np.array([5.0, 0.0, 0.0]),
+        ...     is_normalised=False)["value"]
+        6.285714285714286
+    """
+    groups, group, total = np.zeros(len(model), np.int64), 0, 0.0
+    for place, each in enumerate(model):
+        groups[place], total = group, total + each
+        if total >= 5:
+            group, total = group + 1, 0.0
+    # What is left over belongs to the last group that is full.
+    groups = np.minimum(groups, max(group - 1, 0))
+    counts, expected, squares = (np.bincount(groups, each) for each in (data, model, variances))
+    spread = np.maximum(expected, 1e-12) + squares
+    value, degrees = float((np.square(counts - expected) / spread).sum()), len(counts) - is_normalised
+    return {"value": value, "degrees": degrees, "p_value": float(chi2.sf(value, degrees)) if degrees > 0 else 1.0}
+
+
+@styled
+def plot_overlays(
+    found: Mapping[str, Overlay], numbers: Mapping[str, Any], task: EvaluationTask, labels: Any
+) -> Figure:
+    """Data on the stacked simulation, with the ratio of both below; one panel for each histogram."""
+    columns = min(_COLUMNS, len(found))
+    rows = -(-len(found) // columns)
+    figure = Figure(figsize=(WIDTH, 1.0 + (6.4 if columns == 1 else 4.2) * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(2 * rows, columns, squeeze=False, height_ratios=[3, 1] * rows)
+    order = [*task.mixture.fractions, *task.signals]
+    panels: list[Axes] = []
+    for place, (name, each) in enumerate(found.items()):
+        row, column = divmod(place, columns)
+        main, below = grid[2 * row][column], grid[2 * row + 1][column]
+        panels.append(main)
+        mplhep.comp.data_model(
+            each.data,
+            stacked_components=[each.classes[label] for label in order],
+            stacked_labels=[plain(task.classes[label]) for label in order],
+            stacked_colors=[COLOURS[label % len(COLOURS)] for label in order],
+            xlabel=each.label, ylabel="Events", fig=figure, ax_main=main, ax_comparison=below, flow="none",
+            blind=None if each.blind_from is None else (each.blind_from, float(each.data.axes[0].edges[-1])),
+        )  # fmt: skip
+        if legend := main.get_legend():
+            legend.remove()
+        below.set_ylabel("Data / MC", fontsize="x-small")
+        square = numbers["chi_square"][name]
+        words = f"χ² = {square['value']:.1f} / {square['degrees']}, p = {square['p_value']:.2g}"
+        main.text(0.96, 0.96, words, transform=main.transAxes, ha="right", va="top", fontsize="x-small")
+        main.set_ylim(0, 1.35 * main.get_ylim()[1])
+    for axes in _unused(grid, len(found), columns):
+        axes.set_axis_off()
+    put_labels(grid[0][0], grid[0][-1], labels)
+    legend_below(figure, panels[0])
+    return figure
+
+
+def _unused(grid: NDArray[Any], num: int, columns: int) -> list[Axes]:
+    """The panels of the last row that hold nothing."""
+    return [axes for column in range(num % columns or columns, columns) for axes in grid[-2:, column]]
