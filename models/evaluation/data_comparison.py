@@ -154,7 +154,7 @@ def plot_overlays(
     """Data on the stacked simulation, with the ratio of both below; one panel for each histogram."""
     columns = min(_COLUMNS, len(found))
     rows = -(-len(found) // columns)
-    figure = Figure(figsize=(WIDTH, 1.0 + (6.4 if columns == 1 else 4.2) * rows), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 1.0 + (6.4 if columns == 1 else 4.2) * rows))
     FigureCanvasAgg(figure)
     grid = figure.subplots(2 * rows, columns, squeeze=False, height_ratios=[3, 1] * rows)
     order = [*task.mixture.fractions, *task.signals]
@@ -180,6 +180,8 @@ def plot_overlays(
         main.set_ylim(0, 1.35 * main.get_ylim()[1])
     for axes in _unused(grid, len(found), columns):
         axes.set_axis_off()
+    # Each panel would otherwise be laid out anew for each that is drawn.
+    figure.set_layout_engine("constrained")
     put_labels(grid[0][0], grid[0][-1], labels)
     legend_below(figure, panels[0])
     return figure

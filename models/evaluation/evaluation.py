@@ -331,7 +331,7 @@ def _add_data(found: Predicted, data: DataEvents, task: EvaluationTask, folder: 
     """Add chi-squares of data and simulation, and their figures."""
     drawn, numbers = overlays(found.test, data, task)
     found.measured.numbers["data"] = numbers
-    labels = task.labels._replace(model=found.candidate.name)
+    labels = task.labels._replace(model=found.candidate.name, sample_note="Data and simulation")
     inputs = {name: each for name, each in drawn.items() if name != "score"}
     for name, some in (("data_score", {"score": drawn["score"]}), ("data_inputs", inputs)):
         save(plot_overlays(some, numbers, task, labels), folder / name)

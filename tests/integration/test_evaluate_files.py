@@ -319,7 +319,7 @@ def test_inputs_that_cannot_be_are_explained_and_leave_nothing(
 
 def test_files_that_wait_were_left_out_without_a_word(trained: Trained) -> None:
     words = trained.refused(Exit.NOT_THERE_YET, *ALL_NEW, "--set", "ingest.until=2000-01-01T00:00:00Z")
-    assert f"  left for another run: {NEW['ttbar']}: it was modified at or after ingest.until, 2000" in words
+    assert f"  left for another run: {NEW['QCD']}: it was modified at or after ingest.until, 2000" in words
 
 
 def test_a_folder_that_is_there_is_refused_and_left_alone(trained: Trained, tmp_path: Path) -> None:

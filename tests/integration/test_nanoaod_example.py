@@ -44,6 +44,10 @@ def test_signal_against_background_on_nanoaod_by_one_command(tmp_path: Path) -> 
         assert measurable == {0.1: True, 0.001: False}
         (point,) = (each for each in run["background_points"] if each["measurable"])
         assert 0.6 < point["signal"]["low"] <= point["signal"]["value"] <= point["signal"]["high"] < 1
+        # The data are a mixture of both samples, so they agree with the simulation; the score is blinded by default.
+        data = run["data"]
+        assert (data["num_events"] > 800, data["blind_above"]) == (True, 0.5)
+        assert min(each["p_value"] for each in data["chi_square"].values()) > 1e-4
     # At equal selection the rates would be as the cross-sections; more of the signal is selected.
     rates = metrics["rates_before"]
     assert 0 < rates["background"] / 600 < rates["signal"] / 366

@@ -30,6 +30,7 @@ VALUES: dict[str, Any] = {
     "features.split": {"train": 0.5, "val": 0.3},
     "evaluate.signal": MINIMAL["classes"][1],
     "evaluate.background_working_points": [0.001],
+    "evaluate.data": ["data.root"],
     "gridsearch.depths": [1],
     "gridsearch.epochs": [30],
     "gridsearch.learning_rate": [0.1],

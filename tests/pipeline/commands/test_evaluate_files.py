@@ -33,7 +33,7 @@ def test_leptons_that_lack_their_tracks_are_noted(tmp_path: Path, monkeypatch: p
     path = write_delphes(tmp_path / "new.root", distinct(rows))
     shown = StringIO()
     config = Config.model_validate({**MINIMAL, "run_dir": str(tmp_path), "features": {"particles": False}})
-    _new_events(RunFolder(config, Console(file=shown, width=1000)), [str(path)], tmp_path)
+    _new_events(RunFolder(config, Console(file=shown, width=1000)), [f"QCD={path}"], tmp_path)
     assert "note: In 2 of 3 events of 'new-1' no track is within features.own_track_dr" in shown.getvalue()
 
 

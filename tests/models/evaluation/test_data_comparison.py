@@ -1,0 +1,79 @@
+"""Data beside simulation: what the histograms hold, and what they hide."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from features.columns import HLF_NAMES, NUM_HLF
+from models.evaluation.data_comparison import DataEvents, chi_square, overlays, plot_overlays
+from models.evaluation.measurements import EvaluationTask
+from models.evaluation.scored_events import ScoredEvents
+from models.evaluation.style import NO_LABELS
+
+EXPECTED = {0: 300.0, 1: 100.0}
+
+
+def made(num: int, seed: int, share: float = 0.5) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Labels, probabilities and features."""
+    rng = np.random.default_rng(seed)
+    labels = (rng.random(num) < share).astype(np.int64)
+    ours = 1 / (1 + np.exp(-rng.normal(3.0 * labels - 1.5, 1.0)))
+    hlf = rng.normal(60 + 30 * labels[:, None], 20, (num, NUM_HLF)).astype(np.float32)
+    return labels, np.stack([1 - ours, ours], axis=1), hlf
+
+
+def task(**changes: object) -> EvaluationTask:
+    return EvaluationTask(["bkg", "sig"], [1], [0.5], None, NO_LABELS, 1)._replace(**changes)
+
+
+def compared(num: int = 400, *, shift: float = 0.0, **changes: object) -> tuple:
+    labels, scores, hlf = made(4000, 1)
+    test = ScoredEvents(labels, scores, np.ones(4000), hlf, labels.astype(str))
+    _, of_data, hlf = made(num, 2, share=0.25)
+    return *overlays(test, DataEvents(hlf + np.float32(shift), of_data), task(**changes)), of_data
+
+
+def test_data_of_the_expected_mixture_agree_and_all_events_are_in_the_histograms() -> None:
+    found, numbers, of_data = compared(expected=EXPECTED)
+    assert found.keys() == numbers["chi_square"].keys() == {"score", *found.keys() - {"score"}}
+    assert numbers["blind_above"] is None
+    for name, each in found.items():
+        assert each.data.sum() == 400, name
+        assert [part.sum().value for part in each.classes] == pytest.approx(list(EXPECTED.values()))
+        assert numbers["chi_square"][name]["p_value"] > 1e-3
+    assert compared(expected=EXPECTED, shift=20)[1]["chi_square"]["met"]["p_value"] < 1e-6
+
+
+def test_without_cross_sections_the_simulation_has_as_many_events_as_the_data() -> None:
+    found, numbers, _ = compared()
+    assert sum(part.sum().value for part in found["score"].classes) == pytest.approx(400)
+    assert numbers["chi_square"]["num_bjets"]["degrees"] < len(found["num_bjets"].data.values())
+
+
+def test_above_the_score_no_data_are_shown_also_not_in_the_features() -> None:
+    found, numbers, of_data = compared(expected=EXPECTED, blind_above=0.5)
+    assert numbers["blind_above"] == 0.5
+    score = found["score"]
+    # Only whole bins below the cut.
+    assert score.blind_from is not None
+    assert score.blind_from <= 1e-9
+    below = int((of_data[:, 1] / of_data[:, 0] < 10**score.blind_from).sum())
+    assert 0 < below < 400
+    assert score.data.sum() == below
+    assert score.data.values()[score.data.axes[0].edges[:-1] >= score.blind_from].sum() == 0
+    assert {found[name].data.sum() for name in HLF_NAMES if name in found} == {below}
+    inputs = {name: each for name, each in found.items() if name != "score"}
+    for some in ({"score": score}, dict(list(inputs.items())[:2])):
+        figure = plot_overlays(some, numbers, task(blind_above=0.5), NO_LABELS)
+        assert sum(axes.axison for axes in figure.axes) == 2 * len(some)
+        figure.canvas.draw()
+
+
+def test_few_events_share_a_bin_and_errors_of_both_count() -> None:
+    counts = np.array([12.0, 3.0, 1.0])
+    expected, variances = np.array([10.0, 4.0, 3.0]), np.array([2.0, 1.0, 1.0])
+    found = chi_square(counts, expected, variances, is_normalised=False)
+    assert found["value"] == pytest.approx((12 - 10) ** 2 / 12 + (4 - 7) ** 2 / 9)
+    assert found["degrees"] == 2
+    assert chi_square(counts, expected, variances, is_normalised=True)["degrees"] == 1
