@@ -157,12 +157,17 @@ def plot_overlays(
     figure = Figure(figsize=(WIDTH, 1.0 + (6.4 if columns == 1 else 4.2) * rows))
     FigureCanvasAgg(figure)
     grid = figure.subplots(2 * rows, columns, squeeze=False, height_ratios=[3, 1] * rows)
+    # mplhep draws the figure to fit its labels, which takes seconds with all panels.
+    for axes in figure.axes:
+        axes.set_visible(False)
     order = [*task.mixture.fractions, *task.signals]
     panels: list[Axes] = []
     for place, (name, each) in enumerate(found.items()):
         row, column = divmod(place, columns)
         main, below = grid[2 * row][column], grid[2 * row + 1][column]
         panels.append(main)
+        for axes in (main, below):
+            axes.set_visible(True)
         mplhep.comp.data_model(
             each.data,
             stacked_components=[each.classes[label] for label in order],
@@ -178,9 +183,12 @@ def plot_overlays(
         words = f"χ² = {square['value']:.1f} / {square['degrees']}, p = {square['p_value']:.2g}"
         main.text(0.96, 0.96, words, transform=main.transAxes, ha="right", va="top", fontsize="x-small")
         main.set_ylim(0, 1.35 * main.get_ylim()[1])
+        for axes in (main, below):
+            axes.set_visible(False)
+    for axes in figure.axes:
+        axes.set_visible(True)
     for axes in _unused(grid, len(found), columns):
         axes.set_axis_off()
-    # Each panel would otherwise be laid out anew for each that is drawn.
     figure.set_layout_engine("constrained")
     put_labels(grid[0][0], grid[0][-1], labels)
     legend_below(figure, panels[0])
