@@ -20,7 +20,7 @@ from training.simulation.simulate import simulate
 from training.studies.measures import measure_of
 from training.studies.plan import PlannedRun, Subject, planned_runs
 from training.studies.run_in_simulator import run_simulated, simulate_all, simulate_times
-from training.studies.run_result import numbers_of
+from training.studies.run_result import FILE, numbers_of
 from training.workloads.hep_settings import HepSettings
 
 
@@ -105,3 +105,15 @@ def test_an_error_ends_all_processes(subject: Subject, tmp_path: Path) -> None:
         simulate_all([broken, *runs[1:]], cores=2, code="", on_progress=lambda *_: None)
     # Where the pool's thread waits for a process at the same moment, multiprocessing takes the dead one for alive.
     assert not [each for each in multiprocessing.active_children() if psutil.pid_exists(each.pid or 0)]
+
+
+def test_a_study_that_was_killed_continues_with_the_runs_that_are_missing(subject: Subject, tmp_path: Path) -> None:
+    runs = runs_of(subject, tmp_path, seeds=2)
+    run_simulated(runs[0], "commit 1")
+    # Killed while it wrote the second one.
+    runs[1].folder.mkdir(parents=True)
+    (runs[1].folder / f".{FILE}").write_text('{"made_with"')
+    again = runs_of(subject, tmp_path, seeds=2)
+    assert [run for run in again if run.result is None] == again[1:]
+    assert again[0].result is not None
+    assert again[0].result.made_with == "commit 1"
