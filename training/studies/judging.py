@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from training.studies.measures import Measure, measure_of
 from training.studies.study import Claim
@@ -52,7 +53,7 @@ class Pair(NamedTuple):
     @property
     def if_times_were_exact(self) -> Verdict:
         """The verdict without the error that simulated times share."""
-        return self.with_interval(self.difference._replace(unknown=0.0).at(self.level))
+        return self.with_interval(self.difference._replace(shifts=(0.0, 0.0)).at(self.level))
 
 
 class JudgedClaim(NamedTuple):
@@ -157,7 +158,7 @@ def _pair(result: StudyResult, this: Cell, other: Cell, claim: Claim) -> Pair:
     sign = -1.0 if measure.lower_is_better and claim.kind != "grows" else 1.0
     with np.errstate(invalid="ignore"):
         difference = Difference.of_numbers(
-            sign * (values[0] - values[1]), unknown=_unknown(result, both_cells, measure)
+            sign * (values[0] - values[1]), shifts=_shifts(result, both_cells, claim, values)
         )
     if claim.measure == "diverged" and both:
         # Of numbers that are 0 or 1: that all seeds agree is known no better than one more of them.
@@ -176,9 +177,26 @@ def _why_not(result: StudyResult, cells: Sequence[Cell]) -> str:
     return ""
 
 
-def _unknown(result: StudyResult, cells: Sequence[Cell], measure: Measure) -> float:
-    """What a difference may be wrong by for all seeds together: of logarithms for ratios, of parts for shares."""
-    if not measure.of_time:
-        return 0.0
-    error = result.time_error(cells[0], cells[1], of_ratio=measure.is_ratio)
-    return measure.power_of_time * error if measure.is_ratio else 1 - math.exp(-error)
+def _shifts(
+    result: StudyResult, cells: Sequence[Cell], claim: Claim, values: Sequence[NDArray[np.float64]]
+) -> tuple[float, float]:
+    """Between which a difference may be wrong for all seeds together: of logarithms for ratios, of parts for shares.
+
+    One end is that of the simulated times, the other that of the checked ones, in which each step takes longer by what
+    the check found. Workers of unlike numbers are not held up alike, so that each of the two cells counts alone, too.
+    """
+    measure = measure_of(claim.measure)
+    if not measure.of_time or not result.is_simulated:
+        return 0.0, 0.0
+    slower = [result.slower(cell) for cell in cells]
+    if not all(map(math.isfinite, slower)):
+        return -math.inf, math.inf
+    if measure.is_ratio:
+        grows = measure.lower_is_better and claim.kind == "grows"
+        this, other = (measure.power_of_time * (each if grows else -each) for each in slower)
+    else:
+        this, other = (float(np.mean(each)) * math.expm1(-slow) for each, slow in zip(values, slower, strict=True))
+    ends = [0.0, this - other]
+    if len({result.settings(cell).workers for cell in cells}) > 1:
+        ends += [this, -other]
+    return min(ends), max(ends)

@@ -206,29 +206,14 @@ class StudyResult:
         seen = {int(run.numbers["samples"]) for run in self.with_result(cell) if "samples" in run.numbers}
         return sorted({min(seen), max(seen)}) if seen else []
 
-    def time_error(self, this: Cell, other: Cell, *, of_ratio: bool = True) -> float:
-        """Error that all simulated times of two cells may share, as a logarithm: infinite without a check.
-
-        A check finds how many milliseconds a step takes longer than simulated; they change the times of a cell by a
-        factor, and a ratio of two by the ratio of these. Unlike numbers of workers do not miss alike, so that a single
-        time counts too; so it does for what is not of a ratio of times.
-        """
-        if not self.is_simulated:
-            return 0.0
-        misses = [self._miss(this), self._miss(other)]
-        if not of_ratio or self.settings(this).workers != self.settings(other).workers:
-            misses.append(0.0)
-        return max(misses) - min(misses) if all(map(math.isfinite, misses)) else math.inf
-
-    def _miss(self, cell: Cell) -> float:
-        """Logarithm of the factor by which the steps of a cell may be longer than simulated."""
+    def slower(self, cell: Cell) -> float:
+        """Logarithm of the factor by which the steps of a cell take longer than simulated; infinite without a check."""
         train, cluster = self.settings(cell), self.study.cluster_settings(cell.plain)
         if train.workers == 1:
             return 0.0
         step = cluster.step_seconds + cluster.event_seconds * train.batch_size
-        gaps = [
-            each.gap for each in self.checks if each.method == cell.method and math.isclose(each.step_seconds, step)
-        ]
+        checks = [each for each in self.checks if each.method == cell.method]
+        gaps = [each.gap for each in checks if math.isclose(each.step_seconds, step)]
         seconds = self.numbers(cell, "seconds_per_batch").mean()
         return max((math.log1p(max(gap / seconds, -0.99)) for gap in gaps), key=abs, default=math.inf)
 

@@ -52,11 +52,11 @@ class Difference(NamedTuple):
     """Variance of an event's mean, as far as common to all seeds."""
     num_events: int = 0
     """0 where seeds are the only sample."""
-    unknown: float = 0.0
-    """What all seeds may be wrong by in common, such as simulated times."""
+    shifts: tuple[float, float] = (0.0, 0.0)
+    """Between which all seeds may be wrong in common, such as by simulated times: at most 0, and at least 0."""
 
     @classmethod
-    def of_numbers(cls, values: ArrayLike, *, unknown: float = 0.0) -> Self:
+    def of_numbers(cls, values: ArrayLike, *, shifts: tuple[float, float] = (0.0, 0.0)) -> Self:
         """Of a number for each seed, (num_seeds,).
 
         Examples:
@@ -69,7 +69,7 @@ class Difference(NamedTuple):
             return cls(math.nan, math.nan, len(given))
         # Simulated times may be equal to the last bit: a spread of 0 would make every difference certain.
         spread = max(float(given.var(ddof=1)), _SMALLEST_SPREAD**2) if len(given) > 1 else math.nan
-        return cls(float(given.mean()), spread, len(given), unknown=unknown)
+        return cls(float(given.mean()), spread, len(given), shifts=shifts)
 
     @classmethod
     def of_events(cls, table: ArrayLike) -> Self:
@@ -91,7 +91,7 @@ class Difference(NamedTuple):
         return cls(float(values.mean()), of_seed, seeds, max(float(by_event.var(ddof=1) - rest / seeds), 0.0), events)
 
     def half_width(self, level: float = LEVEL) -> float:
-        """Half of the interval that misses the true difference with at most this probability; infinite if unknown.
+        """Half of the interval that misses the true difference at most so often, without what is in common.
 
         Each part of the variance has the quantile of Student's t for its own degrees of freedom (Banerjee 1961).
         """
@@ -99,12 +99,13 @@ class Difference(NamedTuple):
             return math.inf
         parts = [(self.of_seed, self.num_seeds), (self.of_event, self.num_events)]
         squares = [part / n * float(stats.t.isf(level / 2, n - 1)) ** 2 for part, n in parts if n > 1]
-        return math.sqrt(sum(squares)) + self.unknown
+        return math.sqrt(sum(squares))
 
     def at(self, level: float) -> Interval:
         """Its interval."""
         width = self.half_width(level)
-        return Interval(self.value, self.value - width, self.value + width, self.unknown)
+        low, high = self.shifts
+        return Interval(self.value, self.value - width + low, self.value + width + high, self.shifts)
 
 
 class Interval(NamedTuple):
@@ -113,8 +114,16 @@ class Interval(NamedTuple):
     value: float
     low: float
     high: float
-    unknown: float = 0.0
-    """The part of half the interval that more data does not make shorter."""
+    shifts: tuple[float, float] = (0.0, 0.0)
+    """The parts of both ends that more data does not make shorter."""
+
+    def with_data(self, times: float) -> Interval:
+        """What so many times the data would give, if the true difference is this one."""
+        low, high = (
+            self.value + shift + (end - shift - self.value) / math.sqrt(times) if math.isfinite(end) else end
+            for end, shift in zip((self.low, self.high), self.shifts, strict=True)
+        )
+        return Interval(self.value, low, high, self.shifts)
 
 
 def verdict_of(found: Interval, least: float, *, of_equals: bool = False) -> Verdict:
@@ -135,22 +144,23 @@ def verdict_of(found: Interval, least: float, *, of_equals: bool = False) -> Ver
         >>> [str(verdict_of(Interval(v, v - 1, v + 1), 3, of_equals=True)) for v in (1, -3.5, -5)]
         ['equivalent', 'undecided', 'contradicted']
     """
+    decided = _decided(found, least, of_equals=of_equals)
+    if decided is None:
+        can = _decided(found.with_data(MOST_DATA), least, of_equals=of_equals) is not None
+        return Verdict.UNDECIDED if can else Verdict.NOT_DECIDABLE
+    return decided
+
+
+def _decided(found: Interval, least: float, *, of_equals: bool) -> Verdict | None:
     if of_equals:
         if max(-found.low, found.high) < least:
             return Verdict.EQUIVALENT
-        return Verdict.CONTRADICTED if max(found.low, -found.high) >= least else _undecided(found, least, abs)
+        return Verdict.CONTRADICTED if max(found.low, -found.high) >= least else None
     if found.low >= least:
         return Verdict.CONFIRMED
     if found.high < least:
         return Verdict.CONTRADICTED if found.high < 0 else Verdict.SMALLER
-    return _undecided(found, least, float)
-
-
-def _undecided(found: Interval, least: float, size: Callable[[float], float]) -> Verdict:
-    """Whether `MOST_DATA` times the data would decide, if the true difference is the measured one."""
-    width = (found.high - found.low) / 2 - found.unknown
-    can = abs(size(found.value) - least) > width / math.sqrt(MOST_DATA) + found.unknown
-    return Verdict.UNDECIDED if can else Verdict.NOT_DECIDABLE
+    return None
 
 
 def holm(decides: Sequence[Callable[[float], bool]]) -> list[float]:

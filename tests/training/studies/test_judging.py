@@ -207,6 +207,8 @@ def test_a_claim_about_most_cells_was_judged_in_all(share: float, verdict: Verdi
         ((5e-4, 5e-4), Verdict.CONFIRMED),
         ((0.0, 5e-4), Verdict.CONFIRMED),
         ((0.0, 0.3), Verdict.NOT_DECIDABLE),
+        # The slower one is slower still: nothing speaks against the claim.
+        ((0.3, 0.0), Verdict.CONFIRMED),
         (None, Verdict.NOT_DECIDABLE),
     ],
 )

@@ -121,8 +121,8 @@ def test_what_ten_times_the_data_would_not_decide_asked_for_millions_of_events()
     assert verdict_of(Interval(0.98, 0, 1.96), 1.0) is Verdict.NOT_DECIDABLE
     assert verdict_of(Interval(0.6, -0.38, 1.58), 1.0) is Verdict.UNDECIDED
     # More seeds do not make what simulated times share any smaller.
-    assert verdict_of(Interval(0.6, -0.38, 1.58, 0.9), 1.0) is Verdict.NOT_DECIDABLE
-    assert verdict_of(Interval(0.6, -math.inf, math.inf, math.inf), 1.0) is Verdict.NOT_DECIDABLE
+    assert verdict_of(Interval(0.6, -0.38, 1.58, (-0.9, 0.9)), 1.0) is Verdict.NOT_DECIDABLE
+    assert verdict_of(Interval(0.6, -math.inf, math.inf, (-math.inf, math.inf)), 1.0) is Verdict.NOT_DECIDABLE
 
 
 def test_a_family_without_any_difference_has_a_wrong_verdict_in_one_of_twenty() -> None:
