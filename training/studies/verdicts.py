@@ -118,7 +118,7 @@ class Interval(NamedTuple):
     """The parts of both ends that more data does not make shorter."""
 
     def with_data(self, times: float) -> Interval:
-        """What so many times the data would give, if the true difference is this one."""
+        """What this many times the data would give, if the true difference is this one."""
         low, high = (
             self.value + shift + (end - shift - self.value) / math.sqrt(times) if math.isfinite(end) else end
             for end, shift in zip((self.low, self.high), self.shifts, strict=True)
