@@ -107,9 +107,10 @@ def _corrected(family: Sequence[Pair]) -> list[Pair]:
 def _judged(result: StudyResult, claim: Claim, pairs: list[Pair]) -> JudgedClaim:
     tested = [pair for pair in pairs if not pair.why_not]
     verdict = together([pair.verdict for pair in tested], share=claim.share_of_cells)
-    reason = claim.not_decidable or (result.study.demonstration if measure_of(claim.measure).learns else "")
+    is_demonstration = result.study.demonstration and measure_of(claim.measure).learns
+    reason = claim.not_decidable or (f"a demonstration: {result.study.demonstration}" if is_demonstration else "")
     if reason:
-        return JudgedClaim(claim, Verdict.NOT_DECIDABLE, pairs, f"a demonstration: {reason}")
+        return JudgedClaim(claim, Verdict.NOT_DECIDABLE, pairs, reason)
     if not tested:
         return JudgedClaim(claim, verdict, pairs, pairs[0].why_not if pairs else "not run")
     if verdict is not Verdict.NOT_DECIDABLE:
