@@ -69,3 +69,24 @@ def test_a_sample_or_class_named_like_a_time_was_no_content(name: str) -> None:
         assert first != second
     for file in ("cutflow.json", "metrics.json", "curves.json", "model.json"):
         assert digest_of({name: 1}, file) != digest_of({name: 2}, file)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("counters/networks/hlf/seconds", "counters/networks/hlf/created", "counters/further/hlf/hlf-seed-2/per_rank"),
+        *("counters/kernel_outputs_taken_over", "counters/kernel_outputs/3/lies_in", "rank-0.jsonl/0/wait_seconds"),
+        *("export.json/hlf/latency_us", "search.json/scores/12/latency", "search.json/trainings_taken_over"),
+    ],
+)
+def test_what_a_result_took_and_where_it_lies_is_no_content(place: str) -> None:
+    file, *keys = place.split("/")
+
+    def digest(number: int, last: str) -> str:
+        value: object = {last: number}
+        for key in reversed(keys[:-1]):
+            value = [*[{}] * int(key), value] if key.isdigit() else {key: value}
+        return digest_of(value, file)
+
+    assert digest(1, keys[-1]) == digest(2, keys[-1])
+    assert digest(1, "events") != digest(2, "events")
