@@ -12,7 +12,7 @@ from training_runs import flat_weights, make_spec, summary
 
 from features.dataset import FeatureDataset
 from training.errors import DivergedError
-from training.launching.launcher import launch, launch_all
+from training.launching.launcher import launch_all
 from training.launching.rank import RunSpec
 from training.studies.plan import Subject, planned
 from training.studies.run_on_ranks import in_random_order, measure_all
@@ -32,25 +32,22 @@ def specs(dataset: FeatureDataset, folder: Path, *chosen: dict[str, Any]) -> lis
     return [make_spec(dataset, folder / f"run-{number}", **each) for number, each in enumerate(chosen)]
 
 
-def test_runs_do_what_they_do_alone_whatever_ran_before(dataset: FeatureDataset, tmp_path: Path) -> None:
+def test_runs_do_what_the_first_did_whatever_ran_before(dataset: FeatureDataset, tmp_path: Path) -> None:
     chosen = {"algorithm": "ar-sgd", "seed": 3}
     others: list[dict[str, Any]] = [
         {"algorithm": "ad-psgd"},
         {"algorithm": "swarm-sgd", "slowmo": {"tau": 4, "exact_average": True}},
         {"algorithm": "d-psgd", "seed": 2},
     ]
-    runs = specs(dataset, tmp_path / "many", *others, chosen)
-    seen: list[int] = []
-    launch_all(runs, tmp_path / "job", on_progress=lambda number, _: seen.append(number))
-    assert set(seen) == {0, 1, 2, 3}
-    assert seen == sorted(seen)
-    assert [summary(run.out_dir)["algorithm"] for run in runs] == ["ad-psgd", "swarm-sgd", "d-psgd", "ar-sgd"]
-    alone = make_spec(dataset, tmp_path / "alone", **chosen)
-    told: list[Any] = []
-    launch(alone, on_progress=told.append)
-    assert told[-1].epoch == alone.train.epochs
-    assert told[-1].step == told[-1].num_steps
-    np.testing.assert_array_equal(flat_weights(runs[3].out_dir), flat_weights(alone.out_dir))
+    runs = specs(dataset, tmp_path / "many", chosen, *others, chosen)
+    seen: list[tuple[int, Any]] = []
+    launch_all(runs, tmp_path / "job", on_progress=lambda *each: seen.append(each))
+    assert {number for number, _ in seen} == {0, 1, 2, 3, 4}
+    assert [number for number, _ in seen] == sorted(number for number, _ in seen)
+    assert seen[-1][1].epoch == runs[4].train.epochs
+    assert seen[-1][1].step == seen[-1][1].num_steps
+    assert [summary(run.out_dir)["algorithm"] for run in runs] == ["ar-sgd", "ad-psgd", "swarm-sgd", "d-psgd", "ar-sgd"]
+    np.testing.assert_array_equal(flat_weights(runs[4].out_dir), flat_weights(runs[0].out_dir))
 
 
 def test_an_error_names_its_run_and_what_is_done_stays_done(dataset: FeatureDataset, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ GOSSIP: list[dict[str, Any]] = [
     {"algorithm": "swarm-sgd", "local_steps_law": "geometric", "topology": "ring", "slowmo": GOSSIP_SLOWMO},
     {"algorithm": "swarm-sgd", "slowmo": {**GOSSIP_SLOWMO, "exact_average": True}},
 ]
-#: Done twice. That a run by itself does the same: `test_many_runs.py`.
+#: Done twice.
 TWICE: dict[str, Any] = {"workers": 3, "algorithm": "d-psgd", "slowmo": SLOWMO}
 SHARDS: dict[str, Any] = {"algorithm": "mpca", "schedule": {"decay": "cosine"}}
 EXACT: dict[str, Any] = {"workers": 3, "precision": "float64"}

@@ -394,9 +394,11 @@ def test_equal_messages_of_many_files_are_one_with_a_count(tmp_path: Path) -> No
 
 
 def test_an_entry_with_a_million_particles_is_read(tmp_path: Path) -> None:
-    changes = {f"EFlowPhoton_{name}": ak.Array([np.full(1_000_000, 2.0, "f4"), []]) for name in ("ET", "Eta")}
-    changes["EFlowPhoton_Phi"] = ak.Array([np.full(1_000_000, 1.0, "f4"), []])
-    changes = {name: ak.values_astype(each, np.float32) for name, each in changes.items()}
+    values = {"ET": 2.0, "Eta": 2.0, "Phi": 1.0}
+    changes = {
+        f"EFlowPhoton_{name}": ak.unflatten(np.full(1_000_000, value, "f4"), [1_000_000, 0])
+        for name, value in values.items()
+    }
     table = select(rewritten(tmp_path / "a.root", changes)).table
     assert [len(each) for each in table["photons"]] == [1_000_000, 0]
 
