@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -77,7 +77,11 @@ class EventClassifier(NamedTuple):
         """
         table = as_table(events)
         if not COLLECTIONS.keys() <= set(table.schema.names):
-            return self._probabilities(model_inputs(table, self.model.inputs, most_particles=None), table.num_rows)
+            inputs = model_inputs(table, self.model.inputs, most_particles=None)
+            firsts = range(0, table.num_rows, _AT_ONCE)
+            return self._probabilities(
+                {name: values[first : first + _AT_ONCE] for name, values in inputs.items()} for first in firsts
+            )
         found = np.full((table.num_rows, len(self.classes)), np.nan, np.float32)
         block = build_features(table, self.selection)
         found[block.selected] = self.of_block(block)
@@ -108,26 +112,27 @@ class EventClassifier(NamedTuple):
 
     def of_block(self, block: FeatureBlock) -> NDArray[np.float32]:
         """Probabilities of the classes for the selected events of a block, (num_selected, num_classes)."""
-        parts = [np.empty((0, len(self.classes)), np.float32)]
-        for first in range(0, len(block.selected), _AT_ONCE):
+
+        def inputs_from(first: int) -> dict[str, NDArray[Any]]:
             offsets = block.particle_offsets[first : first + _AT_ONCE + 1]
             core = block.core[offsets[0] : offsets[-1]]
             inputs: dict[str, NDArray[Any]] = {"hlf": block.hlf[first : first + _AT_ONCE]}
             if "particles" in self.model.inputs:
                 inputs["particles"] = matrices_of(offsets - offsets[0], of_columns(core.T), None)
                 inputs["num_particles"] = np.diff(offsets).astype(INPUT_COLUMNS["num_particles"].dtype)
-            parts.append(self.model.probabilities(inputs))
-        found = np.concatenate(parts)
-        if not np.isfinite(found).all():
-            raise ModelError(f"{self.name} gives events with finite features no finite probabilities. Train it again.")
-        return found
+            return inputs
 
-    def _probabilities(self, inputs: Mapping[str, NDArray[Any]], num_events: int) -> NDArray[np.float32]:
-        parts = [np.empty((0, len(self.classes)), np.float32)]
-        for first in range(0, num_events, _AT_ONCE):
-            chosen = {name: values[first : first + _AT_ONCE] for name, values in inputs.items()}
-            parts.append(self.model.probabilities(chosen))
-        return np.concatenate(parts)
+        return self._probabilities(map(inputs_from, range(0, len(block.selected), _AT_ONCE)))
+
+    def _probabilities(self, parts: Iterable[Mapping[str, NDArray[Any]]]) -> NDArray[np.float32]:
+        """Of the events of all parts; an event with an input that is not finite may have none."""
+        found = [np.empty((0, len(self.classes)), np.float32)]
+        for inputs in parts:
+            found.append(self.model.probabilities(inputs))
+            finite = [np.isfinite(values).reshape(len(values), -1).all(axis=1) for values in inputs.values()]
+            if not np.isfinite(found[-1][np.logical_and.reduce(finite)]).all():
+                raise ModelError(f"{self.name} gives finite features probabilities that are not. Train it again.")
+        return np.concatenate(found)
 
 
 def load_classifier(path: str | Path) -> EventClassifier:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from pathlib import Path
@@ -116,3 +117,11 @@ def test_the_english_is_plain() -> None:
         for words in odd.finditer(path.read_text(encoding="utf-8").replace("_", " "))
     ]
     assert found == []
+
+
+def test_examples_import_only_what_is_public() -> None:
+    examples = [*(CHECKOUT / "docs").glob("**/*.md"), *(CHECKOUT / "docs" / "examples").glob("**/*.py")]
+    pattern = r"^\s*from (pipeline|ingestion|features|models|training)\.(\w+)"
+    used = {found for path in examples for found in re.findall(pattern, text_of(path), re.MULTILINE)}
+    assert ("pipeline", "api") in used
+    assert {(package, name) for package, name in used if name not in importlib.import_module(package).__all__} == set()

@@ -200,8 +200,9 @@ def test_a_damaged_model_marks_no_event_as_scored(finished: Finished, tmp_path: 
     classifier = load_classifier(finished.model)
     for weights in classifier.model.parameters():  # type: ignore[attr-defined]
         weights.data.fill_(float("nan"))
-    with pytest.raises(ModelError, match="no finite probabilities"):
-        classifier.scores(pq.read_table(next(finished.current("ingest").glob("events/*.parquet"))))
+    for events in (pq.read_table(next(finished.current("ingest").glob("events/*.parquet"))), features_of(finished)):
+        with pytest.raises(ModelError, match="probabilities that are not"):
+            classifier.scores(events)
 
 
 def test_files_of_one_name_overwrote_each_others_scores(finished: Finished, tmp_path: Path) -> None:
