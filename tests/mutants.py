@@ -42,7 +42,7 @@ PARTS: Mapping[str, Sequence[str]] = {
     "ingestion": ("thresholds", "changes", "files", "baskets"),
     "models": ("evaluation", "prediction", "parity"),
     "training": ("algorithms", "sharding", "schedule", "checkpoints", "simulation", "topology", "skew", "gridsearch"),
-    "pipeline": ("store", "fingerprint", "config", "clean", "space", "cutflow", "runner"),
+    "pipeline": ("store", "fingerprint", "config", "clean", "stored_files", "cutflow", "runner"),
 }
 #: Modules that draw: a line a little thicker is no error.
 DRAWING = frozenset({"figures", "comparison_figures", "style", "__main__"})

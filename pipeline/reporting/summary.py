@@ -36,9 +36,13 @@ def rejection(each: Mapping[str, float]) -> str:
         ('> 1000', '10 (8 to 12.5)')
     """
     if each["value"] <= 0 or each["low"] <= 0:
-        return f"> {1 / each['high']:.3g}" if each["value"] <= 0 else f"{1 / each['value']:.3g}"
-    value, low, high = (1 / each[name] for name in ("value", "high", "low"))
-    return f"{value:.3g} ({low:.3g} to {high:.3g})"
+        return f"> {_whole(1 / each['high'])}" if each["value"] <= 0 else _whole(1 / each["value"])
+    value, low, high = (_whole(1 / each[name]) for name in ("value", "high", "low"))
+    return f"{value} ({low} to {high})"
+
+
+def _whole(number: float) -> str:
+    return f"{number:.3g}" if number < 999 else f"{number:.0f}"
 
 
 def rate(each: Mapping[str, float]) -> str:

@@ -87,7 +87,11 @@ def test_each_path_of_the_config_is_among_them() -> None:
         | {"storage", "spark.executor_python"}
         | {"train.launcher_args.*"}
     )
-    found |= {"samples.*.files.*", *(key for key, kind in _fields(Config, "") if "Path" in str(kind))}
+    found |= {
+        "samples.*.files.*",
+        "evaluate.data.*",
+        *(key for key, kind in _fields(Config, "") if "Path" in str(kind)),
+    }
     assert found == {*PATHS}
 
 

@@ -340,7 +340,15 @@ def test_shifted_features_change_the_models_that_take_them(done: Done, unsaved: 
     hlf = np.concatenate([high_level_in(pq.read_table(file)) for file in done.dataset.files("test")])
     shifted = {"none": hlf, "all": hlf[::-1].copy()}
     files = done.dataset.files("test")
-    metrics = evaluate(done.candidates[:1], files, [], TASK, tmp_path, train_events=5, shifted=shifted)
+    metrics = evaluate(
+        [each for each in done.candidates if each.name == "hlf"],
+        files,
+        [],
+        TASK,
+        tmp_path,
+        train_events=5,
+        shifted=shifted,
+    )
     run = metrics["runs"]["hlf"]
     assert run["systematics"]["none"]["accuracy"]["shift"] == pytest.approx(0, abs=ROUNDING)
     labels, _, weights = predictions_of(done, "hlf")
@@ -374,7 +382,14 @@ def test_without_training_files_points_or_rates_the_evaluation_goes_without(
 
 def test_points_without_rates_have_neither_rates_nor_purity(done: Done, unsaved: list[str], tmp_path: Path) -> None:
     task = TASK._replace(rates=None)
-    metrics = evaluate(done.candidates[:1], done.dataset.files("test"), [], task, tmp_path, train_events=5)
+    metrics = evaluate(
+        [each for each in done.candidates if each.name == "hlf"],
+        done.dataset.files("test"),
+        [],
+        task,
+        tmp_path,
+        train_events=5,
+    )
     for point in metrics["runs"]["hlf"]["working_points"]:
         assert point.keys() == {
             "wanted", "threshold", "measurable", "num_failing", "signal", "backgrounds", "all_backgrounds"
@@ -422,4 +437,11 @@ def without(file: Path, label: int, folder: Path) -> Sequence[Path]:
 def test_a_class_without_training_events_is_named(done: Done, unsaved: list[str], tmp_path: Path) -> None:
     files = without(done.dataset.files("train")[0], 2, tmp_path)
     with pytest.raises(UndefinedMetricError, match=r"no W\+jets training events .* Raise evaluate.train_events"):
-        evaluate(done.candidates[:1], done.dataset.files("test"), files, TASK, tmp_path, train_events=50)
+        evaluate(
+            [each for each in done.candidates if each.name == "hlf"],
+            done.dataset.files("test"),
+            files,
+            TASK,
+            tmp_path,
+            train_events=50,
+        )

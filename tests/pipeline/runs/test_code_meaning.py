@@ -238,7 +238,6 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "\nfrom training.workloads.new_settings import NewSettings\nfrom training.",
             set(),
         ),
-        ("training/workloads/registry.py", "HepSettings | Mnist", "NewSettings | HepSettings | Mnist", set()),
         ("training/workloads/images_settings.py", "exclude={", "include={", set()),
         ("training/workloads/registry.py", "is None", "is not None", {"hlf", "particles"}),
         ("training/workloads/hep_settings.py", "self.start_from)", "None)", {"hlf", "particles"}),
