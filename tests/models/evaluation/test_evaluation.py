@@ -352,7 +352,8 @@ def test_shifted_features_change_the_models_that_take_them(done: Done, unsaved: 
     run = metrics["runs"]["hlf"]
     assert run["systematics"]["none"]["accuracy"]["shift"] == pytest.approx(0, abs=ROUNDING)
     labels, _, weights = predictions_of(done, "hlf")
-    wrong = done.candidates[0].model.probabilities({"hlf": hlf[::-1]}).argmax(axis=1)
+    (hlf_alone,) = (each for each in done.candidates if each.name == "hlf")
+    wrong = hlf_alone.model.probabilities({"hlf": hlf[::-1]}).argmax(axis=1)
     shares = [np.average(wrong[labels == label] == label, weights=weights[labels == label]) for label in range(3)]
     assert run["systematics"]["all"]["accuracy"]["value"] == pytest.approx(np.mean(shares))
     assert run["weights"] == {}
