@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import lzma
 import re
 from pathlib import Path
 
@@ -125,3 +126,9 @@ def test_examples_import_only_what_is_public() -> None:
     used = {found for path in examples for found in re.findall(pattern, text_of(path), re.MULTILINE)}
     assert ("pipeline", "api") in used
     assert {(package, name) for package, name in used if name not in importlib.import_module(package).__all__} == set()
+
+
+def test_no_page_of_a_study_named_the_folder_of_the_machine_that_made_it() -> None:
+    for result in (CHECKOUT / "docs" / "studies").glob("*/result.json.xz"):
+        assert not re.search(r"--config /", lzma.decompress(result.read_bytes()).decode()), result
+    assert [page for page in PAGES if re.search(r"compare --study \S+ .*--config /", text_of(page))] == []

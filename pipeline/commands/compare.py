@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -273,6 +274,8 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
         else:
             _measure(run_folder, runs, folder, code)
         machine = {"cpu": _cpu_name(), "cores": cores, "load": busy}
+        # Where the config lies on this machine is of no use on a page.
+        command = re.sub(r"(?<=[ =])/\S*/", "", command)
         made = {"command": command, "created": now(), "machine": machine, "packages": package_versions()}
     result = StudyResult(
         name=study.name,
