@@ -6,16 +6,17 @@ first: the command line from the config, ranks and agents from their specificati
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 #: Plugins of this process, for those that it starts.
 VARIABLE: Final = "HEP_PIPELINE_PLUGINS"
@@ -35,6 +36,18 @@ class PluginError(Exception):
 def when_loaded(refresh: Callable[[], object]) -> None:
     """Call a function after plugins were loaded: it makes a table anew from what is registered."""
     _after_load.append(refresh)
+
+
+def one_of(table: Mapping[str, Any], what: str) -> Callable[[str], str]:
+    """A validator of names in a table, which plugins may fill later; a mistake is named with what is near."""
+
+    def known(name: str) -> str:
+        if name not in table:
+            near = "".join(f" Did you mean '{each}'?" for each in difflib.get_close_matches(name, table, n=1))
+            raise ValueError(f"there is no {what} '{name}', only {', '.join(table)}.{near}")
+        return name
+
+    return known
 
 
 def loaded() -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 from typing import Annotated, Final, NamedTuple, TypeVar
@@ -10,6 +9,7 @@ from typing import Annotated, Final, NamedTuple, TypeVar
 import numpy as np
 from pydantic import AfterValidator
 
+from ingestion.plugins import one_of
 from training.errors import TrainingError
 
 #: Neighbours of a rank, possibly with the rank itself, in a world of a size, by the name of the graph.
@@ -33,14 +33,7 @@ def topology(name: str) -> Callable[[G], G]:
     return register
 
 
-def _known(name: str) -> str:
-    if name not in TOPOLOGIES:
-        near = "".join(f" Did you mean '{each}'?" for each in difflib.get_close_matches(name, TOPOLOGIES, n=1))
-        raise ValueError(f"there is no topology '{name}', only {', '.join(TOPOLOGIES)}.{near}")
-    return name
-
-
-TopologyName = Annotated[str, AfterValidator(_known)]
+TopologyName = Annotated[str, AfterValidator(one_of(TOPOLOGIES, "topology"))]
 
 
 @topology("complete")

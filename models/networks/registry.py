@@ -5,7 +5,6 @@ To add a network, write its settings with `@network`, in this folder or in a plu
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import pkgutil
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 from pydantic.fields import FieldInfo
 
 import models.networks
-from ingestion.plugins import when_loaded
+from ingestion.plugins import one_of, when_loaded
 from models.errors import UnknownPartError
 from models.networks.network_settings import NETWORKS, NetworkSettings
 
@@ -24,14 +23,7 @@ for _module in pkgutil.iter_modules(models.networks.__path__, "models.networks."
         importlib.import_module(_module.name)
 
 
-def _known(name: str) -> str:
-    if name not in NETWORKS:
-        near = "".join(f" Did you mean '{each}'?" for each in difflib.get_close_matches(name, NETWORKS, n=1))
-        raise ValueError(f"there is no network '{name}', only {', '.join(NETWORKS)}.{near}")
-    return name
-
-
-ModelName = Annotated[str, AfterValidator(_known)]
+ModelName = Annotated[str, AfterValidator(one_of(NETWORKS, "network"))]
 
 
 def settings_of(content: Mapping[str, Any]) -> NetworkSettings:
