@@ -18,6 +18,7 @@ from ingestion.storage import is_remote
 from pipeline.config import Config
 from pipeline.configuration.credentials import shown
 from pipeline.errors import NOT_THERE_YET, CheckFailedError, ConfigError, RunFolderError, cannot_write, out_of_room
+from pipeline.machine.doctor import Need
 from pipeline.run_folder import RunFolder
 from pipeline.runs.code_meaning import code_digests
 from pipeline.runs.fingerprint import Fingerprint, Input, reasons_to_run
@@ -124,8 +125,11 @@ class Runner:
             ran: list[str] = []
             self.log.event("run started", command=[*map(shown, sys.argv)], stages=list(names))
             try:
-                for stage in chosen:
+                for number, stage in enumerate(chosen):
                     running = stage
+                    if not any(Need.SPARK in later.needs for later in chosen[number:]):
+                        # Its idle workers would end with a traceback after a minute.
+                        self.run_folder.spark.stop()
                     if self._run_stage(stage, force=force):
                         ran.append(stage.name)
                         self.run_folder.refresh()

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from pipeline.config import load_config
 from pipeline.errors import MissingInputError, RunFolderError
+from pipeline.machine.doctor import Need
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
 from pipeline.runs import own_folders
@@ -29,6 +30,31 @@ def test_a_run_without_its_input_leaves_no_run_folder(tmp_path: Path, stages: li
     with pytest.raises(MissingInputError, match=f"{stages[-1]} needs the output of {missing}"):
         Runner(run_folder).run(stages)
     assert not run_folder.config.run_dir.exists()
+
+
+class Watched(Stage):
+    """Says whether Spark was stopped before it ran."""
+
+    def __init__(self, name: str, needs: tuple[Need, ...], stops: list[str], seen: dict[str, bool]) -> None:
+        self.name, self.needs, self._stops, self._seen = name, needs, stops, seen  # type: ignore[misc]
+
+    def run(self, context: Context) -> Result:  # noqa: ARG002
+        self._seen[self.name] = bool(self._stops)
+        return Result(summary="done")
+
+
+def test_workers_of_spark_idled_through_the_rest_of_a_run_and_ended_with_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
+    stops: list[str] = []
+    seen: dict[str, bool] = {}
+    monkeypatch.setattr(run_folder.spark, "stop", lambda: stops.append("stop"))
+    monkeypatch.setattr(run_folder, "refuse_unfit_machine", lambda *_, **__: None)
+    stages = [Watched("ingest", (Need.SPARK,), stops, seen), Watched("simulate", (), stops, seen)]
+    monkeypatch.setattr("pipeline.runner.STAGES", stages)
+    Runner(run_folder).run(["ingest", "simulate"])
+    assert seen == {"ingest": False, "simulate": True}
 
 
 class Halves(Stage):
