@@ -146,7 +146,7 @@ def test_the_page_and_its_figures_are_there_and_published(compared: Compared) ->
     links = re.findall(r"\]\((figures/[^)]+)\)", page)
     assert len(links) == 2
     assert all((compared.folder / link).exists() for link in links)
-    assert f"python -m pipeline compare --study {compared.study} --form small --config {compared.config}`" in page
+    assert "python -m pipeline compare --study small.yaml --form small --config config.yaml`" in page
     assert "|It is faster.||time of the run [s], best|SwarmSGD against AR-SGD: x" in page
     assert "60 test events, which count as N = " in page
     # For the report of the run.
