@@ -27,38 +27,49 @@ class GeneratedSample(NamedTuple):
     def of(
         cls,
         name: str,
+        parts: Mapping[str, int | None],
         ingested: Mapping[str, Any],
         *,
-        label: int,
         cross_section_pb: float | None,
         sum_of_weights: float | str | None,
-    ) -> Self:
-        """A sample, from the counters of ingest and its settings.
+    ) -> dict[str, Self]:
+        """The parts of a sample that have a class, by name.
 
         Args:
             name: Name of the sample.
+            parts: What its events are called, with their class; see `ingestion.expressions.samples_in`.
             ingested: Counters of ingest: `samples`, `weights` and `generated`.
-            label: Class of its events.
-            cross_section_pb: Its cross-section [pb].
+            cross_section_pb: Cross-section of all parts together [pb].
             sum_of_weights: As in the config; of a branch or bin, ingest has the sum.
 
         Raises:
             FeatureError: The sum is not that of all generated events.
         """
-        counts, weights = ingested["samples"][name], ingested["weights"][name]
-        read = weights["entries"][0] - weights["rejected_copy"][0]
+        counts, weights = ({part: ingested[key][part] for part in parts} for key in ("samples", "weights"))
+        read = {part: each["entries"][0] - each["rejected_copy"][0] for part, each in weights.items()}
+        whole = sum(read.values())
         stated = sum_of_weights
         if isinstance(stated, str):
             stated = ingested.get("generated", {}).get(name, {}).get(sum_of_weights)
             if stated is None:
                 raise FeatureError(f"sample '{name}' was ingested with another sum_of_weights. Run `ingest` first.")
-        if stated is not None and read > stated * (1 + _ROUNDING) and not counts["events_of_negative_weight"]:
+        has_negative = any(each["events_of_negative_weight"] for each in counts.values())
+        if stated is not None and whole > stated * (1 + _ROUNDING) and not has_negative:
             raise FeatureError(
-                f"sample '{name}': the weights of the events read add up to {read:g}, more than those of all generated "
-                f"events, {stated:g} (sum_of_weights: {sum_of_weights}). Correct it: it has the scale of `weight`, and "
-                f"counts the events of all files."
+                f"sample '{name}': the weights of the events read add up to {whole:g}, more than those of all "
+                f"generated events, {stated:g} (sum_of_weights: {sum_of_weights}). Correct it: it has the scale of "
+                f"`weight`, and counts the events of all files."
             )
-        return cls(label, cross_section_pb, counts["entries"] - counts["rejected_copy"], read, stated)
+        if len(parts) > 1 and cross_section_pb is not None:
+            # The cross-section is that of all classes together.
+            stated = whole if stated is None else stated
+        return {
+            part: cls(
+                label, cross_section_pb, counts[part]["entries"] - counts[part]["rejected_copy"], read[part], stated
+            )
+            for part, label in parts.items()
+            if label is not None
+        }
 
 
 def physics_factors(samples: Mapping[str, GeneratedSample], luminosity: float) -> dict[str, float]:

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingestion.errors import WrongBranchTypeError
+from ingestion.expressions import LABEL_PREFIX, ColumnSource
 from ingestion.schema import WEIGHT_PREFIX
-from ingestion.settings import ColumnSource
 from ingestion.thresholds import Offsets
 
 
@@ -31,6 +31,12 @@ def is_weight(column: str) -> bool:
     return f"{column}_".startswith(WEIGHT_PREFIX)
 
 
+def key_of(column: str) -> str:
+    """The key of the config that names what a column is read from, but for pass-through columns."""
+    of_sample = "weight" if column == "weight" else "label_by" if column.startswith(LABEL_PREFIX) else ""
+    return f"`{of_sample}` of the sample" if of_sample else "ingest.weights"
+
+
 def column_numbers(
     array: ak.Array, column: str, source: ColumnSource, *, path: str, dtype: str | None = None, first: int = 0
 ) -> NDArray[Any]:
@@ -41,11 +47,11 @@ def column_numbers(
     Raises:
         WrongBranchTypeError: The branch has no such number in an event, several where one is needed, or other content.
     """
-    key = "`weight` of the sample" if column == "weight" else "ingest.weights"
+    key = key_of(column)
     place = BranchPlace(
         f"{path}: branch '{source.branch}'",
         f"Name one of a list under {key}, from 0: '{source.branch}[0]'."
-        if is_weight(column)
+        if is_weight(column) or column.startswith(LABEL_PREFIX)
         else "Take it out of ingest.pass_through; a number of a list can be a weight (ingest.weights).",
     )
     if source.number is not None:

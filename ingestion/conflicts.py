@@ -56,8 +56,8 @@ def refuse_conflicts(infos: Sequence[Any]) -> None:
             )
     # What a file without entries lacks is not missed.
     infos = [info for info in infos if info.entries]
-    for label in {info.label for info in infos}:
-        of_class = [info for info in infos if info.label == label and info.weight != NO_WEIGHT]
+    for label in {label for info in infos for label in info.samples.values()} - {None}:
+        of_class = [info for info in infos if label in info.samples.values() and info.weight != NO_WEIGHT]
         if mixed := _mixed(of_class, lambda info: not info.weight):
             raise ConflictingFilesError(
                 f"{mixed[0]} has weights of a generator, {mixed[1]} has no branch '{SCALARS['weight'].branch}': its "

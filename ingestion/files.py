@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID, uuid5
 
 from ingestion.baskets import basket_boundaries, chunk_edges
-from ingestion.branches import column_numbers
+from ingestion.branches import column_numbers, key_of
 from ingestion.conflicts import (
     Waiting,
     arrived_late,
@@ -34,10 +34,11 @@ from ingestion.errors import (
     nearest_names,
     reading,
 )
+from ingestion.expressions import LABEL_PREFIX, ColumnSource, LabelBy, LabelRule, samples_in
 from ingestion.layout import BranchNames, sources_of
 from ingestion.root_format import TREES, check_header, open_root
 from ingestion.schema import PARTICLE_COLLECTIONS, SCALARS, WEIGHT_PREFIX
-from ingestion.settings import NO_WEIGHT, ColumnSource, IngestSettings, OnBadFile, SampleSettings, field_branches
+from ingestion.settings import NO_WEIGHT, IngestSettings, OnBadFile, SampleSettings, field_branches
 from ingestion.storage import is_remote, matching, patiently, size_and_time
 from ingestion.weights import generated_sum, like_weights, refuse_other_scale, sign_of_a_skim
 
@@ -64,7 +65,7 @@ class FileInfo(NamedTuple):
     """A checked ROOT file. Its identity is the UUID, never the path."""
 
     sample: str
-    label: int
+    label: int | None
     path: str
     uuid: str
     entries: int
@@ -92,6 +93,12 @@ class FileInfo(NamedTuple):
     tree: str = ""
     branch_map: Mapping[str, str] = {}
     """Tree and branches that the sample states."""
+    label_by: LabelBy = {}  # noqa: RUF012 - nobody changes it
+
+    @property
+    def samples(self) -> dict[str, int | None]:
+        """What its events are called, with their class."""
+        return samples_in(self.sample, self.label, self.label_by)
 
     @property
     def lacks_particles(self) -> bool:
@@ -300,7 +307,7 @@ def _is_read_alike(before: FileInfo, source: SourceFile) -> bool:
     """Whether a file was read by the names, and checked for the weights, that its sample states."""
     weights = {before.weight or None} | ({None} if before.weight == _DEFAULT_WEIGHT else set())
     sample = source.sample
-    same_names = (before.tree, before.branch_map) == (sample.tree, sample.branch_map)
+    same_names = (before.tree, before.branch_map, before.label_by) == (sample.tree, sample.branch_map, sample.label_by)
     return same_names and sample.weight in weights and source.sum_branch in {None, *before.generated}
 
 
@@ -326,7 +333,8 @@ def inspect(
         if kinds.get(settings.tree) not in TREES:
             raise MissingTreeError.at(source.path, settings.tree, kinds)
         tree: Any = file[settings.tree]
-        own: dict[str, Any] = {"tree": sample.tree, "branch_map": sample.branch_map, "is_unclosed": is_unclosed}
+        own: dict[str, Any] = {key: getattr(sample, key) for key in ("tree", "branch_map", "label_by")}
+        own["is_unclosed"] = is_unclosed
         uuid, entries = _identity(source.path, file.file.uuid, other_tree), int(tree.num_entries)
         if named := source.sum_branch:
             own["generated"] = {named: generated_sum(file, named, source.path)}
@@ -338,7 +346,7 @@ def inspect(
         names = BranchNames(tree, source.path)
         if not source.needs_weight and ColumnSource.of_weight(weight or _DEFAULT_WEIGHT).branch not in names:
             weight = NO_WEIGHT
-        missing = _refuse_missing(source.path, weight, settings, names, needs_particles)
+        missing = _refuse_missing(source, weight, settings, names, needs_particles)
         has_weight = "weight" not in missing
         weight = weight or (_DEFAULT_WEIGHT if has_weight else "")
         refuse_other_scale(source.sum_branch or "", weight, source.path)
@@ -346,7 +354,8 @@ def inspect(
         if has_weight:
             fields["weight"] = ColumnSource.of_weight(weight).branch
         sources = sources_of(names, fields, settings.branch_map, source.path)
-        wanted = settings.pass_through_columns | ({"weight": ColumnSource.of_weight(weight)} if has_weight else {})
+        wanted = settings.pass_through_columns | LabelRule.of(sample.label_by).sources
+        wanted |= {"weight": ColumnSource.of_weight(weight)} if has_weight else {}
         numbers = {
             name: column_numbers(names[each.branch].read(0, 1), name, each, path=source.path)
             for name, each in wanted.items()
@@ -361,10 +370,10 @@ def inspect(
 
 
 def _refuse_missing(
-    path: str, weight: str | None, settings: IngestSettings, branches: BranchNames, needs_particles: bool
+    source: SourceFile, weight: str | None, settings: IngestSettings, branches: BranchNames, needs_particles: bool
 ) -> tuple[str, ...]:
     """The fields that the branches of a file may lack, and do; other missing branches are an error."""
-    wanted = settings.branches(weight or "")
+    wanted = settings.branches(weight or "", source.sample.label_by)
     missing = {field: branch for field, branch in wanted.items() if branch not in branches}
     particles = {field for field in wanted if field.startswith(PARTICLE_COLLECTIONS)}
     # A branch that the user maps must exist.
@@ -374,7 +383,7 @@ def _refuse_missing(
     if not needs_particles and particles <= missing.keys():
         optional |= particles - set(settings.branch_map)
     if absent := {_words_of(field, settings): branch for field, branch in missing.items() if field not in optional}:
-        raise MissingBranchError.at(path, settings.tree, absent, branches)
+        raise MissingBranchError.at(source.path, settings.tree, absent, branches)
     return tuple(sorted(optional))
 
 
@@ -383,7 +392,7 @@ def _words_of(field: str, settings: IngestSettings) -> str:
     if field in settings.pass_through_columns:
         key = "pass_through" if field in settings.pass_through else "weights"
         return f"ingest.{key}: {field.removeprefix(WEIGHT_PREFIX)}"
-    return "`weight` of the sample" if field == "weight" else field
+    return key_of(field) if field == "weight" or field.startswith(LABEL_PREFIX) else field
 
 
 def _identity(path: str, uuid: UUID, tree: str) -> str:

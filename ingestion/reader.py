@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ingestion.baskets import piece_edges
 from ingestion.branches import BranchPlace, column_numbers, event_numbers, exactly, first_numbers, list_numbers
 from ingestion.errors import DamagedFileError, WrongBranchTypeError, reading
+from ingestion.expressions import ColumnSource, LabelRule
 from ingestion.files import FileInfo
 from ingestion.layout import FILLED, Branch, BranchNames, is_fixed, sources_of
 from ingestion.root_format import open_root
@@ -25,10 +26,11 @@ from ingestion.schema import (
     WEIGHT_PREFIX,
     events_schema,
 )
-from ingestion.settings import ColumnSource, IngestSettings
+from ingestion.settings import IngestSettings
 from ingestion.tally import (
     LARGE_MOMENTA,
     LIKE_AZIMUTHS,
+    NO_CLASS,
     NOT_FINITE,
     OTHER_CHARGES,
     TAGGED_JETS,
@@ -66,6 +68,8 @@ class RawEvents(NamedTuple):
     collections: dict[str, Jagged]
     pass_through: dict[str, NDArray[Any]]
     """Numbers of the pass-through columns, by name."""
+    labels: NDArray[np.int64]
+    """(num_events,) classes; -1 for events to leave out."""
 
     @property
     def num_events(self) -> int:
@@ -77,11 +81,29 @@ class Selection(NamedTuple):
     """Events that pass, and their tally; events and rejections add up to the entries read."""
 
     table: pa.Table
-    counts: dict[str, int]
-    weights: dict[str, list[float]]
-    """Non-finite weights count as 0."""
-    rejected: dict[str, Mask]
-    """Which of all entries do not pass, by the name of the counter."""
+    steps: dict[str, Mask]
+    """Which of all entries count in each step of the tally."""
+    event_weights: NDArray[np.float64]
+    """(num_entries,) with 0 for those that are not finite."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Numbers of all events by step."""
+        return self.tally().counts
+
+    @property
+    def weights(self) -> dict[str, list[float]]:
+        """Weights of all events by step."""
+        return self.tally().weights
+
+    @property
+    def rejected(self) -> dict[str, Mask]:
+        """Which of all entries do not pass, by the name of the counter."""
+        return {name: mask for name, mask in self.steps.items() if name.startswith("rejected_")}
+
+    def tally(self, chosen: Mask | bool = True) -> StepCounts:
+        """The tally of some of the entries."""
+        return StepCounts.of({name: mask & chosen for name, mask in self.steps.items()}, self.event_weights)
 
 
 def read_events(info: FileInfo, settings: IngestSettings, *, start: int, stop: int) -> Iterator[RawEvents]:
@@ -91,7 +113,7 @@ def read_events(info: FileInfo, settings: IngestSettings, *, start: int, stop: i
     baskets of the largest branch, so that no large basket is decompressed twice.
     """
     settings = settings.of(info.tree, info.branch_map)
-    wanted = settings.branches(info.weight)
+    wanted = settings.branches(info.weight, info.label_by)
     for absent in info.missing_optional:
         wanted.pop(absent, None)
     with reading(info.path, f"entries {start} to {stop - 1}"):
@@ -147,7 +169,31 @@ def _raw_events(
         else scalars["weight"]
         for name, each in settings.pass_through_columns.items()
     }
-    return RawEvents(np.arange(first, last), scalars, collections, pass_through)
+    labels = _labels(arrays, info, first, num_events)
+    return RawEvents(np.arange(first, last), scalars, collections, pass_through, labels)
+
+
+def _labels(arrays: Mapping[str, ak.Array], info: FileInfo, first: int, num_events: int) -> NDArray[np.int64]:
+    """The classes of events; the first one is entry `first`."""
+    if not info.label_by:
+        return np.full(num_events, info.label)
+    rule = LabelRule.of(info.label_by)
+    columns = {}
+    for name, source in rule.sources.items():
+        numbers = column_numbers(arrays[name], name, source, path=info.path, first=first)
+        # Differences of unsigned numbers would be large.
+        columns[name] = numbers.astype(np.int64) if numbers.dtype.kind == "u" else numbers
+    labels, num_held = rule.labels(columns)
+    if (wrong := num_held != 1).any():
+        event = int(np.argmax(wrong))
+        values = ", ".join(f"{source.words} is {columns[name][event]:g}" for name, source in rule.sources.items())
+        raise WrongBranchTypeError(
+            f"{info.place}: {int(wrong.sum())} of the {num_events} events of entries {first} to "
+            f"{first + num_events - 1} have no class: for {int((num_held == 0).sum())} no condition of label_by holds, "
+            f"for {int((num_held > 1).sum())} several. In entry {first + event}, {values}. Give each event one "
+            f"condition; `null` leaves events out."
+        )
+    return labels
 
 
 def _no_candidates(name: str, num_events: int) -> Jagged:
@@ -219,13 +265,16 @@ def select_events(
         if name != "tracks":
             has_lepton |= any_per_event(offsets, fields["pt"] > settings.min_lepton_pt)
     copied = np.isin(raw.entries, without)
-    keep = ~copied & ~bad & has_lepton
+    is_out = ~copied & (raw.labels < 0)
+    dropped = copied | is_out
+    keep = ~dropped & ~bad & has_lepton
     jets = raw.collections["jets"]
     steps = {
         "entries": np.ones_like(keep),
         "rejected_copy": copied,
-        "rejected_nonfinite": ~copied & bad,
-        "rejected_no_lepton": ~copied & ~bad & ~has_lepton,
+        **({NO_CLASS: is_out} if info.label_by else {}),
+        "rejected_nonfinite": ~dropped & bad,
+        "rejected_no_lepton": ~dropped & ~bad & ~has_lepton,
         "events": keep,
         "events_of_negative_weight": keep & (raw.scalars["weight"] < 0),
         WRAPPED_AZIMUTHS: keep & turned,
@@ -234,12 +283,11 @@ def select_events(
         OTHER_CHARGES: keep & has_other_charge,
         LARGE_MOMENTA: keep & _has_large_momenta(raw),
         **{f"{LIKE_AZIMUTHS}{name}": keep & events for name, events in _like_azimuths(raw).items()},
-        **{f"{NOT_FINITE}{branch}": ~copied & events for branch, events in not_finite.items()},
+        **{f"{NOT_FINITE}{branch}": ~dropped & events for branch, events in not_finite.items()},
     }
     weight = raw.scalars["weight"].astype(np.float64)
     weight[~np.isfinite(weight)] = 0.0
-    rejected = {name: mask for name, mask in steps.items() if name.startswith("rejected_")}
-    return Selection(_events_table(raw, above, info, keep), *StepCounts.of(steps, weight), rejected)
+    return Selection(_events_table(raw, above, info, keep), steps, weight)
 
 
 def _above_thresholds(raw: RawEvents, settings: IngestSettings) -> dict[str, Mask | bool]:
@@ -328,11 +376,12 @@ def _in_range(raw: RawEvents, above: Mapping[str, Mask | bool], info: FileInfo) 
 def _events_table(raw: RawEvents, above: Mapping[str, Mask | bool], info: FileInfo, keep: Mask) -> pa.Table:
     """The kept events with the candidates above threshold, as Arrow."""
     num_kept = int(keep.sum())
+    names = {label: name for name, label in info.samples.items()}
     columns: dict[str, pa.Array] = {
         "file_uuid": pa.array([info.uuid] * num_kept, pa.string()),
         "entry": pa.array(raw.entries[keep], pa.int64()),
-        "sample": pa.array([info.sample] * num_kept, pa.string()),
-        "label": pa.array(np.full(num_kept, info.label), pa.int64()),
+        "sample": pa.array([names[label] for label in raw.labels[keep].tolist()], pa.string()),
+        "label": pa.array(raw.labels[keep], pa.int64()),
     }
     columns |= {name: pa.array(values[keep]) for name, values in (raw.scalars | raw.pass_through).items()}
     schema = events_schema(info.pass_through)

@@ -6,11 +6,12 @@ import math
 import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, ClassVar, Final, NamedTuple, Self
+from typing import Annotated, ClassVar, Final, Self
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from ingestion.errors import nearest_names
+from ingestion.expressions import ColumnSource, LabelBy, LabelRule, samples_in
 from ingestion.schema import COLLECTIONS, SCALARS, WEIGHT_PREFIX
 
 #: What a sample without weights of a generator states as its `weight`.
@@ -52,8 +53,11 @@ class SampleSettings(StrictSettings):
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$", max_length=100)
     """Name of the sample in cutflows and tables: at most 100 letters, digits, `_ . + -`."""
-    label: int = Field(ge=0, strict=True)
+    label: int | None = Field(default=None, ge=0, strict=True)
     """Class of the sample's events: an index into `classes`, from 0."""
+    label_by: dict[str, Annotated[int, Field(ge=0, strict=True)] | None] = {}
+    """Instead of `label`, conditions on branches (`abs(flavour) == 5`), each with the class of the events for which it
+    holds; null leaves them out. Exactly one holds for each event. Those of class 1 are then called `<name>.1`."""
     files: list[str] = Field(min_length=1)
     """Paths, globs or URLs of the sample's ROOT files, or `simulate://NAME` for a process of `simulate`. `~`, `$NAME`
     and `**` are as in a shell. At least one must match; a glob may match nothing yet."""
@@ -87,6 +91,31 @@ class SampleSettings(StrictSettings):
             "(CountWeighted[1])"
         )
 
+    @model_validator(mode="after")
+    def _has_labels(self) -> Self:
+        if (self.label is None) != bool(self.label_by):
+            raise ValueError(
+                f"sample '{self.name}' has {'no' if self.label is None else 'both'} label and label_by: give the class "
+                f"of all its events as `label`, or conditions on a branch as `label_by`"
+            )
+        if self.label_by and not self.labels:
+            raise ValueError(f"sample '{self.name}': label_by gives no event a class")
+        LabelRule.of(self.label_by)
+        return self
+
+    @property
+    def labels(self) -> list[int]:
+        """The classes of its events."""
+        return [each for each in samples_in(self.name, self.label, self.label_by).values() if each is not None]
+
+    def by_label(self) -> list[Self]:
+        """A sample for each class of its events, each with the whole cross-section and sum of weights."""
+        return [
+            self.model_copy(update={"name": name, "label": label})
+            for name, label in samples_in(self.name, self.label, self.label_by).items()
+            if label is not None
+        ]
+
     @field_validator("weight", mode="before")
     @classmethod
     def _is_a_branch(cls, value: object) -> object:
@@ -112,31 +141,6 @@ class OnDuplicate(StrEnum):
     """Stop, and name both files."""
     DROP = "drop"
     """Keep the first one, and count the copies."""
-
-
-class ColumnSource(NamedTuple):
-    """What a weight, or a pass-through column, is read from."""
-
-    branch: str
-    number: int | None = None
-    """Which number of a list per event, from 0; None if the branch has one number per event."""
-    is_factor: bool = False
-    """Whether the numbers are factors of the sample's weight."""
-
-    @classmethod
-    def of_weight(cls, words: str) -> Self:
-        """A value of `ingest.weights`, or of `weight` of a sample.
-
-        Examples:
-            >>> ColumnSource.of_weight("WeightLHEF.Weight[7]")
-            ColumnSource(branch='WeightLHEF.Weight', number=7, is_factor=False)
-            >>> ColumnSource.of_weight("weight*LHEScaleWeight[0]")
-            ColumnSource(branch='LHEScaleWeight', number=0, is_factor=True)
-        """
-        name = re.sub(r"^weight *\* *", "", words)
-        if listed := re.fullmatch(r"([^\[]*)\[(\d+)\]", name):
-            return cls(listed[1], int(listed[2]), is_factor=name != words)
-        return cls(name, is_factor=name != words)
 
 
 class IngestSettings(StrictSettings):
@@ -207,11 +211,10 @@ class IngestSettings(StrictSettings):
         weights = {f"{WEIGHT_PREFIX}{name}": ColumnSource.of_weight(words) for name, words in self.weights.items()}
         return {name: ColumnSource(name) for name in self.pass_through} | weights
 
-    def branches(self, weight: str = "") -> dict[str, str]:
-        """Branch of every field and pass-through column, and of a sample's `weight` if it is given."""
-        found = field_branches(self.branch_map) | {
-            name: each.branch for name, each in self.pass_through_columns.items()
-        }
+    def branches(self, weight: str = "", label_by: LabelBy | None = None) -> dict[str, str]:
+        """Branch of every field and pass-through column, and of a sample's `weight` and `label_by` if given."""
+        columns = self.pass_through_columns | LabelRule.of(label_by or {}).sources
+        found = field_branches(self.branch_map) | {name: each.branch for name, each in columns.items()}
         return found | ({"weight": ColumnSource.of_weight(weight).branch} if weight else {})
 
     def of(self, tree: str, branch_map: Mapping[str, str]) -> Self:

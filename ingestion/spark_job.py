@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark import Accumulator, SparkContext
 
@@ -146,7 +148,7 @@ def ingest(
     copied = _copied(parts, infos, settings, out_dir)
     again, failed_again = _read(spark, copied, settings, out_dir, num_tasks=num_tasks)
     BadFilesError.raise_any([(info.path, failed_again[info.uuid]) for info in infos if info.uuid in failed_again])
-    by_place = {(part.file_uuid, part.start): part for part in (*parts, *(part for part, _ in again))}
+    by_place = {(part.file_uuid, part.start, part.sample): part for part in (*parts, *(part for part, _ in again))}
     parts = [by_place[place] for place in sorted(by_place)]
     _refuse_empty(samples, parts, {info.sample for info in good}, bad)
     generated = _generated_sums(good, samples)
@@ -171,21 +173,22 @@ def _read(
 ) -> tuple[list[tuple[EventsPart, str]], dict[str, IngestionError]]:
     """Read ranges in Spark tasks: the parts, with the digest of the file beside its first, and errors by UUID."""
 
-    def run(work: EntryRange) -> tuple[EventsPart | IngestionError, str]:
+    def run(work: EntryRange) -> tuple[list[EventsPart] | IngestionError, str]:
         try:
-            part = patiently(ingest_range, work, settings, out_dir)
+            parts = patiently(ingest_range, work, settings, out_dir)
             digest = patiently(content_digest, work.info.path) if work.start == 0 else ""
         except IngestionError as problem:
             # The driver raises it: from here, Spark would retry it four times and bury it in a Java trace.
             return problem, ""
         if done is not None:
             done.add(work.stop - work.start)
-        return part, digest
+        return parts, digest
 
     found = spark.parallelize(ranges, num_tasks(len(ranges))).map(run).collect() if ranges else []
     pairs = zip(ranges, found, strict=True)
     failed = {work.info.uuid: each for work, (each, _) in pairs if isinstance(each, IngestionError)}
-    return [(each, digest) for each, digest in found if isinstance(each, EventsPart)], failed
+    read = [(part, digest) for parts, digest in found if isinstance(parts, list) for part in parts]
+    return read, failed
 
 
 def _remove_remains(out_dir: Path, failed: Iterable[str]) -> None:
@@ -201,12 +204,14 @@ def _copied(
 ) -> list[EntryRange]:
     """The ranges to read again without their copies; of several copies the first in the config stays."""
     place = {info.uuid: number for number, info in enumerate(infos)}
-    ordered = sorted(parts, key=lambda part: (place[part.file_uuid], part.start))
+    by_range = {(place[part.file_uuid], part.start): part for part in parts}
+    ordered = [by_range[each] for each in sorted(by_range)]
     copies = find_copies([(part.keys_file(out_dir), part.start) for part in ordered])
     info_of = [infos[place[part.file_uuid]] for part in ordered]
-    labels = np.array([info.label for info in info_of])
     for number, (entries, of, originals) in copies.items():
-        in_two_classes = labels[of] != labels[number]
+        own = info_of[number]
+        # The same conditions give the same event one class.
+        in_two_classes = np.array([(info_of[i].label, info_of[i].label_by) != (own.label, own.label_by) for i in of])
         if settings.on_duplicate is OnDuplicate.DROP and not in_two_classes.any():
             continue
         total, shown = sum(len(each.entries) for each in copies.values()), int(in_two_classes.argmax())
@@ -215,7 +220,7 @@ def _copied(
             way_out = ": these are in two classes, and the order of the samples would choose one"
         raise ConflictingFilesError(
             f"{total} event{'s are' if total > 1 else ' is'} there twice: entry {entries[shown]} of "
-            f"{info_of[number].place} equals entry {originals[shown]} of {info_of[of[shown]].place}. Copies of an "
+            f"{own.place} equals entry {originals[shown]} of {info_of[of[shown]].place}. Copies of an "
             f"event cross the splits and count twice. Take one of the files out (after hadd or a skim){way_out}."
         )
     return [
@@ -237,39 +242,58 @@ def split_entries(infos: Iterable[FileInfo]) -> Iterator[EntryRange]:
             yield EntryRange(info, start, stop)
 
 
-def ingest_range(work: EntryRange, settings: IngestSettings, out_dir: Path) -> EventsPart:
-    """Read, select and write one range of entries, a row group at a time, so that memory stays small."""
-    tally = StepCounts({}, {})
-    stem = f"{work.info.uuid}-{work.start:09d}"
-    name = f"{stem}.parquet"
-    digest = ""
+def ingest_range(work: EntryRange, settings: IngestSettings, out_dir: Path) -> list[EventsPart]:
+    """Read, select and write one range of entries, a row group at a time, so that memory stays small.
+
+    There is a part for each class of the sample.
+    """
+    info, stem = work.info, f"{work.info.uuid}-{work.start:09d}"
+    names = {sample: f"{stem}{f'-{label}' if info.label_by else ''}.parquet" for sample, label in info.samples.items()}
+    tallies = {sample: StepCounts({}, {}) for sample in names}
+    digests = dict.fromkeys(names, "")
     keys: list[UInt64s] = [np.zeros(0, np.uint64)]
-    with new_file(out_dir / name) as unfinished:
-        with pq.ParquetWriter(
-            unfinished,
-            events_schema(work.info.pass_through),
-            compression="lz4",
-            use_dictionary=_WITH_DICTIONARY,
-            write_statistics=_WITH_STATISTICS,
-        ) as writer:
-            for raw in read_events(work.info, settings, start=work.start, stop=work.stop):
+    with ExitStack() as places:
+        unfinished = {sample: places.enter_context(new_file(out_dir / name)) for sample, name in names.items()}
+        with ExitStack() as opened:
+            writers = {
+                sample: opened.enter_context(
+                    pq.ParquetWriter(
+                        file,
+                        events_schema(info.pass_through),
+                        compression="lz4",
+                        use_dictionary=_WITH_DICTIONARY,
+                        write_statistics=_WITH_STATISTICS,
+                    )
+                )
+                for sample, file in unfinished.items()
+            }
+            for raw in read_events(info, settings, start=work.start, stop=work.stop):
                 keys.append(event_keys(raw.scalars, raw.collections))
-                selection = select_events(raw, work.info, settings, without=work.without)
-                if selection.table.num_rows:
-                    writer.write_table(selection.table)
-                tally = total((tally, selection))
-        if tally.counts["events"]:
-            digest = file_digest(unfinished) if is_remote(out_dir) else ""
-        else:
-            unfinished.unlink()
-            # Of a read that did not leave out copies.
-            (out_dir / name).unlink(missing_ok=True)
-            name = ""
+                selection = select_events(raw, info, settings, without=work.without)
+                for sample, label in info.samples.items():
+                    number = -1 if label is None else label
+                    tallies[sample] = total((tallies[sample], selection.tally(raw.labels == number)))
+                    table = selection.table
+                    if info.label_by:
+                        table = table.filter(pc.field("label") == number)
+                    if table.num_rows:
+                        writers[sample].write_table(table)
+        for sample, file in unfinished.items():
+            if tallies[sample].counts["events"]:
+                digests[sample] = file_digest(file) if is_remote(out_dir) else ""
+            else:
+                file.unlink()
+                # Of a read that did not leave out copies.
+                (out_dir / names[sample]).unlink(missing_ok=True)
+                names[sample] = ""
     make_folder(keys_folder(out_dir))
-    with new_file(keys_folder(out_dir) / f"{stem}.npy") as unfinished, unfinished.open("wb") as file:
-        np.save(file, np.concatenate(keys))
-    info, lies_in = work.info, str(out_dir.parent) if is_remote(out_dir) else ""
-    return EventsPart(info.sample, info.uuid, work.start, work.stop, name, digest, *tally, lies_in)
+    with new_file(keys_folder(out_dir) / f"{stem}.npy") as file, file.open("wb") as stream:
+        np.save(stream, np.concatenate(keys))
+    lies_in = str(out_dir.parent) if is_remote(out_dir) else ""
+    return [
+        EventsPart(sample, info.uuid, work.start, work.stop, name, digests[sample], *tallies[sample], lies_in)
+        for sample, name in names.items()
+    ]
 
 
 def _take_over(infos: Sequence[FileInfo], earlier: EarlierParts, out_dir: Path) -> dict[str, list[EventsPart]]:
@@ -328,15 +352,15 @@ def _refuse_empty(
     samples: Sequence[SampleSettings], parts: Sequence[EventsPart], readable: set[str], bad: Sequence[BadFile]
 ) -> None:
     """Refuse samples without events; `readable` are the samples with at least one file that could be read."""
-    for sample in (each.name for each in samples):
+    for whole, sample in ((each.name, one.name) for each in samples for one in each.by_label()):
         # Files without entries have no parts.
         counter = total(part for part in parts if part.sample == sample).counts or {"entries": 0, "events": 0}
         if counter["events"]:
             continue
         cutflow = "\n".join(f"  {key:<20}{value:>10}" for key, value in counter.items())
         cause = "none of its events passes" if counter["entries"] else "its files hold no entries"
-        skipped = [each.message for each in bad if each.sample == sample]
-        if skipped and sample not in readable:
+        skipped = [each.message for each in bad if each.sample == whole]
+        if skipped and whole not in readable:
             cause = f"no file of it can be read; the first: {skipped[0]}"
         raise EmptySampleError(
             f"sample '{sample}': {cause}. Its cutflow:\n{cutflow}\n"

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 #: Counter of the events of which ingest wraps an azimuth to [-pi, pi].
 WRAPPED_AZIMUTHS: Final = "events_with_wrapped_azimuths"
+#: Counter of the events that a condition of `label_by` leaves out.
+NO_CLASS: Final = "rejected_no_class"
 #: Counters of kept events: with a jet that has a b-tag, with one that has none, with a charge of a lepton or
 #: track other than -1 and 1, and with momenta as large as if they were in MeV.
 TAGGED_JETS: Final = "events_with_tagged_jets"

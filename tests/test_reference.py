@@ -45,7 +45,7 @@ def keys_in(content: dict[str, Any], prefix: str = "") -> set[str]:
 def test_every_key_has_its_default_values_and_meaning(reference: ModuleType) -> None:
     rows = {row[0].strip("`"): row for row in rows_of(reference.config_page())}
     assert rows["train.batch_size"][1:3] == ["`32`", "integer, at least 1"]
-    assert rows["samples[].label"][1] == "required"
+    assert rows["samples[].files"][1] == "required"
     assert rows["train.slowmo"][1] == "not set"
     assert rows["train.slowmo.tau"][1] == "`12`"
     assert "`downsample`: Drop training events of the larger classes" in rows["features.balance"][3]

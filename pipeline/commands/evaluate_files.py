@@ -39,7 +39,7 @@ from pipeline.runs.seen_events import NO_KEYS, count_seen, distinct_keys
 from pipeline.runs.store import write_atomically
 from pipeline.runs.trained_models import FoundModel, refuse_other_features, refuse_seen_events, trained_models
 from pipeline.stages.evaluate import Evaluate, about_signal, make_task, rates_before, rates_behind_cutflow
-from pipeline.stages.features import generated_sample
+from pipeline.stages.features import generated_samples
 from pipeline.terminal.progress import Bar
 from pipeline.terminal.tables import evaluation_tables
 from training.threads import use_threads
@@ -216,7 +216,7 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
     files = [info._asdict() for info in read.infos]
     for words in notes(files, [each.model_dump() for each in samples], ingested["samples"]):
         say(f"note: {words}")
-    known = {each.name: generated_sample(each, ingested) for each in samples}
+    known = generated_samples(samples, ingested)
     with Bar(run_folder.console, "features", "events") as bar, counted(spark, bar, kept) as done:
         made = make_unsplit(
             spark, parts, known, config.features, config.classes, features_dir.absolute(),
@@ -255,7 +255,7 @@ def _rates(
     config: Config, ingested: Mapping[str, Any], made: Unsplit, samples: Mapping[str, GeneratedSample]
 ) -> Rates | None:
     """Rates of the new events before the classifier, if they are of all samples of the config."""
-    if {each.name for each in config.samples} != samples.keys():
+    if {part.name for each in config.samples for part in each.by_label()} != samples.keys():
         return None
     selected = {
         **by_sample(made.outputs),
@@ -316,9 +316,11 @@ def _samples(inputs: Sequence[str], config: Config) -> list[SampleSettings]:
     """The new files as samples, with the cross-section of the sample that is named, or of the only one of the class."""
     # The name of a class prevails over that of a sample.
     named = {sample.name: sample for sample in config.samples}
-    for label, name in enumerate(config.classes):
-        first, *others = (sample for sample in config.samples if sample.label == label)
-        named[name] = first.model_copy(update=_UNKNOWN) if others else first
+    for name in config.classes:
+        first, *others = _samples_of(name, config)
+        # Files of `label_by` are of no single class.
+        if not any(each.label_by for each in (first, *others)):
+            named[name] = first.model_copy(update=_UNKNOWN) if others else first
     # A number is the sum of the config's own files.
     named = {
         name: each.model_copy(update=_UNKNOWN) if isinstance(each.sum_of_weights, float) else each
@@ -327,8 +329,9 @@ def _samples(inputs: Sequence[str], config: Config) -> list[SampleSettings]:
     found: dict[str, SampleSettings] = {}
     for place, (name, separator, pattern) in enumerate((each.partition("=") for each in inputs), start=1):
         if not separator or name not in named:
+            own = " with files of its own" if name in config.classes else ""
             raise ConfigError(
-                f"--inputs: there is no class or sample '{name}'.{nearest(name, list(named))} Write CLASS=GLOB or "
+                f"--inputs: there is no class or sample '{name}'{own}.{nearest(name, list(named))} Write CLASS=GLOB or "
                 f"SAMPLE=GLOB; `python -m pipeline predict` scores files whose classes are unknown."
             )
         _refuse_different_samples(name, config)
@@ -340,11 +343,16 @@ def _samples(inputs: Sequence[str], config: Config) -> list[SampleSettings]:
     return list(found.values())
 
 
+def _samples_of(name: str, config: Config) -> list[SampleSettings]:
+    return [each for each in config.samples if name in config.classes and config.classes.index(name) in each.labels]
+
+
 def _refuse_different_samples(name: str, config: Config) -> None:
     """Refuse the name of a class whose samples are read differently."""
-    of_class = [each for each in config.samples if name in config.classes and each.label == config.classes.index(name)]
+    of_class = _samples_of(name, config)
     own = {"name", "files", "cross_section_pb", "cross_section_error_pb", "sum_of_weights"}
-    if any(each.model_dump(exclude=own) != of_class[0].model_dump(exclude=own) for each in of_class):
+    is_one = not any(each.label_by for each in of_class)
+    if is_one and any(each.model_dump(exclude=own) != of_class[0].model_dump(exclude=own) for each in of_class):
         names = " or ".join(f"{each.name}=GLOB" for each in of_class)
         raise ConfigError(f"--inputs: the samples of class '{name}' are read differently. Name the sample: {names}.")
 

@@ -50,13 +50,14 @@ def validate(config: Config, console: Console, *, features: Version | None = Non
     files, samples = [info._asdict() for info in found.infos], [sample.model_dump() for sample in there]
     yield from (f"note: {words}" for words in notes(files, samples))
     for sample in config.samples:
+        of_class = f"class {' or '.join(config.classes[label] for label in sample.labels)}"
         if sample in to_come:
-            yield f"{sample.name}: made by simulate, class {config.classes[sample.label]}"
+            yield f"{sample.name}: made by simulate, {of_class}"
             continue
         entries = [info.entries for info in found.infos if info.sample == sample.name]
         if not sum(entries):
             raise EmptySampleError(f"sample '{sample.name}': its files hold no entries. Check them.")
-        yield f"{sample.name}: {len(entries)} files, {sum(entries)} entries, class {config.classes[sample.label]}"
+        yield f"{sample.name}: {len(entries)} files, {sum(entries)} entries, {of_class}"
     yield f"signal: {' + '.join(signals)}"
     yield "the config is valid"
 

@@ -57,7 +57,7 @@ def validate_simulation(run_folder: RunFolder, reference: Sequence[str], out: Pa
             bar(place, len(config.samples), sample.name)
             other = SampleSettings(
                 name=sample.name,
-                label=sample.label,
+                label=0,
                 files=named.get(sample.name, [str(bundled_events() / f"{sample.name}_13TeV_PU20_*.root")]),
             )
             (one, its), (two, others) = (_read(each, config, run_folder.say) for each in (sample, other))

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from features.columns import COLUMNS
 from features.functions import own_features
+from ingestion.expressions import samples_in
 from ingestion.generation.settings import SCHEME
 from ingestion.schema import events_schema
 from ingestion.settings import SampleSettings
@@ -109,7 +110,7 @@ def _of_classes(config: Any) -> Iterator[str]:
                 f"classes: the name '{name}' is blank, given twice, or taken; names must differ in letters and digits "
                 f"(of either case), and '{_TOGETHER}' are all classes but the signal"
             )
-        samples = [sample for sample in config.samples if sample.label == label]
+        samples = [sample for sample in config.samples if label in sample.labels]
         if not samples:
             yield f"class '{name}' (label {label}) has no samples; add one, or take it out of classes"
         without = [sample.name for sample in samples if not _has_cross_section(sample)]
@@ -128,18 +129,23 @@ def _of_classes(config: Any) -> Iterator[str]:
 
 def _of_samples(config: Any) -> Iterator[str]:
     classes, processes = config.classes, [process.name for process in config.simulate.processes]
-    names = [sample.name.casefold() for sample in config.samples]
+    # A sample with `label_by` has other names for its events beside its own.
+    names = [
+        name.casefold()
+        for each in config.samples
+        for name in {each.name, *samples_in(each.name, each.label, each.label_by)}
+    ]
     for sample in config.samples:
         if names.count(sample.name.casefold()) > 1:
             yield f"samples: the name '{sample.name}' is given twice; names must differ"
-        if sample.label >= len(classes):
+        if (label := max(sample.labels)) >= len(classes):
             yield (
-                f"samples: '{sample.name}' has the label {sample.label}, but classes has only {len(classes)} names "
+                f"samples: '{sample.name}' has the label {label}, but classes has only {len(classes)} names "
                 f"(labels 0 to {len(classes) - 1})"
             )
-        elif plain(sample.name) in {*map(plain, classes)} - {plain(classes[sample.label])}:
+        elif not sample.label_by and plain(sample.name) in {*map(plain, classes)} - {plain(classes[label])}:
             yield (
-                f"samples: '{sample.name}' has the label {sample.label}, that is class '{classes[sample.label]}', but "
+                f"samples: '{sample.name}' has the label {label}, that is class '{classes[label]}', but "
                 f"has the name of another class; correct the label, the order of classes, or the name"
             )
         for name in simulated_processes(sample):

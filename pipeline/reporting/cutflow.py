@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from features.settings import Convention, FeatureSettings, LeptonFlavour
+from ingestion.expressions import samples_in
 from ingestion.schema import PARTICLE_COLLECTIONS
 from models.evaluation.intervals import Efficiency, WeightSums, efficiency_of_sums
 
@@ -61,11 +62,17 @@ def scaled(each: Yield, factor: float) -> Yield:
     return Yield(each.events, factor * each.weight, factor**2 * each.weight2)
 
 
+def labels_of(samples: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """The class of each sample of a config; one with `label_by` is a sample for each class."""
+    parts = (samples_in(each["name"], each["label"], each.get("label_by", {})) for each in samples)
+    return {name: label for each in parts for name, label in each.items() if label is not None}
+
+
 def uncertain_mixtures(config: Mapping[str, Any]) -> list[str]:
     """A sentence about each class of several samples without cross-sections."""
     found = []
     for label, name in enumerate(config["classes"]):
-        samples = [sample for sample in config["samples"] if sample["label"] == label]
+        samples = [sample for sample in config["samples"] if label in labels_of([sample]).values()]
         if len(samples) > 1 and any(sample["cross_section_pb"] is None for sample in samples):
             names = ", ".join(sample["name"] for sample in samples)
             found.append(
@@ -78,9 +85,8 @@ def cutflow(
     ingested: Mapping[str, Any], selected: Mapping[str, Any], config: Mapping[str, Any], *, by_class: bool = False
 ) -> list[Step]:
     """Steps from `in the files` to `selected`."""
-    columns = {sample["name"]: sample["name"] for sample in config["samples"]}
-    if by_class:
-        columns = {sample["name"]: config["classes"][sample["label"]] for sample in config["samples"]}
+    labels = labels_of(config["samples"])
+    columns = {name: config["classes"][label] if by_class else name for name, label in labels.items()}
     named = {name: {column: Yield(0, 0.0, 0.0) for column in columns.values()} for name in _step_names(config)}
     generated = {column: Yield(0, 0.0, 0.0) for column in columns.values()}
     for sample, column in columns.items():

@@ -17,7 +17,15 @@ from models.evaluation.own_figures import OWN_FIGURES
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.reporting import summary
 from pipeline.reporting.card import CAPTIONS
-from pipeline.reporting.cutflow import as_applied, as_json, cutflow, selection, shows_weights, uncertain_mixtures
+from pipeline.reporting.cutflow import (
+    as_applied,
+    as_json,
+    cutflow,
+    labels_of,
+    selection,
+    shows_weights,
+    uncertain_mixtures,
+)
 from pipeline.reporting.origin import BUNDLED
 from pipeline.runs.store import Version
 
@@ -118,15 +126,16 @@ def content(
         config["gridsearch"] = versions["gridsearch"].manifest["config"]["gridsearch"]
     selected, metrics = features["counters"], evaluate["counters"]
     applied = as_applied(config["features"], ingest["inputs"])
+    labels = {name: config["classes"][label] for name, label in labels_of(config["samples"]).items()}
     steps = cutflow(ingest["counters"], selected, config | {"features": applied})
     return {
         **{key: report[key] for key in ("title", "sample_note")},
         "selection": selection(applied),
         "created": evaluate["created"],
         "warnings": warnings(versions),
-        "samples": [sample["name"] for sample in config["samples"]],
+        "samples": [*labels],
         "classes": config["classes"],
-        "labels": {sample["name"]: config["classes"][sample["label"]] for sample in config["samples"]},
+        "labels": labels,
         "cutflow": steps,
         "weighted": shows_weights(steps),
         "bad_files": ingest["counters"]["bad_files"],

@@ -13,7 +13,7 @@ from models.evaluation.own_figures import OWN_FIGURES
 from pipeline.config import Config
 from pipeline.configuration.sections import flat_items
 from pipeline.errors import MissingInputError
-from pipeline.reporting.cutflow import Step, cutflow
+from pipeline.reporting.cutflow import Step, cutflow, labels_of
 from pipeline.runs.outputs import COUNTERS
 from pipeline.runs.store import Version
 from pipeline.stages.base import Check, Context, Result, Stage
@@ -234,8 +234,8 @@ def rates_before(config: Config, upstream: Mapping[str, Version]) -> Rates | Non
     Their errors are those of the efficiency of the selection and of the cross-section.
     """
     ingested, selected = upstream["ingest"].manifest, upstream["features"].manifest
-    labels = {each["name"]: each["label"] for each in ingested["config"]["samples"]}
-    known = {sample.name: sample.cross_section_pb for sample in config.samples}
+    labels = labels_of(ingested["config"]["samples"])
+    known = {part.name: part.cross_section_pb for sample in config.samples for part in sample.by_label()}
     # A sample may have been taken out of the config, and its events are still there.
     if any(known.get(name) is None for name in labels):
         return None
@@ -254,7 +254,7 @@ def rates_behind_cutflow(config: Config, steps: Sequence[Step]) -> Rates | None:
     from models.evaluation.rates import Rates, rate
 
     found = {}
-    for sample in config.samples:
+    for sample in (part for each in config.samples for part in each.by_label()):
         passed = steps[-1].weighted.get(sample.name)
         if sample.cross_section_pb is None or passed is None or passed.value <= 0:
             return None
@@ -265,4 +265,4 @@ def rates_behind_cutflow(config: Config, steps: Sequence[Step]) -> Rates | None:
         )
         of_selection = size * (passed.high - passed.low) / 2
         found[sample.name] = Estimate(size * passed.value, math.hypot(of_selection, error * passed.value))
-    return Rates(found, {sample.name: sample.label for sample in config.samples})
+    return Rates(found, labels_of(sample.model_dump() for sample in config.samples))

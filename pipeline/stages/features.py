@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from features.columns import hlf_names
 from features.functions import own_features
+from ingestion.expressions import samples_in
 from ingestion.settings import IngestSettings, SampleSettings
 from ingestion.storage import footers, is_remote
-from ingestion.tally import WRAPPED_AZIMUTHS, by_sample
+from ingestion.tally import NO_CLASS, WRAPPED_AZIMUTHS, by_sample
 from pipeline.config import Config
 from pipeline.configuration.sections import flat_items
 from pipeline.errors import MissingInputError
@@ -128,14 +129,17 @@ def _refuse_other_labels(context: Context) -> None:
 
     Without its cross-section, all samples of its class would count by their numbers of events.
     """
-    ingested = {each["name"]: each["label"] for each in context.upstream["ingest"].manifest["config"]["samples"]}
-    now = {sample.name: sample.label for sample in context.config.samples}
-    for name, label in ingested.items():
-        if label >= len(context.config.classes) or now.get(name) != label:
+    config = context.config
+    now = {sample.name: (sample.label, sample.label_by) for sample in config.samples}
+    for each in context.upstream["ingest"].manifest["config"]["samples"]:
+        name, label, label_by = each["name"], each["label"], each.get("label_by", {})
+        labels = [known for known in samples_in(name, label, label_by).values() if known is not None]
+        if max(labels) >= len(config.classes) or now.get(name) != (label, label_by):
             has = "another label" if name in now else "no such sample"
             raise MissingInputError(
-                f"the events of sample '{name}' were ingested with the label {label}; the config has {has} now. Run "
-                f"`python -m pipeline ingest` first, or `python -m pipeline run` for all, with the same options."
+                f"the events of sample '{name}' were ingested with the label {label_by or label}; the config has {has} "
+                f"now. Run `python -m pipeline ingest` first, or `python -m pipeline run` for all, with the same "
+                f"options."
             )
 
 
@@ -155,15 +159,19 @@ def _generated(context: Context) -> dict[str, GeneratedSample]:
     ingested = context.upstream["ingest"].manifest["counters"]
     # Those of events that are there: they are in the config too.
     there = {each["name"] for each in context.upstream["ingest"].manifest["config"]["samples"]}
-    return {each.name: generated_sample(each, ingested) for each in context.config.samples if each.name in there}
+    return generated_samples([each for each in context.config.samples if each.name in there], ingested)
 
 
-def generated_sample(sample: SampleSettings, ingested: Mapping[str, Any]) -> GeneratedSample:
-    """A sample before any selection, with its normalisation; `ingested` are the counters of ingest."""
+def generated_samples(samples: Iterable[SampleSettings], ingested: Mapping[str, Any]) -> dict[str, GeneratedSample]:
+    """What ingest read of each sample and class, with its normalisation; `ingested` are the counters of ingest."""
     from features.normalisation import GeneratedSample
 
-    asked = {key: getattr(sample, key) for key in ("label", "cross_section_pb", "sum_of_weights")}
-    return GeneratedSample.of(sample.name, ingested, **asked)
+    keys = ("cross_section_pb", "sum_of_weights")
+    found: dict[str, GeneratedSample] = {}
+    for each in samples:
+        parts = samples_in(each.name, each.label, each.label_by)
+        found |= GeneratedSample.of(each.name, parts, ingested, **{key: getattr(each, key) for key in keys})
+    return found
 
 
 def _events_files(context: Context) -> list[EventsFile]:
@@ -222,17 +230,22 @@ def _write_cutflow(context: Context, counters: dict[str, Any]) -> None:
     by_class = cutflow(ingested["counters"], counters, config, by_class=True)
     by_sample = cutflow(ingested["counters"], counters, config)
     beside = {
-        key: {each["name"]: of["samples"][each["name"]][key] for each in config["samples"]}
-        for key, of in ((LACKS_OWN_TRACK, counters), (WRAPPED_AZIMUTHS, ingested["counters"]))
+        key: {sample: each[key] for sample, each in of["samples"].items() if key in each}
+        for key, of in (
+            (LACKS_OWN_TRACK, counters),
+            (WRAPPED_AZIMUTHS, ingested["counters"]),
+            (NO_CLASS, ingested["counters"]),
+        )
     }
     lines = [
         f"{key.replace('_', ' ')}: {', '.join(f'{sample} {count}' for sample, count in each.items())}\n"
         for key, each in beside.items()
+        if each
     ]
     stated = [name for name, each in counters["normalisation"].items() if each["stated_sum"] is not None]
     if stated:
         of = ", ".join(stated)
-        lines.insert(0, f"Efficiencies of weights are relative to all generated events (sum_of_weights) of: {of}\n")
+        lines.insert(0, f"Efficiencies of weights are relative to all generated events of: {of}\n")
         context.say(lines[0].rstrip())
     table = cutflow_table(by_class)
     (context.out_dir / "cutflow.txt").write_text("".join([str(table), *lines]), encoding="utf-8")

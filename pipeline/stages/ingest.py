@@ -12,7 +12,7 @@ from ingestion.errors import grouped
 from ingestion.notes import notes
 from ingestion.secrets import redact
 from ingestion.storage import footers, make_folder, sizes_below
-from ingestion.tally import WRAPPED_AZIMUTHS, by_sample, total
+from ingestion.tally import NO_CLASS, WRAPPED_AZIMUTHS, by_sample, total
 from pipeline.config import Config
 from pipeline.configuration.sections import flat_items
 from pipeline.errors import RunFolderError
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 
 _JOB: Final = "ingestion.spark_job"
+#: What a sample states about how its files are read.
+_READ_BY: Final = ("label", "label_by", "weight", "tree", "branch_map")
 
 
 class Ingest(Stage):
@@ -49,9 +51,7 @@ class Ingest(Stage):
     def config_items(self, config: Config) -> dict[str, Any]:
         """Thresholds, names, and what each sample states but for numbers that scale its weights."""
         of_samples = {
-            f"samples.{sample.name}.{key}": getattr(sample, key)
-            for sample in config.samples
-            for key in ("label", "weight", "tree", "branch_map")
+            f"samples.{sample.name}.{key}": getattr(sample, key) for sample in config.samples for key in _READ_BY
         }
         of_samples |= {
             f"samples.{sample.name}.sum_of_weights": sample.sum_of_weights
@@ -140,10 +140,7 @@ class Ingest(Stage):
             info.uuid
             for info in infos
             if is_unchanged(info, old.get(info.uuid))
-            and all(
-                getattr(info, name) == getattr(old[info.uuid], name)
-                for name in ("sample", "label", "weight", "tree", "branch_map")
-            )
+            and all(getattr(info, name) == getattr(old[info.uuid], name) for name in ("sample", *_READ_BY))
         }
         for part in (EventsPart(**each) for each in current.manifest["counters"]["parts"]):
             if part.file_uuid in unchanged:
@@ -199,13 +196,15 @@ def _result(context: Context, result: IngestResult) -> Result:
     parts = [part for part in result.parts if part.name]
     own = {part.name for part in parts if part.lies_in in {"", str(context.data_dir)}}
     rows = sum(footer.num_rows for footer in footers([part.file(events_dir) for part in parts]))
-    accounted = sum(sums[step] for step in ("rejected_copy", "rejected_nonfinite", "rejected_no_lepton", "events"))
+    accounted = sums["events"] + sum(count for step, count in sums.items() if step.startswith("rejected_"))
     summary = f"{len(result.infos)} files, {sums['entries']} entries, {sums['events']} events kept"
     with_entries = sum(info.entries > 0 for info in result.infos)
     if result.num_read < with_entries:
         summary += f"; {result.num_read} files read, {with_entries - result.num_read} reused"
     if sums[WRAPPED_AZIMUTHS]:
         summary += f"; azimuths of {sums[WRAPPED_AZIMUTHS]} events wrapped to [-π, π]"
+    if no_class := sums.get(NO_CLASS):
+        summary += f"; {no_class} events of no class (label_by: null) left out"
     if sums["rejected_copy"]:
         summary += f"; {sums['rejected_copy']} copies left out"
     if result.bad:

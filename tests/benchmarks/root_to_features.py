@@ -125,7 +125,7 @@ def both_stages(provider: SparkProvider, infos: list[FileInfo], settings: Ingest
     done = spark.accumulator(0)
     made = ingest(spark, infos, samples, settings, folder / "events", done=done, num_tasks=provider.num_tasks)
     parts = [EventsFile(part.name, part.sample, part.digest, str(folder / "events" / part.name)) for part in made.parts]
-    generated = {sample.name: GeneratedSample(sample.label, None, 1, 1.0) for sample in samples}
+    generated = {sample.name: GeneratedSample(label, None, 1, 1.0) for label, sample in enumerate(samples)}
     dataset = make_features(
         spark, parts, generated, FeatureSettings(), CLASSES, folder / "features",
         kernels=folder / "features" / "kernels", done=done, num_tasks=provider.num_tasks,

@@ -25,6 +25,7 @@ def write_delphes(
     without: Sequence[str] = (),
     flat_scalars: bool = False,
     as_type: Mapping[str, tuple[str, float]] | None = None,
+    more: Mapping[str, np.ndarray[Any, Any] | ak.Array] | None = None,
 ) -> Path:
     """Write a ROOT file with one tree; returns its path.
 
@@ -35,6 +36,7 @@ def write_delphes(
         rename: Delphes branch name to the name written.
         without: Delphes branch names to leave out.
         as_type: Delphes branch name to another dtype and the value that every candidate gets.
+        more: Further branches.
         flat_scalars: Write MET and weight as plain numbers instead of lists of one.
     """
     rename = rename or {}
@@ -50,6 +52,7 @@ def write_delphes(
         scalars = np.array([event[name] for event in events], dtype=field.dtype)
         columns[field.branch] = scalars if flat_scalars else jagged(np.arange(len(events) + 1), scalars)
     kept = {rename.get(branch, branch): values for branch, values in columns.items() if branch not in without}
+    kept |= more or {}
     with uproot.recreate(path) as file:
         types = {name: v.dtype if isinstance(v, np.ndarray) else v.type.content for name, v in kept.items()}
         writable = file.mktree(tree, types)

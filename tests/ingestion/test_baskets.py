@@ -255,7 +255,8 @@ def test_parts_of_a_file_hold_the_same_events_as_one_part(
         settings = IngestSettings(entries_per_task=entries_per_task)
         out = tmp_path / str(entries_per_task)
         out.mkdir()
-        parts = [ingest_range(work, settings, out) for work in split_entries([examined(path_of_many, settings)])]
+        ranges = split_entries([examined(path_of_many, settings)])
+        parts = [part for work in ranges for part in ingest_range(work, settings, out)]
         tables.append(pa.concat_tables([pq.read_table(out / part.name) for part in parts if part.name]))
         counted.append({step: sum(part.counts[step] for part in parts) for step in parts[0].counts})
     assert len(list((tmp_path / "4").iterdir())) > len(list((tmp_path / "1000").iterdir())) == 1

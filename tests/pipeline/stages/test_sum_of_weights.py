@@ -78,7 +78,7 @@ def test_a_skim_took_the_cross_section_of_the_whole_sample_without_a_word(skim: 
     assert skim.factor() == pytest.approx(1000 / 400)
     # Of 40 events 30 have a lepton, which all pass.
     assert (skim.shares()[0], skim.shares()[-1]) == pytest.approx((0.1, 30 / 400))
-    assert "Efficiencies of weights are relative to all generated events (sum_of_weights) of: qcd" in said
+    assert "Efficiencies of weights are relative to all generated events of: qcd" in said
     upstream = {name: skim.version(name) for name in ("ingest", "features")}
     config = skim.runner().run_folder.config
     rates = rates_before(config, upstream)

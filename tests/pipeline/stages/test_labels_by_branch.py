@@ -1,0 +1,185 @@
+"""A sample whose events have their classes by conditions on a branch, through the stages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from delphes_files import write_delphes
+from made_events import Row, lepton, made_event, track
+from minimal_configs import mistakes
+from night_files import Night
+from stages_here import run_here, without_spark
+
+from ingestion.errors import ConflictingFilesError, EmptySampleError, MissingBranchError, WrongBranchTypeError
+from pipeline.commands.evaluate_files import evaluate_files
+from pipeline.errors import ConfigError
+from pipeline.runner import State
+from pipeline.stages.evaluate import rates_before
+
+#: Of 240 events, in turn; every fourth event has no lepton.
+FLAVOURS = np.resize([5, -5, 4, 4, 4, 4, 15, 15], 240)
+LABEL_BY = {"abs(flavour) == 5": 1, "flavour == 4": 0, "flavour == 15": None}
+
+
+def rows(first: int, count: int = 240) -> list[Row]:
+    return [
+        made_event(
+            met=20.0 + first + n,
+            electrons=[lepton(30.0 + n, 0.1, 0.2)] if n % 4 else [],
+            tracks=[track(2.0 + first + n, 1.0, -1.0)],
+        )
+        for n in range(count)
+    ]
+
+
+class Top(Night):
+    """A file with events of two classes and of none, and a file of one class."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.data = folder, folder / "data"
+        self.data.mkdir()
+        self.write(FLAVOURS)
+        write_delphes(self.data / "light.root", rows(1000, 80))
+
+    def write(self, flavours: Any, name: str = "top.root", first: int = 0) -> None:
+        write_delphes(self.data / name, rows(first, len(flavours)), more={"flavour": np.asarray(flavours)})
+
+    def go(self, *stages: str, label_by: Any = LABEL_BY, top: Any = None, **changes: Any) -> str:
+        """Run ingest and features, or the given stages."""
+        samples = [
+            {"name": "top", "label_by": label_by, "files": [f"{self.data}/top*.root"], "cross_section_pb": 120.0},
+            {"name": "light", "label": 0, "files": [f"{self.data}/light.root"], "cross_section_pb": 80.0},
+        ]
+        samples[0] |= top or {}
+        return self.run(*stages, classes=["light", "b"], samples=samples, evaluate={"signal": "b"}, **changes)
+
+
+@pytest.fixture
+def top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Top:
+    without_spark(monkeypatch, tmp_path)
+    return Top(tmp_path)
+
+
+def test_classes_of_one_sample_go_through_all_stages(top: Top) -> None:
+    training = {"workers": 1, "epochs": 1, "batch_size": 16}
+    said = top.go(train=training, model={"names": ["hlf"]}, ingest={"entries_per_task": 50, "min_track_pt": 0.5})
+    assert "60 events of no class (label_by: null) left out" in said
+
+    counted = top.version("ingest").manifest["counters"]["samples"]
+    assert {name: each["events"] for name, each in counted.items()} == {"top.0": 90, "top.1": 30, "top": 0, "light": 60}
+    features = top.version("features")
+    files = [str(path) for path in features.folder.glob("*/*.parquet")]
+    table = pq.read_table(files, columns=["sample", "label", "weight", "entry"]).to_pylist()
+    expected = {"top.0": 0, "top.1": 1, "light": 0}
+    assert {(each["sample"], each["label"]) for each in table} == set(expected.items())
+    assert all(FLAVOURS[each["entry"]] in ((4,), (5, -5))[each["label"]] for each in table if each["sample"] != "light")
+    # The cross-section is that of all 240 events, and each has its share: 120 pb / 240, and 80 pb / 80.
+    assert {round(each["weight"], 6) for each in table if each["sample"] != "light"} == {0.5}
+    assert {round(each["weight"], 6) for each in table if each["sample"] == "light"} == {1.0}
+
+    cutflow = json.loads((features.folder / "cutflow.json").read_text())
+    (first, *_, last) = cutflow["classes"]
+    assert {name: each["events"] for name, each in first["columns"].items()} == {"light": 120 + 80, "b": 60}
+    assert {name: each["events"] for name, each in last["columns"].items()} == {"light": 90 + 60, "b": 30}
+    assert cutflow["counters"]["rejected_no_class"] == {"top.0": 0, "top.1": 0, "top": 60}
+    config = top.runner().run_folder.config
+    rates = rates_before(config, {name: top.version(name) for name in ("ingest", "features")})
+    assert rates is not None
+    per_pb = config.evaluate.luminosity * 1e-36
+    assert rates.of_class(1) == pytest.approx(120 * 30 / 240 * per_pb)
+    assert rates.of_class(0) == pytest.approx((120 * 90 / 240 + 80 * 60 / 80) * per_pb)
+
+    run_here(top.folder / "config.yaml", "train", "evaluate", "report")
+    metrics = top.version("evaluate").manifest["counters"]
+    assert metrics["runs"]["hlf"]["events_per_class"].keys() == {"light", "b"}
+    assert metrics["rates_before"]["b"] == pytest.approx(120 * 30 / 240 * per_pb)
+    assert "top.1" in (top.version("report").folder / "report.html").read_text()
+
+    top.write(FLAVOURS, "new.root", first=5000)
+    write_delphes(top.data / "new_light.root", rows(7000, 80))
+    names = {"top": "new.root", "light": "new_light.root"}
+    inputs = [f"{name}={top.data / file}" for name, file in names.items()]
+    with pytest.raises(ConfigError, match="no class or sample 'b' with files of its own"):
+        evaluate_files(top.runner().run_folder, [], [f"b={top.data}/new.root"], None)
+    metrics = json.loads((evaluate_files(top.runner().run_folder, [], inputs, None) / "metrics.json").read_text())
+    assert metrics["runs"]["hlf"]["events_per_class"] == {"light": 90 + 60, "b": 30}
+    assert metrics["rates_before"] == pytest.approx({"light": rates.of_class(0), "b": rates.of_class(1)})
+
+
+@pytest.mark.parametrize(
+    ("flavours", "label_by", "words"),
+    [
+        (FLAVOURS, {"flavour == 4": 0, "abs(flavour) == 5": 1}, ("60 of the 240 events", "no condition", "is 15")),
+        (FLAVOURS, {"flavour > 0": 0, "flavour == 5": 1, "flavour == -5": 1}, ("for 30 several", "flavour is 5")),
+        (np.where(FLAVOURS == 15, np.nan, FLAVOURS), LABEL_BY, ("60 of the 240 events", "flavour is nan")),
+    ],
+)
+def test_events_without_exactly_one_class_are_refused(top: Top, flavours: Any, label_by: Any, words: Any) -> None:
+    top.write(flavours)
+    with pytest.raises(WrongBranchTypeError) as caught:
+        top.go(label_by=label_by)
+    assert "top.root" in str(caught.value)
+    assert all(each in str(caught.value) for each in words)
+
+
+def test_a_branch_that_is_not_there_and_a_class_without_events_are_refused(top: Top) -> None:
+    with pytest.raises(MissingBranchError, match=r"'flavours' \(for `label_by` of the sample\). Nearest: flavour,"):
+        top.go(label_by={"flavours == 5": 1})
+    with pytest.raises(WrongBranchTypeError, match=r"no list of numbers per event.*label_by"):
+        top.go(label_by={"flavour[0] == 5": 1})
+    with pytest.raises(EmptySampleError, match=r"sample 'top\.0'"):
+        top.go(label_by={"abs(flavour) != 3": 1, "flavour == 3": 0})
+
+
+def test_another_condition_is_stale_and_read_again(top: Top) -> None:
+    top.go()
+    assert "up to date" in top.go("ingest")
+    other = {**LABEL_BY, "flavour == 15": 1}
+    said = top.go(label_by=other)
+    assert "1 files read, 1 reused" in said
+    assert top.version("ingest").manifest["counters"]["samples"]["top.1"]["events"] == 90
+    # Other words for the same classes give the same events.
+    top.go("ingest", label_by={"abs(flavour) == 5 or flavour == 15": 1, "flavour == 4": 0})
+    assert [each.state for each in top.runner().plan()[:2]] == [State.FRESH, State.FRESH]
+
+
+def test_copies_are_dropped_where_the_same_conditions_give_them_their_class(top: Top) -> None:
+    top.write(FLAVOURS[:16], "top_skim.root")
+    with pytest.raises(ConflictingFilesError, match="16 events are there twice"):
+        top.go()
+    said = top.go(ingest={"on_duplicate": "drop"})
+    assert "16 copies left out" in said
+    assert top.version("ingest").manifest["counters"]["samples"]["top"]["rejected_no_class"] == 60
+    write_delphes(top.data / "light.root", rows(0, 16))
+    with pytest.raises(ConflictingFilesError, match="in two classes"):
+        top.go(ingest={"on_duplicate": "drop"})
+
+
+@pytest.mark.parametrize(
+    ("sample", "words"),
+    [
+        ({"label": 0, "label_by": LABEL_BY}, "both label and label_by"),
+        ({}, "no label and label_by"),
+        ({"label_by": {}}, "no label and label_by"),
+        ({"label_by": {"f == 1": None}}, "label_by gives no event a class"),
+        ({"label_by": {"f": 1}}, "is no condition on branches"),
+        ({"label_by": {"f == 1": "b"}}, "label_by"),
+        ({"label_by": {"f == 1": -1}}, "label_by"),
+        ({"label_by": {"f == 1": 3}}, "has the label 3, but classes has only 3 names"),
+        ({"label_byy": {"f == 1": 1}}, "label_by"),
+    ],
+)
+def test_mistakes_of_the_config(tmp_path: Path, sample: dict[str, Any], words: str) -> None:
+    others = [{"name": f"s{label}", "label": label, "files": ["a.root"]} for label in range(3)]
+    assert words in mistakes(tmp_path, samples=[*others, {"name": "top", "files": ["b.root"], **sample}])
+
+
+def test_a_sample_has_the_name_of_a_class_of_another(tmp_path: Path) -> None:
+    top = {"name": "top", "label_by": {"f == 1": 1, "f == 0": 0}, "files": ["a.root"]}
+    other = {"name": "top.1", "label": 2, "files": ["b.root"]}
+    assert "'top.1' is given twice" in mistakes(tmp_path, samples=[top, other])
