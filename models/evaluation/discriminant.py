@@ -138,13 +138,17 @@ class Scored:
     @cached_property
     def passing(self) -> dict[tuple[int, str], Ends]:
         """Share of each class in each sample that passes at the points."""
+        return self.passing_at(self.points)
+
+    def passing_at(self, points: NDArray[np.int64]) -> dict[tuple[int, str], Ends]:
+        """Share of each class in each sample that passes; places of thresholds as in `points`."""
         found = {}
         for each in self.replicas.strata:
             sums = np.cumsum(self.replicas.sums(each, self.place, len(self.thresholds)), axis=0)
             squared = np.square(self.replicas.weights[each.rows])
             squares = np.cumsum(np.bincount(self.place[each.rows], squared, len(self.thresholds))).astype(np.float64)
-            kept = np.take_along_axis(sums, self.points, axis=0)
-            found[each.label, each.sample] = self.replicas.passing(each, kept, squares[self.points[:, 0]])
+            kept = np.take_along_axis(sums, points, axis=0)
+            found[each.label, each.sample] = self.replicas.passing(each, kept, squares[points[:, 0]])
         return found
 
     def of_class(self, label: int) -> Ends:

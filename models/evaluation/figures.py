@@ -150,7 +150,7 @@ def plot_discriminant(
     found: Mapping[str, Any],
     labels: PlotLabels,
 ) -> Figure:
-    """Expected events against the logarithm of the score s / b, and the significance behind each cut below them.
+    """Events against the logarithm of the score s / b, and the significance behind each cut below them.
 
     Args:
         events: Test events.
@@ -186,13 +186,16 @@ def plot_discriminant(
         main.errorbar(axis.centers[there], heights[there], bars, color=look["color"], linestyle="", elinewidth=1)
         shown += [heights[there] - bars[0], heights[there] + bars[1], everywhere]
     show_positive(main, [each[each > 0] for each in shown], room=6)
-    main.set_ylabel("Expected events")
-    main.set_xlabel("")
+    main.set(xlabel="", ylabel=found["of"].capitalize())
     cuts = log_odds(np.array(found["threshold"]))
     systematic = f", background ± {100 * found['uncertainty']:g} %" if found["uncertainty"] else ""
     below.plot(cuts, found["simple"], color=COLOURS[0], linestyle="--", label=r"$S / \sqrt{B}$")
     below.plot(cuts, found["asimov"], color=COLOURS[1], label=f"Asimov{systematic}")
     below.fill_between(cuts, found["low"], found["high"], color=COLOURS[1], alpha=0.15, linewidth=0)
+    if (best := found["best"]) is not None:
+        end = ", perhaps more at tighter cuts" if found["best_is_at_end"] else ""
+        words = f"highest: {found['asimov'][best]:.3g}{end}"
+        below.plot(cuts[best], found["asimov"][best], color=COLOURS[1], marker="o", linestyle="", label=words)
     below.set(xlabel="log10 of signal / background (score)", ylabel="Significance")
     below.set_ylim(bottom=0)
     main.legend(fontsize="small")

@@ -224,13 +224,18 @@ def _background_points(events: ScoredEvents, scored: Scored, task: EvaluationTas
 
 
 def _significances(events: ScoredEvents, scored: Scored, task: EvaluationTask) -> dict[str, Any]:
-    """Significances against the cut, where enough background events are left for them; the highest is `best`."""
+    """Significances against the cut, where enough background events are left for them; the highest is `best`.
+
+    `best_is_at_end`: the tightest of these cuts is as good within the error, so that a better one may lie beyond.
+    """
     found = significance(scored, expected_events(events, task), task.uncertainty)
-    left = scored.of_mixture(task.mixture.fractions).value * _effective(events, task.mixture.fractions)
-    chosen = np.isfinite(found.asimov) & (left >= FEWEST_FAILING)
+    is_known = np.isfinite([found.asimov, found.low, found.high]).all(axis=0)
+    chosen = is_known & (found.effective >= FEWEST_FAILING)
     columns = {name: values[chosen].tolist() for name, values in found._asdict().items()}
     best = int(np.argmax(found.asimov[chosen])) if chosen.any() else None
-    return {"uncertainty": task.uncertainty, "best": best, **columns}
+    of = "expected events" if task.expected else "test events"
+    is_at_end = best is not None and columns["asimov"][0] >= columns["low"][best]
+    return {"of": of, "uncertainty": task.uncertainty, "best": best, "best_is_at_end": is_at_end, **columns}
 
 
 def expected_events(events: ScoredEvents, task: EvaluationTask) -> Mapping[int, float]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from models.evaluation.bootstrap import Ends, added
+from models.evaluation.bootstrap import added
 from models.evaluation.discriminant import Scored
 from models.evaluation.intervals import ONE_SIGMA, Floats
 
@@ -18,11 +18,13 @@ class Significance(NamedTuple):
     threshold: Floats
     signal: Floats
     background: Floats
+    effective: Floats
+    """Effective number of test events of the background."""
     simple: Floats
     """S / sqrt(B)."""
     asimov: Floats
     low: Floats
-    """Lower end of the one-sigma interval of `asimov` from the statistics of the test events."""
+    """Lower end of the one-sigma interval of `asimov` at this threshold from the statistics of the test events."""
     high: Floats
 
 
@@ -34,25 +36,45 @@ def significance(scored: Scored, expected: Mapping[int, float], uncertainty: flo
         expected: Expected number of events of each class before the cut.
         uncertainty: Relative uncertainty of the background.
     """
+    place = scored.points[:, 0]
+    # The cut is the same in all replicas, so that the signal behind it has an error too.
+    passing = scored.passing_at(np.repeat(place[:, None], scored.points.shape[1], axis=1))
     ours, others = (
         added(
-            scored.of_class(label).times(size) for label, size in expected.items() if (label in scored.signal) is each
+            passing[each.label, each.sample].times(each.fraction * expected[each.label])
+            for each in scored.replicas.strata
+            if (each.label in scored.signal) is is_signal
         )
-        for each in (True, False)
+        for is_signal in (True, False)
     )
-
-    def replicas(each: Ends) -> Floats:
-        return (each.low + each.high) / 2
-
-    of_replicas = asimov_significance(replicas(ours), replicas(others), uncertainty)
-    low, high = np.quantile(of_replicas, [ONE_SIGMA / 2, 1 - ONE_SIGMA / 2], axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         simple = np.where(others.value > 0, ours.value / np.sqrt(others.value), np.nan)
+    effective = _effective(scored, expected)
     return Significance(
-        scored.thresholds[scored.points[:, 0]],
-        *(ours.value, others.value, simple),
-        *(asimov_significance(ours.value, others.value, uncertainty), low, high),
+        scored.thresholds[place],
+        *(ours.value, others.value, effective, simple, asimov_significance(ours.value, others.value, uncertainty)),
+        # A replica without background has no significance, and leaves none to the interval.
+        np.quantile(asimov_significance(ours.low, others.high, uncertainty), ONE_SIGMA / 2, axis=1),
+        np.quantile(asimov_significance(ours.high, others.low, uncertainty), 1 - ONE_SIGMA / 2, axis=1),
     )
+
+
+def _effective(scored: Scored, expected: Mapping[int, float]) -> Floats:
+    """Effective number of background events behind the points; 0 where their weights add up to 0 or less.
+
+    Of a sample without any, one of its events counts in the error.
+    """
+    place, weights = scored.points[:, 0], scored.replicas.weights
+    sums, squares = np.zeros((2, len(place)))
+    for each in (each for each in scored.replicas.strata if each.label not in scored.signal):
+        scaled = weights[each.rows] * expected[each.label] * each.fraction / each.totals[0]
+        kept, kept2 = (
+            np.cumsum(np.bincount(scored.place[each.rows], of, len(scored.thresholds)))[place]
+            for of in (scaled, np.square(scaled))
+        )
+        sums += kept
+        squares += np.where(kept2 > 0, kept2, np.square(np.square(scaled).sum() / scaled.sum()))
+    return np.divide(np.square(sums), squares, out=np.zeros(len(place)), where=sums > 0)
 
 
 def asimov_significance(signal: Floats, background: Floats, uncertainty: float) -> Floats:
@@ -70,9 +92,8 @@ def asimov_significance(signal: Floats, background: Floats, uncertainty: float) 
         [0.984, 0.69]
     """
     s, b = np.maximum(signal, 0.0), np.where(background > 0, background, np.nan)
-    if uncertainty == 0:
-        return np.asarray(np.sqrt(np.maximum(2 * ((s + b) * np.log1p(s / b) - s), 0.0)))
     variance = np.square(uncertainty * b)
-    both = (s + b) * np.log((s + b) * (b + variance) / (np.square(b) + (s + b) * variance))
-    alone = np.square(b) / variance * np.log1p(variance * s / (b * (b + variance)))
+    # The published form would subtract numbers as large as b.
+    both = (s + b) * np.log1p(s * b / (np.square(b) + (s + b) * variance))
+    alone = np.square(b) / variance * np.log1p(variance * s / (b * (b + variance))) if uncertainty else s
     return np.asarray(np.sqrt(np.maximum(2 * (both - alone), 0.0)))

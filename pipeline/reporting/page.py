@@ -49,9 +49,9 @@ _OF_MODEL: Final = {
     "confusion": "Confusion matrix on the test split, as shares of the true class and as events.",
     "scores": "Outputs by true class, training split (lines) and test split (points); p is of a Kolmogorov-Smirnov "
     "test of the two.",
-    "discriminant": "Expected events against log10 of s / b, on which working points cut; the outer bins hold all "
-    "beyond. Below: significance of all events above each cut, where at least 10 background events of the test split "
-    "are left. Band: statistics of the test events.",
+    "discriminant": "Events, those of the luminosity where rates are known, against log10 of s / b, on which working "
+    "points cut; the outer bins hold all beyond. Below: significance of all events above each cut, where effectively "
+    "10 or more background events of the test split are left. Band: statistics of the test events.",
     "data_score": "Data on the stacked simulation of the test split, against the score; blinded above "
     "`evaluate.blind_above`, unless `evaluate.unblind` is set. Outer bins hold all beyond; the chi-square has the "
     "statistical errors of both.",

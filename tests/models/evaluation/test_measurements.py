@@ -186,7 +186,52 @@ def test_significances_are_those_of_the_events_behind_each_cut_that_has_enough_b
     certain = measured(events, expected=expected)["significance"]["asimov"]
     assert all(np.array(certain) > found["asimov"])
     # Without an expectation: the events of the test split.
-    assert measured(events)["significance"]["signal"][-1] == pytest.approx((events.labels == 1).sum())
+    plain = measured(events)["significance"]
+    assert plain["signal"][-1] == pytest.approx((events.labels == 1).sum())
+    assert (found["of"], plain["of"]) == ("expected events", "test events")
+
+
+def binary(labels: Any, score: Any, weights: Any = 1.0) -> ScoredEvents:
+    """Events whose class 1 has a probability, and the others the rest in equal parts."""
+    num_others = labels.max()
+    shares = np.repeat((1 - score)[:, None] / num_others, num_others + 1, axis=1)
+    shares[:, 1] = score
+    nothing = np.zeros((len(labels), len(hlf_names())), np.float32)
+    return ScoredEvents(labels, shares, np.ones(len(labels)) * weights, nothing, labels.astype(str))
+
+
+def test_the_background_behind_a_cut_was_counted_in_other_parts_than_it_is_expected_in() -> None:
+    # Nearly all of the background is of class 2, of which few events are left.
+    labels = np.repeat([0, 1, 2], [3000, 500, 40])
+    score = np.random.default_rng(4).beta(*np.array([(2, 2), (4, 1), (2, 2)])[labels].T)
+    events = binary(labels, score)
+    found = measured(events, expected={0: 1.0, 1: 30.0, 2: 1000.0})["significance"]
+    order = discriminant(events.probabilities, signal={1: 1.0}, fractions={0: 0.5, 2: 0.5})
+    few = [int((order[labels == 2] >= threshold).sum()) for threshold in found["threshold"]]
+    assert min(few) == 10
+    assert found["effective"] == pytest.approx(few, rel=0.1)
+
+
+def test_negative_weights_left_numbers_that_json_lacks_in_the_band() -> None:
+    # In few replicas the weights of the 1000 background events above the cut add up to 0 or less.
+    labels = np.repeat([0, 1, 0, 0, 1], [2000, 200, 550, 450, 200])
+    score = np.repeat([0.1, 0.9], [2200, 1200])
+    task = EvaluationTask(["QCD", "ttbar"], [1], [0.5], None, NO_LABELS, 1, expected={0: 100.0, 1: 10.0})
+    events = binary(labels, score, np.repeat([1.0, -1.0, 1.0], [2750, 450, 200]))
+    replicas = Replicas(events.labels, events.samples, events.weights, seed=1)
+    found = measure(events, None, replicas, task).numbers["significance"]
+    assert len(json.loads(json.dumps(found, allow_nan=False))["low"]) > 3
+
+
+def test_a_highest_significance_at_the_end_of_the_scan_says_so() -> None:
+    labels = np.repeat([0, 1, 2], [2000, 2000, 2000])
+    events = binary(labels, np.random.default_rng(4).beta(*np.array([(1, 1), (9, 1), (1, 1)])[labels].T))
+    tight, loose = (
+        measured(events, expected={0: size, 1: 10.0, 2: size}, uncertainty=error)["significance"]
+        for size, error in ((1e5, 0.5), (1e-3, 0.0))
+    )
+    assert tight["best_is_at_end"]
+    assert (loose["best"] > 10, loose["best_is_at_end"]) == (True, False)
 
 
 def test_efficiencies_were_those_of_a_point_that_is_not_measurable() -> None:
