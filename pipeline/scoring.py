@@ -48,6 +48,8 @@ class EventClassifier(NamedTuple):
     classes: list[str]
     reading: IngestSettings
     selection: FeatureSettings
+    dataset: Path | None = None
+    """The features of its training; None if they are unknown or gone."""
 
     @classmethod
     def of(cls, found: FoundModel) -> EventClassifier:
@@ -62,7 +64,7 @@ class EventClassifier(NamedTuple):
                 f"made its features. Make features and train again."
             )
         reading, selection = IngestSettings(**found.reading), FeatureSettings(**found.definitions)
-        return cls(found.candidate.name, found.candidate.model, found.classes, reading, selection)
+        return cls(found.candidate.name, found.candidate.model, found.classes, reading, selection, found.dataset)
 
     def scores(self, events: Any) -> NDArray[np.float32]:
         """Probabilities of the classes, (num_events, num_classes); NaN for events that the selection rejects.

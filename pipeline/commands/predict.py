@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import uproot
 from numpy.typing import NDArray
 
+from features.dataset import FeatureDataset
 from ingestion.errors import BadFilesError, IngestionError
 from ingestion.files import FileInfo, found_files
 from ingestion.paths import located
@@ -30,6 +31,7 @@ from pipeline.machine.spark_session import counted
 from pipeline.run_folder import RunFolder
 from pipeline.runs import own_folders
 from pipeline.runs.model_registry import Registry
+from pipeline.runs.seen_events import count_seen_of
 from pipeline.scoring import FLAGS, EventClassifier, load_classifier
 from pipeline.terminal.progress import Bar
 
@@ -106,6 +108,13 @@ def predict(
         [sample], settings, run_folder.say, strict=True, needs_particles=classifier.selection.particles,
         needs_weights=False,
     ).infos  # fmt: skip
+    if classifier.dataset and (
+        seen := count_seen_of(FeatureDataset.load(classifier.dataset), [info.uuid for info in infos])
+    ):
+        run_folder.say(
+            f"  warning: {classifier.name} was trained on {seen} events of these files; their scores are better than "
+            f"those of new events"
+        )
     began = time.monotonic()
     with _new_folder(chosen_folder(out, "--out")) as folder:
         names = _names(infos, "parquet" if parquet else "root")

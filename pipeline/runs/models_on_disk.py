@@ -11,6 +11,7 @@ from ingestion.paths import located
 from models.export.onnx_classifier import OnnxClassifier
 from models.prediction import Candidate
 from pipeline.errors import ConfigError, MissingInputError
+from pipeline.runs.seen_events import dataset_of
 from pipeline.runs.trained_models import FoundModel, read_trained, refuse_other_classes
 
 _NAME: Final = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")
@@ -85,6 +86,6 @@ def _name_of(place: Path) -> str:
 
 def _read(name: str, place: Path) -> FoundModel:
     if place.is_file():
-        exported = OnnxClassifier.load(place)
-        return FoundModel(Candidate(name, exported), exported.classes, exported.definitions, None, exported.reading)
+        exported, dataset = OnnxClassifier.load(place), dataset_of(place.parent)
+        return FoundModel(Candidate(name, exported), exported.classes, exported.definitions, dataset, exported.reading)
     return read_trained(name, place)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from features.dataset import FeatureDataset
 from features.errors import FeatureError
-from features.schema import identities
+from features.schema import identities, readable
 from ingestion.copies import UInt64s, read_keys
 from ingestion.storage import sizes_below
 from pipeline.errors import RunFolderError
@@ -38,10 +40,16 @@ def count_seen(dataset: FeatureDataset, events: pa.Array, keys: UInt64s = NO_KEY
         None if it holds none of the identities, and may hold copies.
     """
     copied = _originals(dataset.folder, keys)
-    seen = identities([file for split in _LEARNT_FROM for file in dataset.files(split)])
+    seen = identities(_learnt_from(dataset))
     events = pc.unique(pa.concat_arrays([events, pa.array(copied or (), pa.string())]))
     found = pc.sum(pc.is_in(events, value_set=seen)).as_py() or 0
     return None if copied is None and not found else found
+
+
+def count_seen_of(dataset: FeatureDataset, uuids: Sequence[str]) -> int:
+    """Number of events of some ROOT files in the training and validation splits of a dataset, copies not counted."""
+    columns = [pq.read_table(readable(file), columns=["file_uuid"])["file_uuid"] for file in _learnt_from(dataset)]
+    return sum(pc.sum(pc.is_in(each, value_set=pa.array(uuids))).as_py() for each in columns)
 
 
 def distinct_keys(folder: Path) -> UInt64s:
@@ -97,6 +105,10 @@ def copy_record(place: Path, target: Path) -> None:
         content = json.loads((place / _RUN).read_text(encoding="utf-8"))
         content["dataset"] = os.path.relpath(folder, target)
         (target / _RUN).write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+
+def _learnt_from(dataset: FeatureDataset) -> list[Path]:
+    return [file for split in _LEARNT_FROM for file in dataset.files(split)]
 
 
 def _named_by(place: Path) -> Path | None:

@@ -11,6 +11,7 @@ from pipeline.config import Config
 from pipeline.configuration.sections import flat_items
 from pipeline.runs.outputs import content_digest, digest_of
 from pipeline.runs.provenance import code_version
+from pipeline.runs.seen_events import copy_record
 from pipeline.runs.store import Version
 from pipeline.stages.base import Check, Context, Result, Stage
 from pipeline.terminal.tables import export_table, firmware_table
@@ -118,6 +119,7 @@ def _export(context: Context, network: str) -> dict[str, Any]:
     model, spec = load_model(context.upstream["train"].folder / network / "model")
     folder, provenance = context.out_dir / network, _provenance(context, network)
     folder.mkdir()
+    copy_record(context.upstream["train"].folder / network, folder)
     with pq.ParquetFile(readable(dataset.files("test")[0])) as parquet:
         batch = next(parquet.iter_batches(_EVENTS, columns=columns_of(model.inputs)))
     columns = model_inputs(batch, model.inputs, most_particles=None)

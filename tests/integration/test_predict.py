@@ -124,6 +124,21 @@ def test_without_a_model_the_one_in_use_scores(finished: Finished, tmp_path: Pat
     assert "Did you mean 'hlf'?" in other.stderr
 
 
+def test_scores_of_training_events_looked_like_those_of_new_ones(finished: Finished, tmp_path: Path) -> None:
+    """`predict` said nothing where the model had learnt from the files; also a copy of the run knows them."""
+    splits = [pq.ParquetDataset(finished.current("features") / name).read() for name in ("train", "val")]
+    with uproot.open(FILE) as root:
+        known = sum(table["file_uuid"].to_pylist().count(str(root.file.uuid)) for table in splits)
+    new = write_delphes(tmp_path / "new.root", [made_event()])
+    for number, model in enumerate((finished.model, finished.exported)):
+        out = tmp_path / str(number)
+        done = finished.predict(FILE, new, "--model", model, "--out", out)
+        assert f"hlf was trained on {known} events of these files" in " ".join(done.stderr.split())
+        assert known > 20
+        done = finished.predict(new, "--model", model, "--out", out / "new")
+        assert "was trained on" not in done.stdout + done.stderr
+
+
 def test_entries_say_why_they_have_no_score(finished: Finished, tmp_path: Path) -> None:
     near = lepton(40.0, 0.5, 0.5)
     photon = {"et": 40.0, "eta": near["eta"] + 0.1, "phi": near["phi"]}
