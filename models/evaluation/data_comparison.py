@@ -24,6 +24,8 @@ from models.evaluation.style import COLOURS, WIDTH, axis_label, legend_below, pl
 
 _BINS: Final = 20
 _COLUMNS: Final = 3
+#: Least expected, and effectively simulated, number of events in a bin of a chi-square.
+_FEWEST: Final = (5.0, 10.0)
 
 
 class DataEvents(NamedTuple):
@@ -33,6 +35,8 @@ class DataEvents(NamedTuple):
     """(num_events, NUM_HLF) raw high-level features."""
     probabilities: Floats
     """(num_events, num_classes)."""
+    copies: Mapping[str, int] = {}
+    """Number of events that the `data`, or the `simulation`, hold too."""
 
 
 class Overlay(NamedTuple):
@@ -49,15 +53,13 @@ class Overlay(NamedTuple):
 def overlays(test: ScoredEvents, data: DataEvents, task: EvaluationTask) -> tuple[dict[str, Overlay], dict[str, Any]]:
     """Histograms of the score and of each high-level feature, and their chi-squares, for JSON.
 
-    The simulation is normalised to the luminosity if cross-sections are known, else to the number of data events. What
-    lies outside an axis is in its outer bins. With `blind_above` the score's bins that reach above it have no data, and
-    the features are those of the events below it, of data and simulation alike.
+    The simulation is normalised to the luminosity if cross-sections are known, else to the number of data events that
+    are shown. What lies outside an axis is in its outer bins. With `blind_above` the score's bins that reach above it
+    have no data, the features are those of the events below it, of data and simulation alike, and so is each number.
     """
     expected = expected_events(test, task)
     factors = np.array(list(expected.values())) / np.bincount(test.labels, test.weights, len(task.classes))
     weights = test.weights * factors[test.labels]
-    if task.expected is None:
-        weights *= len(data.hlf) / weights.sum()
     scores = [
         discriminant(each, signal=task.signal.fractions, fractions=task.mixture.fractions)
         for each in (test.probabilities, data.probabilities)
@@ -66,9 +68,14 @@ def overlays(test: ScoredEvents, data: DataEvents, task: EvaluationTask) -> tupl
     axis, cut = hist.axis.Regular(_BINS, *odds_range(odds[0]), flow=False), None
     if task.blind_above is not None:
         above = axis.edges[1:] > log_odds(np.array(task.blind_above)) + 1e-9
-        cut = float(axis.edges[:-1][above][0]) if above.any() else None
-    found = {"score": _overlay(odds, axis, weights, test.labels, len(task.classes), "log10 of s / b (score)", cut)}
+        # It holds all that lies beyond.
+        above[-1] = True
+        cut = float(axis.edges[:-1][above][0])
     shown = [np.ones(len(each), np.bool_) if cut is None else each < cut for each in odds]
+    num_shown, there = int(shown[1].sum()), float(weights[shown[0]].sum())
+    if task.expected is None and there > 0:
+        weights *= num_shown / there
+    found = {"score": _overlay(odds, axis, weights, test.labels, len(task.classes), "log10 of s / b (score)", cut)}
     for place, feature in enumerate(HIGH_LEVEL):
         if feature.binning is None:
             continue
@@ -81,8 +88,12 @@ def overlays(test: ScoredEvents, data: DataEvents, task: EvaluationTask) -> tupl
             values, axis, weights[shown[0]], test.labels[shown[0]], len(task.classes), axis_label(feature)
         )
     squares = {name: chi_square_of(each, is_normalised=task.expected is None) for name, each in found.items()}
-    numbers = {"num_events": len(data.hlf), "blind_above": None if cut is None else task.blind_above}
-    return found, {**numbers, "chi_square": squares}
+    return found, {
+        "num_events": num_shown,
+        "blind_above": task.blind_above,
+        "copies": data.copies,
+        "chi_square": squares,
+    }
 
 
 def _overlay(
@@ -118,7 +129,8 @@ def chi_square_of(overlay: Overlay, *, is_normalised: bool) -> dict[str, float]:
 def chi_square(data: Floats, model: Floats, variances: Floats, *, is_normalised: bool) -> dict[str, float]:
     """Chi-square of counts and a weighted simulation, with the statistical errors of both.
 
-    Neighbouring bins are joined until 5 events are expected in each, so that counts have nearly normal errors.
+    Neighbouring bins are joined until 5 events are expected in each, from effectively 10 simulated ones or more, so
+    that both have nearly normal errors.
 
     Args:
         data: (num_bins,) counts.
@@ -134,16 +146,16 @@ def chi_square(data: Floats, model: Floats, variances: Floats, *, is_normalised:
         ...     is_normalised=False)["value"]
         6.285714285714286
     """
-    groups, group, total = np.zeros(len(model), np.int64), 0, 0.0
-    for place, each in enumerate(model):
-        groups[place], total = group, total + each
-        if total >= 5:
-            group, total = group + 1, 0.0
+    groups, group, total, square = np.zeros(len(model), np.int64), 0, 0.0, 0.0
+    for place, (each, variance) in enumerate(zip(model, variances, strict=True)):
+        groups[place], total, square = group, total + each, square + variance
+        if total >= _FEWEST[0] and total**2 >= _FEWEST[1] * square:
+            group, total, square = group + 1, 0.0, 0.0
     # What is left over belongs to the last group that is full.
     groups = np.minimum(groups, max(group - 1, 0))
     counts, expected, squares = (np.bincount(groups, each) for each in (data, model, variances))
     spread = np.maximum(expected, 1e-12) + squares
-    value, degrees = float((np.square(counts - expected) / spread).sum()), len(counts) - is_normalised
+    value, degrees = float((np.square(counts - expected) / spread).sum()), max(len(counts) - is_normalised, 0)
     return {"value": value, "degrees": degrees, "p_value": float(chi2.sf(value, degrees)) if degrees > 0 else 1.0}
 
 

@@ -334,7 +334,9 @@ def _add_data(found: Predicted, data: DataEvents, task: EvaluationTask, folder: 
     labels = task.labels._replace(model=found.candidate.name, sample_note="Data and simulation")
     inputs = {name: each for name, each in drawn.items() if name != "score"}
     for name, some in (("data_score", {"score": drawn["score"]}), ("data_inputs", inputs)):
-        save(plot_overlays(some, numbers, task, labels), folder / name)
+        # If all events are blinded, no input is left to show.
+        if some:
+            save(plot_overlays(some, numbers, task, labels), folder / name)
 
 
 def _plot_side_by_side(

@@ -206,6 +206,12 @@ def warnings(versions: Mapping[str, Version]) -> list[str]:
     bad = len(ingest["counters"]["bad_files"])
     if bad:
         found.append(f"Unreadable input files that were skipped: {bad}. The numbers do not include them.")
+    of_data = next(iter(metrics["runs"].values())).get("data", {}).get("copies", {})
+    found += [
+        f"{number} events of the data are copies of others in the {where}."
+        for where, number in of_data.items()
+        if number
+    ]
     for name, run in metrics["runs"].items():
         values = [test["p_value"] for tests in run["train_against_test"].values() for test in tests.values()]
         # Bonferroni correction for the smallest of several probabilities.

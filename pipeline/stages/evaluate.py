@@ -93,7 +93,7 @@ class Evaluate(Stage):
                 train_events=config.evaluate.train_events,
                 on_progress=bar,
                 shifted=_shifted(context, dataset),
-                data=_data(context, candidates, dataset.classes),
+                data=_data(context, candidates, dataset),
             )
         for table in evaluation_tables(metrics):
             context.console.print(table)
@@ -143,38 +143,63 @@ def _shifted(context: Context, dataset: FeatureDataset) -> dict[str, NDArray[np.
     return dict(zip(shifts, shifted_features(parts, wanted, _selection(context), list(shifts.values())), strict=True))
 
 
-def _data(context: Context, candidates: Sequence[Candidate], classes: list[str]) -> dict[str, DataEvents]:
+def _data(context: Context, candidates: Sequence[Candidate], dataset: FeatureDataset) -> dict[str, DataEvents]:
     """The selected events of `evaluate.data` with the probabilities of each model, by its name; empty without files."""
     import numpy as np
 
+    from features.functions import own_features
     from features.kernels import build_features
+    from ingestion.copies import event_keys
     from ingestion.files import found_files
     from ingestion.reader import read_events, select_events
-    from ingestion.settings import NO_WEIGHT, SampleSettings
+    from ingestion.settings import NO_WEIGHT, IngestSettings, SampleSettings
     from models.evaluation.data_comparison import DataEvents
     from pipeline.scoring import EventClassifier
 
     config, selection = context.config, _selection(context)
     if not config.evaluate.data:
         return {}
-    reading = config.ingest.model_copy(update={"weights": {}, "pass_through": []})
+    # Without a file that cannot be read, the luminosity would be another.
+    own = {"pass_through": sorted({branch for each in own_features().values() for branch in each.needs})}
+    reading = IngestSettings.model_validate({**dataset.reading, **own})
     sample = SampleSettings(name="data", label=0, files=config.evaluate.data, weight=NO_WEIGHT)
     files = found_files([sample], reading, context.say, strict=True, needs_particles=selection.particles).infos
-    scorers = [EventClassifier(each.name, each.model, classes, reading, selection) for each in candidates]
+    scorers = [EventClassifier(each.name, each.model, dataset.classes, reading, selection) for each in candidates]
     hlf: list[NDArray[np.float32]] = []
+    keys: list[NDArray[np.uint64]] = []
     scores: list[list[NDArray[np.float32]]] = [[] for _ in scorers]
     for info in files:
         for raw in read_events(info, reading, start=0, stop=info.entries):
-            block = build_features(select_events(raw, info, reading).table, selection)
+            table = select_events(raw, info, reading).table
+            block = build_features(table, selection)
             hlf.append(block.hlf)
+            selected = table["entry"].to_numpy()[block.selected] - raw.entries[0]
+            keys.append(event_keys(raw.scalars, raw.collections)[selected])
             for scorer, found in zip(scorers, scores, strict=True):
                 found.append(scorer.of_block(block))
-    features = np.concatenate(hlf)
-    context.say(f"data: {len(files)} files, {len(features)} events selected")
+    context.say(f"data: {len(files)} files, {sum(info.entries for info in files)} entries")
+    if not sum(map(len, hlf)):
+        raise MissingInputError("evaluate.data: no event of these files passes the selection. Give others, or none.")
+    features, copies = np.concatenate(hlf), _copies(context.upstream["ingest"], np.concatenate(keys))
+    for where, number in copies.items():
+        if number:
+            context.say(f"note: {number} events of evaluate.data are copies of others in the {where}")
     return {
-        each.name: DataEvents(features, np.concatenate(found).astype(np.float64))
+        each.name: DataEvents(features, np.concatenate(found).astype(np.float64), copies)
         for each, found in zip(candidates, scores, strict=True)
     }
+
+
+def _copies(ingested: Version, keys: NDArray[np.uint64]) -> dict[str, int]:
+    """How many events of the data, by their keys, the data or the simulation hold too; see `ingestion.copies`."""
+    import numpy as np
+
+    from ingestion.copies import read_keys
+
+    keys = keys[keys != 0]
+    simulated = [read_keys(each.place(ingested.folder)) for each in ingested.files if each.path.startswith("keys/")]
+    num_simulated = sum(np.isin(each, keys).sum() for each in simulated)
+    return {"data": len(keys) - len(np.unique(keys)), "simulation": int(num_simulated)}
 
 
 def _selection(context: Context) -> FeatureSettings:

@@ -70,6 +70,39 @@ def test_above_the_score_no_data_are_shown_also_not_in_the_features() -> None:
         figure.canvas.draw()
 
 
+@pytest.mark.parametrize("threshold", [0.5, 0.9, 0.999999, 1e-6])
+@pytest.mark.parametrize("expected", [None, EXPECTED])
+def test_no_number_tells_how_many_events_are_blinded(threshold: float, expected: dict[int, float] | None) -> None:
+    labels, scores, hlf = made(4000, 1)
+    test = ScoredEvents(labels, scores, np.ones(4000), hlf, labels.astype(str))
+    _, of_data, hlf = made(400, 2)
+    above = of_data[:, 1] > threshold
+    chosen = task(expected=expected, blind_above=threshold)
+    whole, without = (
+        overlays(test, DataEvents(hlf[rows], of_data[rows]), chosen) for rows in (np.ones(400, bool), ~above)
+    )
+    assert whole[1] == without[1]
+    for name, each in whole[0].items():
+        assert (each.data.values() == without[0][name].data.values()).all()
+        assert [part.sum() for part in each.classes] == [part.sum() for part in without[0][name].classes]
+    if expected is None and whole[1]["num_events"]:
+        shown = whole[0]["met"]
+        assert sum(part.sum().value for part in shown.classes) == pytest.approx(shown.data.sum())
+
+
+@pytest.mark.parametrize(("per_event", "is_normalised"), [(10, False), (10, True), (1, False), (1, True), (0.3, False)])
+def test_probabilities_of_data_like_the_simulation_are_uniform(per_event: float, is_normalised: bool) -> None:
+    rng, truth, found = np.random.default_rng(1), np.array([40, 80, 60, 30, 12, 5, 2, 0.7, 0.2, 0]), []
+    for _ in range(1000):
+        counts, model = rng.poisson(truth).astype(float), rng.poisson(truth * per_event) / per_event
+        factor = counts.sum() / model.sum() if is_normalised else 1.0
+        square = factor**2 * model / per_event
+        found.append(chi_square(counts, factor * model, square, is_normalised=is_normalised)["p_value"])
+    assert abs(np.mean(found) - 0.5) < 0.04
+    assert abs(np.mean(np.array(found) < 0.1) - 0.1) < 0.035
+    assert np.mean(np.array(found) < 0.01) < 0.03
+
+
 def test_few_events_share_a_bin_and_errors_of_both_count() -> None:
     counts = np.array([12.0, 3.0, 1.0])
     expected, variances = np.array([10.0, 4.0, 3.0]), np.array([2.0, 1.0, 1.0])
