@@ -55,6 +55,11 @@ def loaded() -> list[str]:
     return list(_loaded)
 
 
+def names() -> list[str]:
+    """The plugins of this process, files without their folders: what a model says it needs."""
+    return [Path(each).name if each.endswith(".py") else each for each in _loaded]
+
+
 def load(plugins: Iterable[str]) -> None:
     """Import plugins that are not loaded yet.
 

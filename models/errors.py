@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 
 class ModelError(Exception):
     """An error of a model or its evaluation that the user can fix."""
@@ -17,6 +20,14 @@ class InputError(ModelError):
 
 class UnknownPartError(InputError):
     """A model has a network, or takes features, that no loaded plugin has."""
+
+    def of(self, place: Path, plugins: Sequence[str]) -> SavedModelError:
+        """The error of a model at a place, whose training had some plugins."""
+        had = f"Its training had {', '.join(plugins)}: name it" if plugins else "If it is of a plugin, name that"
+        return SavedModelError(
+            f"{place}: {self}. {had} in `plugins` of the config (--config); in Python, load_classifier(path, "
+            f"plugins=[...])."
+        )
 
 
 class UndefinedMetricError(ModelError):

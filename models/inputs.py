@@ -34,10 +34,7 @@ def refuse_other_inputs(inputs: Mapping[str, Any], names: Sequence[str]) -> None
     theirs, ours = ({name for each in found.values() for name in each["names"]} for found in (inputs, now))
     missing, more = ", ".join(sorted(theirs - ours)), ", ".join(sorted(ours - theirs))
     if missing:
-        raise UnknownPartError(
-            f"it takes other features than this code computes: {missing}. If they are of a plugin, give a config with "
-            f"it (--config)"
-        )
+        raise UnknownPartError(f"it takes other features than this code computes: {missing}")
     raise InputError(f"it takes other features than this code computes{f': it lacks {more}' if more else ''}")
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from features.columns import INPUT_COLUMNS
+from ingestion import plugins
 from models.errors import InputError, SavedModelError, UnknownPartError
 from models.inputs import inputs_json, refuse_other_inputs
 from models.networks.classifier import Classifier
@@ -31,6 +32,8 @@ class ModelSpec(NamedTuple):
     """Definitions of the features of its training."""
     reading: dict[str, Any] = {}  # noqa: RUF012 - never changed
     """Settings by which the events of its training were read; empty if unknown."""
+    plugins: list[str] = []  # noqa: RUF012 - never changed
+    """Plugins of its training, files without their folders."""
 
 
 class Dataset(Protocol):
@@ -60,7 +63,7 @@ def model_spec(settings: NetworkSettings, dataset: Dataset) -> ModelSpec:
     if missing:
         raise InputError(f"the dataset has no scaler for {missing}. Make the features again.")
     scalers = {name: Scaler.of(content[name]) for name in scaled}
-    return ModelSpec(settings, list(dataset.classes), scalers, dataset.definitions, dataset.reading)
+    return ModelSpec(settings, list(dataset.classes), scalers, dataset.definitions, dataset.reading, plugins.names())
 
 
 def build(spec: ModelSpec) -> Classifier:
@@ -83,6 +86,7 @@ def save_model(model: nn.Module, spec: ModelSpec, folder: Path) -> None:
         "scalers": {name: scaler._asdict() for name, scaler in spec.scalers.items()},
         "definitions": spec.definitions,
         "reading": spec.reading,
+        "plugins": spec.plugins,
     }
     description = folder / ".model.json"
     description.write_text(json.dumps(content, indent=1), encoding="utf-8")
@@ -104,7 +108,7 @@ def load_model(folder: Path) -> tuple[Classifier, ModelSpec]:
         model = build(spec)
         model.load_state_dict(state)
     except UnknownPartError as cause:
-        raise SavedModelError(f"{folder}: {cause}.") from cause
+        raise cause.of(folder, content.get("plugins", [])) from cause
     except (AttributeError, KeyError, TypeError, ValueError, RuntimeError, InputError) as cause:
         raise SavedModelError(f"{folder} holds no usable model ({cause}). Train again.") from cause
     return model, spec
@@ -119,4 +123,5 @@ def _spec_from_json(content: dict[str, Any]) -> ModelSpec:
         {name: Scaler(**scaler) for name, scaler in content["scalers"].items()},
         content["definitions"],
         content.get("reading", {}),
+        content.get("plugins", []),
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -40,7 +39,6 @@ from pipeline.configuration.shell_sections import (
 )
 from pipeline.configuration.yaml_text import read_mapping
 from pipeline.errors import ConfigError, nearest
-from pipeline.runs.code_meaning import ROOT
 from training.gridsearch.settings import GridSearchSettings
 from training.settings import SEEDS, TrainSettings
 
@@ -223,8 +221,6 @@ def load(name: str, overrides: Sequence[str] = ()) -> LoadedConfig:
     """
     path = find_config(name)
     content = read_mapping(path)
-    for sample in content.get("samples", ()) if is_shipped(path) else ():
-        sample["files"] = [re.sub(r"^samples(?=/)", str(bundled_events()), file) for file in sample["files"]]
     is_here = is_shipped(path) or path.parent.resolve() == Path.cwd()
     locate_paths(content, "" if is_here else path.parent, str(path))
     _load_plugins(content, overrides, "" if is_here else path.parent)
@@ -261,14 +257,6 @@ def _load_plugins(content: dict[str, Any], overrides: Sequence[str], folder: Pat
     if others := [each for each in plugins.loaded() if each not in named]:
         raise ConfigError(f"plugins: this process has loaded {', '.join(others)} already. Start another one.")
     plugins.load(named)
-
-
-def bundled_events() -> Path:
-    """The folder of the bundled events: `samples/` of a checkout, also without its path there; else that of a wheel."""
-    folder = ROOT / "samples"
-    if not folder.is_dir():
-        folder = Path(sys.prefix) / "share" / "hep-pipeline" / "samples"
-    return Path(folder.name) if folder == Path.cwd() / folder.name else folder
 
 
 def _truths_as_numbers(given: Any, meant: Any, place: str) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -17,6 +17,7 @@ from features.kernels import OUTCOMES, SELECTED, FeatureBlock, build_features
 from features.matrices import list_columns, matrices_of, model_inputs, of_columns
 from features.settings import FeatureSettings
 from ingestion.files import FileInfo
+from ingestion.plugins import load
 from ingestion.reader import RawEvents, read_events, select_events
 from ingestion.schema import COLLECTIONS
 from ingestion.settings import IngestSettings
@@ -137,13 +138,19 @@ class EventClassifier(NamedTuple):
         return np.concatenate(found)
 
 
-def load_classifier(path: str | Path) -> EventClassifier:
+def load_classifier(path: str | Path, *, plugins: Sequence[str] = ()) -> EventClassifier:
     """Read a classifier: a training folder, or an exported ONNX file.
 
+    Args:
+        path: The folder or file.
+        plugins: Files or modules with its network and features, if they are not ours.
+
     Raises:
+        PluginError: A plugin cannot be imported.
         MissingInputError: There is no model at the path, or there are several.
         ModelError: The model cannot be read, or does not say how its events were read.
     """
+    load(plugins)
     found = find_models([str(path)])
     if len(found) > 1:
         names = ", ".join(each.candidate.name for each in found)

@@ -12,7 +12,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from models.errors import InputError, SavedModelError
+from models.errors import InputError, SavedModelError, UnknownPartError
 from models.inputs import input_arrays, refuse_other_inputs
 from models.networks.network_settings import NetworkSettings
 from models.networks.registry import settings_from_json
@@ -69,9 +69,11 @@ class OnnxClassifier:
             )
         try:
             classes, inputs, definitions = (json.loads(found[key]) for key in ("classes", "inputs", "definitions"))
-            reading = json.loads(found.get("reading", "{}"))
+            reading, had = json.loads(found.get("reading", "{}")), json.loads(found.get("plugins", "[]"))
             settings = settings_from_json(json.loads(found["settings"]))
             refuse_other_inputs(inputs, settings.inputs)
+        except UnknownPartError as cause:
+            raise cause.of(path, had) from cause
         except InputError as cause:
             raise SavedModelError(f"{path}: {cause}.") from cause
         except (KeyError, TypeError, ValueError) as cause:

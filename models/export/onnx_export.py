@@ -143,6 +143,7 @@ def metadata(spec: ModelSpec, inputs: Sequence[str], provenance: Provenance) -> 
         "settings": spec.settings.to_json(),
         "definitions": spec.definitions,
         "reading": spec.reading,
+        "plugins": spec.plugins,
         "code": dict(provenance.code),
         "digests": dict(provenance.digests),
     }

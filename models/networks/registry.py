@@ -37,10 +37,7 @@ def settings_of(content: Mapping[str, Any]) -> NetworkSettings:
     own = dict(content)
     name = own.pop("name")
     if name not in NETWORKS:
-        raise UnknownPartError(
-            f"it has the network '{name}', which this code does not have. If it is of a plugin, give a config with it "
-            f"(--config)"
-        )
+        raise UnknownPartError(f"it has the network '{name}', which this code does not have")
     return NETWORKS[name].model_validate(own)
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from ingestion.paths import located
-from pipeline.config import Config, bundled_events
-from pipeline.configuration.paths import chosen_folder
+from pipeline.config import Config
+from pipeline.configuration.paths import bundled_events, chosen_folder
 from pipeline.errors import ConfigError, nearest
 from pipeline.run_folder import RunFolder
 from pipeline.terminal.progress import Bar

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any, Final
 
-from ingestion.paths import PathError, located
+from ingestion.paths import Located, PathError, located
 from pipeline.errors import ConfigError
+from pipeline.runs.code_meaning import ROOT
 
 #: Keys of all paths; a star is each number of a list.
 PATHS: Final = (
@@ -24,6 +26,9 @@ PATHS: Final = (
 _WORDS: Final = ("spark.executor_python", "train.launcher_args.*")
 #: A scheme, and a slash: of `s3://bucket`, a path keeps `s3:/bucket`.
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+
+#: Begin of the paths of the bundled events, in any config.
+_BUNDLED: Final = "bundled://"
 
 
 def locate_paths(content: Any, folder: str | Path, place: str) -> None:
@@ -42,10 +47,19 @@ def _locate(content: Any, keys: list[str], folder: str | Path, place: str) -> No
         if inner:
             _locate(items[name], inner, folder, f"{place}{name}.")
         elif isinstance(items[name], str):
+            bundled = Located(items[name].replace(_BUNDLED, f"{bundled_events()}/", 1))
             try:
-                content[name] = located(items[name], folder)
+                content[name] = bundled if items[name].startswith(_BUNDLED) else located(items[name], folder)
             except PathError as cause:
                 raise ConfigError(f"{place}{name}: {cause}.") from None
+
+
+def bundled_events() -> Path:
+    """The folder of the bundled events: `samples/` of a checkout, also without its path there; else that of a wheel."""
+    folder = ROOT / "samples"
+    if not folder.is_dir():
+        folder = Path(sys.prefix) / "share" / "hep-pipeline" / "samples"
+    return Path(folder.name) if folder == Path.cwd() / folder.name else folder
 
 
 def local_folder(words: str | Path) -> Path:

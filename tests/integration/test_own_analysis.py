@@ -1,11 +1,10 @@
-"""The example of plugins, outside the package: Spark, two ranks, evaluation, export, report, predict."""
+"""The example of plugins, by a wheel, outside the checkout: Spark, two ranks, evaluation, export, report, predict."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,26 +12,25 @@ import onnxruntime
 import pyarrow.parquet as pq
 import pytest
 from command_line import SAMPLES, versions
-
-ROOT = Path(__file__).resolve().parents[2]
-EXAMPLE = ROOT / "docs" / "examples" / "own-analysis"
+from wheels import ROOT, installed_wheel
 
 pytestmark = [pytest.mark.minutes, pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
 
 class Analysis:
-    """A copy of the example in a folder of its own."""
+    """A copy of the example in a folder of its own, and a wheel."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.run_dir = folder / "docs" / "examples" / "own-analysis", folder / "runs" / "own-analysis"
-        shutil.copytree(EXAMPLE, self.folder, ignore=shutil.ignore_patterns("__pycache__"))
-        (folder / "samples").symlink_to(SAMPLES)
-        self.plugin = self.folder / "plugin.py"
+        self.folder, self.programs = folder / "mine", installed_wheel(folder)
+        self.folder.mkdir()
+        for name in ("analysis.yaml", "plugin.py"):
+            shutil.copy(ROOT / "docs" / "examples" / "own-analysis" / name, self.folder)
+        self.run_dir, self.plugin = self.folder / "run", self.folder / "plugin.py"
 
     def do(self, *words: str, config: bool = True) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "pipeline", *words]
-        command += ["--config", str(self.folder / "analysis.yaml")] if config else []
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        command = [self.programs / "hep-pipeline", *words]
+        command += ["--config", "analysis.yaml"] if config else []
+        return subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False)
 
     def output(self, stage: str) -> Path:
         return self.run_dir / stage / str(versions(self.run_dir)[stage])
@@ -82,7 +80,13 @@ def test_predict_needs_the_plugin_and_then_gives_the_scores_of_the_evaluation(
     without = analysis.do(*words, str(tmp_path / "no"), config=False)
     assert without.returncode == 1
     assert "'residual'" in without.stderr
-    assert "plugin" in without.stderr
+    assert "Its training had plugin.py: name it in `plugins`" in " ".join(without.stderr.split())
+    load = "import sys; from pipeline.api import load_classifier; load_classifier(sys.argv[1], plugins=sys.argv[2:])"
+    for plugins, code in ([], 1), (["plugin.py"], 0):
+        command = [analysis.programs / "python", "-c", load, analysis.output("train") / "residual", *plugins]
+        done = subprocess.run(command, cwd=analysis.folder, capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stderr
+        assert ("plugins=[...]" in done.stderr) == (code == 1)
     done = analysis.do(*words, str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr
     scores = pq.read_table(next((tmp_path / "out").iterdir())).to_pandas()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args, get_origin
@@ -121,9 +122,13 @@ def test_the_default_config_of_a_wheel_named_a_folder_that_was_not_there(
     assert load_config("demo").samples[0].files == ["samples/qcd_13TeV_PU20_*.root"]
     monkeypatch.chdir(tmp_path)
     assert load_config("demo").samples[0].files == [str(ROOT / "samples" / "qcd_13TeV_PU20_*.root")]
-    monkeypatch.setattr("pipeline.config.ROOT", tmp_path / "site-packages")
+    monkeypatch.setattr("pipeline.configuration.paths.ROOT", tmp_path / "site-packages")
     monkeypatch.setattr("sys.prefix", str(tmp_path))
     assert load_config("demo").samples[0].files == [
         str(tmp_path / "share" / "hep-pipeline" / "samples" / "qcd_13TeV_PU20_*.root")
     ]
     assert load_config("simulated").samples[0].files == ["simulate://qcd"]
+    own = load_config(write(tmp_path), ["samples.0.files=[bundled://a.root]"])
+    assert own.samples[0].files == [str(tmp_path / "share" / "hep-pipeline" / "samples" / "a.root")]
+    shutil.copy(SHIPPED / "demo.yaml", tmp_path / "copy.yaml")
+    assert load_config(str(tmp_path / "copy.yaml")).samples == load_config("demo").samples

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import sys
 import tomllib
 import zipfile
 from pathlib import Path
@@ -13,13 +12,11 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from wheels import PACKAGES, ROOT, built_wheel
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("features", "ingestion", "models", "pipeline", "training")
 LOCKS = sorted(ROOT.glob("requirements*.lock"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PYTHONS = ("3.11", "3.12", "3.13")
-BUILD = "import setuptools.build_meta as backend, sys; backend.build_wheel(sys.argv[1])"
 
 
 def tracked_files() -> set[str]:
@@ -35,17 +32,13 @@ def tracked_files() -> set[str]:
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="only a checkout says which files belong to the project")
 def test_the_wheel_holds_every_file_of_the_packages(tmp_path: Path) -> None:
     files = tracked_files()
-    samples = [f"samples/{path.name}" for path in (ROOT / "samples").glob("*.root")]
-    for name in [*files, *samples, "pyproject.toml", "README.md"]:
-        (tmp_path / "copy" / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, tmp_path / "copy" / name)
-    subprocess.run([sys.executable, "-c", BUILD, str(tmp_path)], cwd=tmp_path / "copy", check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
+    wheel = built_wheel(tmp_path, [*files])
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}
     shared = {name for name in packed if "/share/hep-pipeline/" in name}
     # The default config reads them.
-    assert sorted(name.partition("hep-pipeline/")[2] for name in shared) == sorted(samples)
+    samples = {f"samples/{path.name}" for path in (ROOT / "samples").glob("*.root")}
+    assert {name.partition("hep-pipeline/")[2] for name in shared} == samples
     packed -= shared
     assert packed == files
     assert {f"{package}/py.typed" for package in PACKAGES} <= packed
