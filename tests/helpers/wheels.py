@@ -38,7 +38,7 @@ def installed_wheel(folder: Path) -> Path:
     site = Path(sysconfig.get_path("purelib", vars={"base": str(folder / "env")}))
     # Of a folder that such a file names, Python reads no further ones: the editable install of the checkout stays out.
     (site / "present.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
-    command = ["uv", "--quiet", "pip", "install", "--offline", "--no-deps", "--python", programs / "python", wheel]
+    words = ("uv", "--quiet", "pip", "install", "--offline", "--no-deps", "--python")
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    subprocess.run(command, check=True, env={**os.environ, "PATH": path})
+    subprocess.run([*words, programs / "python", wheel], check=True, env={**os.environ, "PATH": path})
     return programs

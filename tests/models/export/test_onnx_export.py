@@ -89,6 +89,7 @@ def test_the_metadata_say_what_goes_in_and_comes_out(tmp_path: Path, name: Model
         "settings": spec.settings.to_json(),
         "definitions": {"jet_min_pt": 30.0},
         "reading": {"tree": "Events"},
+        "plugins": [],
         "code": {"train": "commit 1", "export": "commit 2"},
         "digests": {"features": "aa", "network": "bb"},
         "working_points": PROVENANCE.working_points,
