@@ -117,13 +117,18 @@ def _overlay(
 
 def chi_square_of(overlay: Overlay, *, is_normalised: bool) -> dict[str, float]:
     """`chi_square` of an overlay over its bins with data."""
-    edges = overlay.data.axes[0].edges
-    shown = np.ones(len(edges) - 1, np.bool_) if overlay.blind_from is None else edges[:-1] < overlay.blind_from - 1e-9
+    shown = ~_is_hidden(overlay)
     model, squares = (
         np.sum([np.asarray(getattr(each, name)()) for each in overlay.classes], axis=0)
         for name in ("values", "variances")
     )
     return chi_square(overlay.data.values()[shown], model[shown], squares[shown], is_normalised=is_normalised)
+
+
+def _is_hidden(overlay: Overlay) -> NDArray[np.bool_]:
+    """(num_bins,) whether the data of a bin are blinded."""
+    edges = overlay.data.axes[0].edges[:-1]
+    return np.asarray(edges >= (np.inf if overlay.blind_from is None else overlay.blind_from - 1e-9))
 
 
 def chi_square(data: Floats, model: Floats, variances: Floats, *, is_normalised: bool) -> dict[str, float]:
@@ -180,13 +185,15 @@ def plot_overlays(
         panels.append(main)
         for axes in (main, below):
             axes.set_visible(True)
+        # mplhep's own way to blind hides the simulation too.
+        shown = each.data.copy()
+        shown.view()[_is_hidden(each)] = np.nan
         mplhep.comp.data_model(
-            each.data,
+            shown,
             stacked_components=[each.classes[label] for label in order],
             stacked_labels=[plain(task.classes[label]) for label in order],
             stacked_colors=[COLOURS[label % len(COLOURS)] for label in order],
             xlabel=each.label, ylabel="Events", fig=figure, ax_main=main, ax_comparison=below, flow="none",
-            blind=None if each.blind_from is None else (each.blind_from, float(each.data.axes[0].edges[-1])),
         )  # fmt: skip
         if legend := main.get_legend():
             legend.remove()

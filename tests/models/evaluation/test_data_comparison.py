@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from matplotlib.patches import StepPatch
 
 from features.columns import hlf_names
 from models.evaluation.data_comparison import DataEvents, chi_square, overlays, plot_overlays
@@ -68,6 +69,17 @@ def test_above_the_score_no_data_are_shown_also_not_in_the_features() -> None:
         figure = plot_overlays(some, numbers, task(blind_above=0.5), NO_LABELS)
         assert sum(axes.axison for axes in figure.axes) == 2 * len(some)
         figure.canvas.draw()
+
+
+def test_the_simulation_vanished_with_the_blinded_data() -> None:
+    found, numbers, _ = compared(expected=EXPECTED, blind_above=0.5)
+    score = found["score"]
+    main = plot_overlays({"score": score}, numbers, task(blind_above=0.5), NO_LABELS).axes[0]
+    (points,) = (line.get_xydata() for line in main.lines if line.get_marker() not in {"None", ""})
+    assert np.nanmax(points[:, 0][np.isfinite(points[:, 1])]) < score.blind_from
+    signal = score.classes[1].values()[score.data.axes[0].edges[:-1] >= score.blind_from]
+    drawn = [each.get_data() for each in main.patches if isinstance(each, StepPatch)]
+    assert any(np.allclose(each.values[-len(signal) :] - each.baseline[-len(signal) :], signal) for each in drawn)
 
 
 @pytest.mark.parametrize("threshold", [0.5, 0.9, 0.999999, 1e-6])
