@@ -41,13 +41,7 @@ class BoostedTrees:
 
     @classmethod
     def fit(
-        cls,
-        hlf: NDArray[Any],
-        labels: NDArray[np.int64],
-        weights: NDArray[Any],
-        *,
-        classes: Sequence[str],
-        seed: int,
+        cls, hlf: NDArray[Any], labels: NDArray[np.int64], weights: NDArray[Any], *, classes: Sequence[str], seed: int
     ) -> Self:
         """Train on some events; the same seed and events give the same trees.
 
@@ -66,10 +60,7 @@ class BoostedTrees:
         counts = _count_events(labels, positive, classes)
         stops_early = bool(counts.min() >= FEWEST_TO_STOP_EARLY)
         trees = HistGradientBoostingClassifier(
-            max_iter=1000 if stops_early else 100,
-            early_stopping=stops_early,
-            l2_regularization=1.0,
-            random_state=seed,
+            max_iter=1000 if stops_early else 100, early_stopping=stops_early, l2_regularization=1.0, random_state=seed
         )
         # Leaf penalties are absolute: weights of 1 on average make them independent of the weights' unit.
         trees.fit(hlf, labels, sample_weight=positive / positive.mean())

@@ -89,13 +89,7 @@ class Replicas:
     """
 
     def __init__(
-        self,
-        labels: Labels,
-        samples: NDArray[np.str_],
-        weights: Floats,
-        *,
-        seed: int,
-        num: int = NUM_REPLICAS,
+        self, labels: Labels, samples: NDArray[np.str_], weights: Floats, *, seed: int, num: int = NUM_REPLICAS
     ) -> None:
         self.weights = weights
         together = joined(labels, samples, weights)

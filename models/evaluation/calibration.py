@@ -82,12 +82,7 @@ def calibration_error(bins: Sequence[CalibrationBin]) -> float:
 
 
 def expected_calibration_errors(
-    labels: Labels,
-    probabilities: Floats,
-    weights: Floats,
-    observed: Sequence[float],
-    *,
-    generator: np.random.Generator,
+    labels: Labels, probabilities: Floats, weights: Floats, observed: Sequence[float], *, generator: np.random.Generator
 ) -> list[ExpectedError]:
     """What a perfect model with these predictions would show, for each class.
 

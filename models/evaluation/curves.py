@@ -103,6 +103,12 @@ def kolmogorov_smirnov(first: Floats, first_weights: Floats, second: Floats, sec
     return TwoSample(distance, float(kstwo.sf(distance, size)))
 
 
+def weighted_histogram(values: Floats, edges: Floats, weights: Floats) -> tuple[Floats, Floats]:
+    """Sums of weights in bins, and their statistical errors."""
+    (sums, squares) = (np.histogram(values, edges, weights=each)[0] for each in (weights, np.square(weights)))
+    return sums, np.sqrt(squares)
+
+
 def cumulative_distance(first: Floats, first_weights: Floats, second: Floats, second_weights: Floats) -> float:
     """Largest difference of the weighted distribution functions of two samples; arguments as `kolmogorov_smirnov`."""
     places = np.unique(np.concatenate([first, second]))

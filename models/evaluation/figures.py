@@ -12,15 +12,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator, StrMethodFormatter
-from numpy.typing import NDArray
 
 from features.columns import HIGH_LEVEL, hlf_names
-from models.evaluation.curves import EfficiencyCurve, ratio
+from models.evaluation.curves import EfficiencyCurve, ratio, weighted_histogram
 from models.evaluation.intervals import Floats
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import (
     COLOURS,
-    DASHES,
     GREY,
     PlotLabels,
     axis_label,
@@ -54,13 +52,8 @@ def plot_confusion(found: Mapping[str, Any], labels: PlotLabels) -> Figure:
     classes, shares = found["classes"], np.array(found["by_truth"])
     figure, first = new_figure(labels, panels=2, height=5.6)
     names = [plain(name) for name in classes]
-    for axes, values, form, words in zip(
-        figure.axes,
-        (shares, np.array(found["events"])),
-        ("{:.3f}", "{:,}"),
-        ("shares of a row", "events"),
-        strict=True,
-    ):
+    cells = {"shares of a row": ("{:.3f}", shares), "events": ("{:,}", np.array(found["events"]))}
+    for axes, (words, (form, values)) in zip(figure.axes, cells.items(), strict=True):
         axes.imshow(shares, vmin=0, vmax=1, cmap="Blues", aspect="auto")
         for (row, column), value in np.ndenumerate(values):
             colour = "white" if shares[row, column] > 0.5 else "black"
@@ -97,33 +90,17 @@ def plot_scores(
     shown: list[Floats] = []
     for output, axes in zip(outputs, figure.axes, strict=True):
         for index, name in enumerate(classes):
-            heights, errors = _shares(test, output, index, edges)
-            there = heights > 0
             centres = edges[:-1] + (index + 1) / (len(classes) + 1) / _SCORE_BINS
-            # A bar down to 0 has no end on a logarithmic axis.
-            down = np.minimum(errors, 0.6 * heights)
-            axes.errorbar(
-                centres[there],
-                heights[there],
-                [down[there], errors[there]],
-                label=f"true {plain(name)}, test",
-                **point_look(index),
-            )
-            shown += [(heights - down)[there], (heights + errors)[there]]
+            shares = _shares(test, output, index, edges)
+            shown += _draw_points(axes, centres, *shares, label=f"true {plain(name)}, test", **point_look(index))
             if train is not None:
                 heights, _ = _shares(train, output, index, edges)
                 words = f"true {plain(name)}, training"
                 axes.stairs(heights, edges, linewidth=1.5, label=words, **line_look(index))
                 shown.append(heights)
-                axes.text(
-                    0.5,
-                    0.97 - 0.06 * index,
-                    f"{plain(name)}: p = {tests[classes[output]][name]['p_value']:.2g}",
-                    transform=axes.transAxes,
-                    fontsize="x-small",
-                    ha="center",
-                    va="top",
-                )
+                found = f"{plain(name)}: p = {tests[classes[output]][name]['p_value']:.2g}"
+                place: dict[str, Any] = {"transform": axes.transAxes, "ha": "center", "va": "top"}
+                axes.text(0.5, 0.97 - 0.06 * index, found, fontsize="x-small", **place)
         axes.set(xlabel=f"Probability of {plain(classes[output])}", xlim=(0, 1))
     show_positive(first, shown, room=12)
     first.set_ylabel(f"Share of events / {1 / _SCORE_BINS:g}")
@@ -131,13 +108,21 @@ def plot_scores(
     return figure
 
 
-def _shares(events: ScoredEvents, output: int, truth: int, edges: NDArray[np.float64]) -> tuple[Floats, Floats]:
+def _shares(events: ScoredEvents, output: int, truth: int, edges: Floats) -> tuple[Floats, Floats]:
     """Share of a class's events in each bin of an output, and its error."""
     chosen = events.labels == truth
-    scores, weights = events.probabilities[chosen, output], events.weights[chosen]
-    heights, _ = np.histogram(scores, edges, weights=weights)
-    squares, _ = np.histogram(scores, edges, weights=np.square(weights))
-    return heights / weights.sum(), np.sqrt(squares) / abs(weights.sum())
+    weights = events.weights[chosen]
+    heights, errors = weighted_histogram(events.probabilities[chosen, output], edges, weights)
+    return heights / weights.sum(), errors / abs(weights.sum())
+
+
+def _draw_points(axes: Axes, across: Floats, heights: Floats, errors: Floats, **look: Any) -> list[Floats]:
+    """Draw the heights above 0 with errors on a logarithmic axis; returns the ends of the bars."""
+    there = heights > 0
+    # A bar down to 0 has no end.
+    down, up = np.minimum(errors, 0.6 * heights)[there], errors[there]
+    axes.errorbar(across[there], heights[there], [down, up], **look)
+    return [heights[there] - down, heights[there] + up]
 
 
 @styled
@@ -165,27 +150,16 @@ def plot_discriminant(
     below, odds = figure.axes[1], log_odds(score)
     axis = hist.axis.Regular(_SCORE_BINS, *odds_range(odds), flow=True)
     totals = np.bincount(events.labels, events.weights, len(classes))
-    filled: list[Any] = []
     shown: list[Floats] = []
-    for label in range(len(classes)):
-        chosen = events.labels == label
-        filled.append(hist.Hist(axis, storage=hist.storage.Weight()))
-        filled[-1].fill(odds[chosen], weight=events.weights[chosen] * expected[label] / totals[label])
-    order = [*(label for label in range(len(classes)) if label not in signals), *signals]
-    for label in order:
-        look = {"color": COLOURS[label % len(COLOURS)], "linestyle": DASHES[label % len(DASHES)]}
-        mplhep.histplot(filled[label], ax=main, label=plain(classes[label]), flow="show", yerr=False, **look)
-        heights, squares, everywhere = (
-            np.asarray(each, dtype=np.float64)
-            for each in (filled[label].values(), filled[label].variances(), filled[label].values(flow=True))
-        )
-        errors = np.sqrt(squares)
-        there = heights > 0
-        # A bar down to 0 has no end on a logarithmic axis.
-        bars = np.stack([np.minimum(errors, 0.6 * heights), errors])[:, there]
-        main.errorbar(axis.centers[there], heights[there], bars, color=look["color"], linestyle="", elinewidth=1)
-        shown += [heights[there] - bars[0], heights[there] + bars[1], everywhere]
-    show_positive(main, [each[each > 0] for each in shown], room=6)
+    for label in [*(label for label in range(len(classes)) if label not in signals), *signals]:
+        chosen, look = events.labels == label, line_look(label)
+        filled: Any = hist.Hist(axis, storage=hist.storage.Weight())
+        filled.fill(odds[chosen], weight=events.weights[chosen] * expected[label] / totals[label])
+        mplhep.histplot(filled, ax=main, label=plain(classes[label]), flow="show", yerr=False, **look)
+        bars = {"color": look["color"], "linestyle": "", "elinewidth": 1}
+        shown += _draw_points(main, axis.centers, filled.values(), np.sqrt(filled.variances()), **bars)
+        shown.append(filled.values(flow=True))
+    show_positive(main, shown, room=6)
     main.set(xlabel="", ylabel=found["of"].capitalize())
     cuts = log_odds(np.array(found["threshold"]))
     systematic = f", background ± {100 * found['uncertainty']:g} %" if found["uncertainty"] else ""
@@ -229,10 +203,7 @@ def plot_calibration(found: Mapping[str, Any], labels: PlotLabels) -> Figure:
         across = [each["mean_predicted"] for each in content["bins"]]
         observed = [each["observed"] for each in content["bins"]]
         axes.errorbar(across, *_values_and_bars(observed), color=COLOURS[0], marker="o", linestyle="", capsize=3)
-        words = (
-            f"distance {content['error']:.3f}\nof a perfect model {content['expected']:.3f}\n"
-            f"p = {content['p_value']:.2g}"
-        )
+        words = "distance {error:.3f}\nof a perfect model {expected:.3f}\np = {p_value:.2g}".format_map(content)
         axes.text(0.05, 0.96, words, transform=axes.transAxes, fontsize="x-small", va="top")
         axes.set(xlabel=f"Probability of {plain(name)}", xlim=(-0.04, 1.04), ylim=(-0.05, 1.3))
     first.set_ylabel("Observed share (classes weighted equally)")
@@ -261,28 +232,22 @@ def plot_efficiencies(found: Mapping[str, Any], signal: str, wanted: float, labe
         for place, (name, bins) in enumerate(content["classes"].items()):
             measured = [index for index, each in enumerate(bins) if each is not None]
             # Classes stand beside each other within a bin.
-            axes.errorbar(
-                (edges[:-1] + np.diff(edges) * (place + 1) / (num_classes + 1))[measured],
-                *_values_and_bars([bins[index] for index in measured]),
-                label=plain(name),
-                **point_look(place),
-            )
+            across = (edges[:-1] + np.diff(edges) * (place + 1) / (num_classes + 1))[measured]
+            values = _values_and_bars([bins[index] for index in measured])
+            axes.errorbar(across, *values, label=plain(name), **point_look(place))
         axes.set_xlabel(axis_label(HIGH_LEVEL[hlf_names().index(variable)]))
         axes.set(xlim=(edges[0], edges[-1]), ylim=(-0.05, 1.09))
-        for edge in edges[1:-1]:
-            axes.axvline(edge, color=GREY, linewidth=0.4, alpha=0.4)
+        axes.vlines(edges[1:-1], -0.05, 1.09, color=GREY, linewidth=0.4, alpha=0.4)
     for axes in panels[::_COLUMNS]:
         axes.set_ylabel(f"Efficiency at {100 * wanted:g}% {plain(signal)}")
     legend_below(figure, panels[-1])
     return figure
 
 
-def _values_and_bars(found: Sequence[Mapping[str, float]]) -> tuple[list[float], list[list[float]]]:
+def _values_and_bars(found: Sequence[Mapping[str, float]]) -> tuple[Floats, Floats]:
     """Values, and lengths of the bars down and up; at least 0, even if negative weights push a value out of its bar."""
-    values = [each["value"] for each in found]
-    down = [max(0.0, each["value"] - each["low"]) for each in found]
-    up = [max(0.0, each["high"] - each["value"]) for each in found]
-    return values, [down, up]
+    values, low, high = (np.array([each[key] for each in found]) for key in ("value", "low", "high"))
+    return values, np.maximum([values - low, high - values], 0)
 
 
 @styled
@@ -293,15 +258,10 @@ def plot_importance(found: Mapping[str, Mapping[str, Mapping[str, float]]], sign
     features = sorted(first, key=lambda name: first[name]["value"])
     height = 0.8 / len(found)
     for place, (name, values) in enumerate(found.items()):
-        axes.barh(
-            np.arange(len(features)) + 0.4 - height * (place + 0.5),
-            [values[feature]["value"] for feature in features],
-            height,
-            xerr=[values[feature]["error"] for feature in features],
-            color=line_look(place)["color"],
-            error_kw={"elinewidth": 1},
-            label=plain(name),
-        )
+        across, errors = ([values[feature][key] for feature in features] for key in ("value", "error"))
+        places = np.arange(len(features)) + 0.4 - height * (place + 0.5)
+        look = {"color": line_look(place)["color"], "error_kw": {"elinewidth": 1}}
+        axes.barh(places, across, height, xerr=errors, label=plain(name), **look)
     axes.set_yticks(np.arange(len(features)), [symbol_of(name) for name in features], fontsize="small")
     axes.tick_params(axis="y", which="both", length=0)
     axes.set_xlabel(f"AUC of {plain(signal)} lost when shuffled")
@@ -318,34 +278,21 @@ def plot_learning_curve(history: Sequence[Mapping[str, Any]], labels: PlotLabels
         labels: Words on the plot.
     """
     apart = [record.get("consensus_distance", 0.0) for record in history]
-    differs = max(apart) > 0
     figure, axes = new_figure(labels)
     epochs = [record["epoch"] + 1 for record in history]
-    validation = [record["val_loss"] for record in history]
-    axes.plot(
-        epochs,
-        [record["train_loss"] for record in history],
-        color=COLOURS[0],
-        linestyle="--",
-        label="training",
-    )
+    training, validation = ([record[f"{split}_loss"] for record in history] for split in ("train", "val"))
+    axes.plot(epochs, training, color=COLOURS[0], linestyle="--", label="training")
     axes.plot(epochs, validation, color=COLOURS[1], label="validation")
     best = int(np.argmin(validation))
-    axes.plot(
-        epochs[best],
-        validation[best],
-        marker="o",
-        linestyle="",
-        color=COLOURS[1],
-        label=f"kept: epoch {epochs[best]}",
-    )
+    look: dict[str, Any] = {"marker": "o", "linestyle": "", "color": COLOURS[1]}
+    axes.plot(epochs[best], validation[best], label=f"kept: epoch {epochs[best]}", **look)
     axes.set(xlabel="Epoch", ylabel="Weighted cross-entropy", xlim=(0.5, epochs[-1] + 0.5))
     axes.set_ylim(bottom=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.xaxis.set_minor_locator(MaxNLocator(1))
-    if differs:
+    if max(apart) > 0:
         other = axes.twinx()
-        other.plot(epochs, apart, color=COLOURS[3], linestyle=":", label="consensus distance")
+        other.plot(epochs, apart, color=COLOURS[3], linestyle=":")
         other.set_ylabel("Consensus distance")
         other.set_ylim(bottom=0)
         axes.plot([], [], color=COLOURS[3], linestyle=":", label="consensus distance")
@@ -379,12 +326,14 @@ def plot_curves(
     figure, first = new_figure(labels, panels=panels, height=7.4, ratios=(3, 1))
     lowest = min([0.7, *(np.floor(20 * min(points) - 0.5) / 20 for _ in points[:1]), _reach(curves)])
     shown: list[Floats] = []
+    power = -1 if rejection else 1
     for place, (background, models) in enumerate(curves.items()):
         main, below = figure.axes[place], figure.axes[panels + place]
         reference = next(iter(models.values()))
         for number, (name, curve) in enumerate(models.items()):
-            shown += _draw(main, number, name, curve, points, lowest, len(models), rejection=rejection)
-            _draw_ratio(below, number, curve, reference, lowest, rejection=rejection)
+            shown += _draw(main, curve, name, number, points, lowest, power=power)
+            if curve is not reference:
+                _draw_ratio(below, curve, reference, lowest, line_look(number), power=power)
         for axes in (main, below):
             axes.axvspan(max(end, lowest), 1.005, color=GREY, alpha=0.12, linewidth=0)
         below.axhline(1, color=GREY, linewidth=1)
@@ -411,52 +360,39 @@ def _reach(curves: Curves) -> float:
 
 
 def _draw(
-    axes: Axes,
-    number: int,
-    name: str,
-    curve: EfficiencyCurve,
-    points: Sequence[float],
-    lowest: float,
-    num_models: int,
-    *,
-    rejection: bool,
+    axes: Axes, curve: EfficiencyCurve, name: str, number: int, points: Sequence[float], lowest: float, *, power: int
 ) -> list[Floats]:
     """Draw a line, and marks with error bars at the working points; returns the values that axes must hold."""
-    chosen = (curve.signal_efficiency >= lowest) & (curve.background_efficiency > 0)
-    value = _form(curve.background_efficiency[chosen], rejection=rejection)
-    axes.plot(curve.signal_efficiency[chosen], value, label=plain(name), **line_look(number))
-    places = [int(np.argmin(np.abs(curve.signal_efficiency - each))) for each in points]
-    marked = np.array([each for each in places if curve.background_efficiency[each] > 0], dtype=np.int64)
-    ends = np.stack([curve.low[marked], curve.high[marked]])
-    middle = _form(curve.background_efficiency[marked], rejection=rejection)
+    across = curve.signal_efficiency
+    chosen = (across >= lowest) & (curve.background_efficiency > 0)
+    value = curve.background_efficiency[chosen] ** power
+    axes.plot(across[chosen], value, label=plain(name), **line_look(number))
+    places = np.array([np.argmin(np.abs(across - each)) for each in points], dtype=np.int64)
+    marked = places[curve.background_efficiency[places] > 0]
+    middle, low, high = (each[marked] for each in (curve.background_efficiency, curve.low, curve.high))
     # Where the lower end is 0 the bar of a rejection has no end; it is drawn as long as the other side.
-    ends = np.where(ends > 0, ends, curve.background_efficiency[marked] ** 2 / ends[1])
-    low, high = sorted(_form(ends, rejection=rejection), key=lambda each: float(each.sum()))
+    ends = np.sort([np.where(low > 0, low, middle**2 / high) ** power, high**power], axis=0)
+    middle = middle**power
+    bars = np.maximum([middle - ends[0], ends[1] - middle], 0)
     # Models stand beside each other, so that no bar hides another.
-    beside = 0.004 * (number - (num_models - 1) / 2)
-    axes.errorbar(
-        np.minimum(curve.signal_efficiency[marked] + beside, 1.0),
-        middle,
-        np.maximum([middle - low, high - middle], 0),
-        capsize=2,
-        **point_look(number) | {"markersize": 5, "elinewidth": 1.4},
-    )
-    return [value, low, high]
-
-
-def _form(efficiency: Floats, *, rejection: bool) -> Floats:
-    return 1 / efficiency if rejection else efficiency
+    look = point_look(number) | {"markersize": 5, "elinewidth": 1.4, "capsize": 2}
+    axes.errorbar(np.minimum(across[marked] + 0.004 * number, 1.0), middle, bars, **look)
+    return [value, *ends]
 
 
 def _draw_ratio(
-    axes: Axes, number: int, curve: EfficiencyCurve, reference: EfficiencyCurve, lowest: float, *, rejection: bool
+    axes: Axes,
+    curve: EfficiencyCurve,
+    reference: EfficiencyCurve,
+    lowest: float,
+    look: Mapping[str, Any],
+    *,
+    power: int,
 ) -> None:
     """Ratio to the first model with its paired band."""
-    if curve is reference:
-        return
-    value, low, high = ratio(reference, curve) if rejection else ratio(curve, reference)
+    value, low, high = ratio(*(curve, reference)[::power])
     chosen = (curve.signal_efficiency >= lowest) & np.isfinite(value) & (value > 0)
-    across, look = curve.signal_efficiency[chosen], line_look(number)
+    across = curve.signal_efficiency[chosen]
     inside = np.where((value >= _RATIOS[0]) & (value <= _RATIOS[1]), value, np.nan)[chosen]
     axes.plot(across, inside, linewidth=1.4, **look)
     bottom, top = (np.clip(each[chosen], *_RATIOS) for each in (low, high))

@@ -67,9 +67,7 @@ def rates_behind(scored: Scored, rates: Rates, classes: Sequence[str], *, seed: 
     background = added(each for label, each in found.items() if label not in scored.signal)
     ours = added(found[label] for label in scored.signal)
     purity = Ends(
-        _purity(ours.value, background.value),
-        _purity(ours.low, background.high),
-        _purity(ours.high, background.low),
+        _purity(ours.value, background.value), _purity(ours.low, background.high), _purity(ours.high, background.low)
     )
     return [
         {

@@ -22,7 +22,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import QuantileTransformer
 
 from models.evaluation.bootstrap import Estimate
-from models.evaluation.curves import cumulative_distance
+from models.evaluation.curves import cumulative_distance, weighted_histogram
 from models.evaluation.intervals import Floats
 from models.evaluation.style import COLOURS, GREY, PlotLabels, legend_below, new_grid, styled
 
@@ -165,18 +165,10 @@ def plot_comparison(
             (second, GREY, names[1], True),
             (first, COLOURS[1], names[0], False),
         ):
-            counts, _ = np.histogram(np.clip(values, edges[0], edges[-1]), edges, weights=weights)
-            squares, _ = np.histogram(np.clip(values, edges[0], edges[-1]), edges, weights=np.square(weights))
-            density = counts / counts.sum()
+            counts, errors = weighted_histogram(np.clip(values, edges[0], edges[-1]), edges, weights)
+            density, errors = counts / counts.sum(), errors / counts.sum()
             axes.stairs(density, edges, fill=filled, alpha=0.35 if filled else 1.0, color=colour, label=name)
-            axes.errorbar(
-                (edges[1:] + edges[:-1]) / 2,
-                density,
-                np.sqrt(squares) / counts.sum(),
-                fmt="none",
-                ecolor=colour,
-                elinewidth=1,
-            )
+            axes.errorbar((edges[1:] + edges[:-1]) / 2, density, errors, fmt="none", ecolor=colour, elinewidth=1)
         axes.set_xlabel(f"{quantity}   (D = {cumulative_distance(*first, *second):.3f})", fontsize="small")
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
         axes.tick_params(labelsize="small")

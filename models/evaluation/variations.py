@@ -95,12 +95,14 @@ def _extent(found: Sequence[Mapping[str, float] | None]) -> dict[str, float] | N
 def _one(
     labels: NDArray[np.int64], both: tuple[Varied, Varied], task: EvaluationTask, thresholds: Sequence[float]
 ) -> dict[str, Any]:
-    def shifts(passing: Sequence[NDArray[np.bool_]]) -> list[dict[str, float] | None]:
+    chosen = [labels == label for label in range(len(task.classes))]
+
+    def shifts(passing: Sequence[NDArray[np.bool_]]) -> list[dict[str, float]]:
         """Of the share of each class that passes before and after."""
-        kept = [(each & of.is_selected).astype(np.float64) for each, of in zip(passing, both, strict=True)]
-        chosen = (labels == label for label in range(len(task.classes)))
+        kept = [each & of.is_selected for each, of in zip(passing, both, strict=True)]
         return [
-            _shift([(of.weights[rows], each[rows]) for each, of in zip(kept, both, strict=True)]) for rows in chosen
+            _difference(*(_share(of.weights[rows], each[rows]) for each, of in zip(kept, both, strict=True)))
+            for rows in chosen
         ]
 
     scores = [
@@ -109,30 +111,34 @@ def _one(
     ]
     points = []
     for wanted, threshold in zip(task.working_points, thresholds, strict=True):
-        found = shifts([score >= threshold for score in scores])
+        found = map(_known, shifts([score >= threshold for score in scores]))
         points.append({"wanted": wanted, "efficiencies": dict(zip(task.classes, found, strict=True))})
-    accuracies = shifts([each.probabilities.argmax(axis=1) == labels for each in both])
-    before, after = (_area(labels, of, score, task) for of, score in zip(both, scores, strict=True))
-    return {"accuracy": _mean(accuracies), "auc": _difference(before, after), "working_points": points}
+    of_classes = shifts([each.probabilities.argmax(axis=1) == labels for each in both])
+    # The mean over the classes, which count alike.
+    accuracy = {key: float(np.mean([each[key] for each in of_classes])) for key in ("value", "shift")}
+    accuracy["error"] = math.hypot(*(each["error"] for each in of_classes)) / len(of_classes)
+    area = _difference(*(_area(labels, of, score, task) for of, score in zip(both, scores, strict=True)))
+    return {"accuracy": _known(accuracy), "auc": _known(area), "working_points": points}
 
 
-def _shift(both: Sequence[tuple[Floats, Floats]]) -> dict[str, float] | None:
-    """A share after a variation, from weights and passing before and after; None if weights add up to 0 or less."""
-    if not all(weights.sum() > 0 for weights, _ in both):
-        return None
-    shares = [float(np.average(kept, weights=weights)) for weights, kept in both]
-    parts = [weights * (kept - share) / weights.sum() for (weights, kept), share in zip(both, shares, strict=True)]
-    return _difference((shares[0], parts[0]), (shares[1], parts[1]))
+def _known(found: dict[str, float]) -> dict[str, float] | None:
+    return None if math.isnan(found["shift"]) else found
 
 
-def _area(labels: NDArray[np.int64], of: Varied, score: Floats, task: EvaluationTask) -> tuple[float, Floats] | None:
-    """Area under the ROC curve against all backgrounds, and what each event adds to it; None without weight in a class.
+def _share(weights: Floats, passing: NDArray[np.bool_]) -> tuple[float, Floats]:
+    """A share, and what each event adds to it; not a number if the weights add up to 0 or less."""
+    total = weights.sum() if weights.sum() > 0 else np.nan
+    share = float(weights @ passing / total)
+    return share, weights * (passing - share) / total
+
+
+def _area(labels: NDArray[np.int64], of: Varied, score: Floats, task: EvaluationTask) -> tuple[float, Floats]:
+    """Area under the ROC curve against all backgrounds, and what each event adds to it; as `_share`.
 
     Pairs of equal scores count half (DeLong, DeLong, Clarke-Pearson 1988, with weights).
     """
     totals = np.bincount(labels, of.weights, len(task.classes))
-    if not all(totals > 0):
-        return None
+    totals = totals if all(totals > 0) else np.full(len(totals), np.nan)
     fractions = {**task.signal.fractions, **task.mixture.fractions}
     counts = np.array([fractions.get(label, 0.0) for label in range(len(task.classes))])
     portions = (counts / totals)[labels] * of.weights
@@ -148,19 +154,8 @@ def _area(labels: NDArray[np.int64], of: Varied, score: Floats, task: Evaluation
     return float(area), portions * (beaten - means[labels])
 
 
-def _difference(before: tuple[float, Floats] | None, after: tuple[float, Floats] | None) -> dict[str, float] | None:
+def _difference(before: tuple[float, Floats], after: tuple[float, Floats]) -> dict[str, float]:
     """A number after a variation, from the number and what each event adds to it before and after."""
-    if before is None or after is None:
-        return None
     # Both are of the same events, so their common chance cancels.
     error = float(np.sqrt(np.square(after[1] - before[1]).sum()))
     return {"value": after[0], "shift": after[0] - before[0], "error": error}
-
-
-def _mean(found: Sequence[dict[str, float] | None]) -> dict[str, float] | None:
-    """The mean over the classes, which count alike."""
-    known = [each for each in found if each is not None]
-    if len(known) < len(found):
-        return None
-    value, shift = (float(np.mean([each[key] for each in known])) for key in ("value", "shift"))
-    return {"value": value, "shift": shift, "error": math.hypot(*(each["error"] for each in known)) / len(known)}

@@ -41,10 +41,7 @@ def load_histograms(folder: Path) -> dict[str, hist.Hist[Any]]:
 
 
 def plot_card(
-    histograms: Mapping[str, hist.Hist[Any]],
-    classes: Sequence[str],
-    labels: PlotLabels,
-    folder: Path,
+    histograms: Mapping[str, hist.Hist[Any]], classes: Sequence[str], labels: PlotLabels, folder: Path
 ) -> None:
     """Write `hlf` and, if there are any, `particles` as PNG and PDF to a new folder."""
     folder.mkdir()

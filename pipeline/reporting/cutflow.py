@@ -235,9 +235,4 @@ def _yields(
         steps.append(steps[-1].plus(of(selected, counter)))
     loose = of(ingested, "events")
     finite = loose.plus(of(ingested, "rejected_no_lepton"))
-    return [
-        of(ingested, "entries").minus(of(ingested, "rejected_copy")),
-        finite,
-        loose,
-        *reversed(steps),
-    ]
+    return [of(ingested, "entries").minus(of(ingested, "rejected_copy")), finite, loose, *reversed(steps)]

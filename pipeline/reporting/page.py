@@ -70,11 +70,7 @@ _GRIDSEARCH: Final = {
 
 
 def render(
-    versions: Mapping[str, Version],
-    report: dict[str, Any],
-    card: Path,
-    *,
-    comparisons: Mapping[str, Any] | None = None,
+    versions: Mapping[str, Version], report: dict[str, Any], card: Path, *, comparisons: Mapping[str, Any] | None = None
 ) -> str:
     """The report as HTML."""
     # Every file is escaped: names of samples and paths come from users and files.
