@@ -237,10 +237,10 @@ def _write_cutflow(context: Context, counters: dict[str, Any]) -> None:
             (NO_CLASS, ingested["counters"]),
         )
     }
+    beside = {key: each for key, each in beside.items() if each}
     lines = [
         f"{key.replace('_', ' ')}: {', '.join(f'{sample} {count}' for sample, count in each.items())}\n"
         for key, each in beside.items()
-        if each
     ]
     stated = [name for name, each in counters["normalisation"].items() if each["stated_sum"] is not None]
     if stated:
