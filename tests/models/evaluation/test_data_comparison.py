@@ -79,7 +79,7 @@ def test_the_simulation_vanished_with_the_blinded_data() -> None:
     assert np.nanmax(points[:, 0][np.isfinite(points[:, 1])]) < score.blind_from
     signal = score.classes[1].values()[score.data.axes[0].edges[:-1] >= score.blind_from]
     drawn = [each.get_data() for each in main.patches if isinstance(each, StepPatch)]
-    assert any(np.allclose(each.values[-len(signal) :] - each.baseline[-len(signal) :], signal) for each in drawn)
+    assert any(np.allclose(values[-len(signal) :] - base[-len(signal) :], signal) for values, _, base in drawn)
 
 
 @pytest.mark.parametrize("threshold", [0.5, 0.9, 0.999999, 1e-6])
