@@ -87,6 +87,12 @@ def kernel_items(settings: FeatureSettings) -> dict[str, Any]:
     return settings.model_dump(mode="json", exclude=set(AFTER_KERNELS))
 
 
+def stated_items(settings: FeatureSettings, reading: Mapping[str, object]) -> dict[str, Any]:
+    """What features say that they were made with: the settings of the kernels, and the thresholds of ingest."""
+    thresholds = {f"ingest.{key}": value for key, value in reading.items() if key.startswith("min_")}
+    return {f"features.{key}": value for key, value in kernel_items(settings).items()} | thresholds
+
+
 def run_kernels(part: EventsFile, settings: FeatureSettings, folder: Path) -> KernelOutput:
     """Write the features of one events part to `folder`, one row group at a time, so that memory stays small.
 

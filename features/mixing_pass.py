@@ -6,11 +6,11 @@ from task to task.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -81,6 +81,7 @@ def write_groups(
     classes: list[str],
     out_dir: Path,
     scratch: Path = Path(),
+    settings: Mapping[str, Any] | None = None,
 ) -> tuple[list[GroupWritten], Histograms]:
     """Write the row groups of one task; one sum of their histograms saves memory on the driver.
 
@@ -90,12 +91,13 @@ def write_groups(
         classes: Names of the classes.
         out_dir: The dataset's folder.
         scratch: A local folder for copies of files on object storage.
+        settings: What the files say that they were made with.
     """
     wanted = np.concatenate([each.events for each in groups])
     rows = gathered(list(_picked(files, wanted, scratch)), len(wanted))
     lengths = [len(each.events) for each in groups]
     slices = map(rows.slice, accumulate(lengths, initial=0), lengths)
-    made = [write_group(*each[:2], own, classes, out_dir) for each, own in zip(groups, slices, strict=True)]
+    made = [write_group(*each[:2], own, classes, out_dir, settings) for each, own in zip(groups, slices, strict=True)]
     return [written for written, _ in made], add(histograms for _, histograms in made)
 
 
@@ -153,11 +155,16 @@ def copy_runs(
 
 
 def write_group(
-    split: int, group: int, rows: pa.Table, classes: list[str], out_dir: Path
+    split: int,
+    group: int,
+    rows: pa.Table,
+    classes: list[str],
+    out_dir: Path,
+    settings: Mapping[str, Any] | None = None,
 ) -> tuple[GroupWritten, Histograms]:
     """Write rows from `gathered` as one row group, in their order."""
     own = {*unmixed_schema().names, *features_schema().names}
-    schema = described(features_schema([field for field in rows.schema if field.name not in own]), classes)
+    schema = described(features_schema([field for field in rows.schema if field.name not in own]), classes, settings)
     table = rows.select(schema.names).combine_chunks().cast(schema)
     file = RowGroup(group_file(split, group), table.num_rows)
     digest = write_features(table, out_dir / file.file)

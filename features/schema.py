@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,15 +59,22 @@ def identities_in(rows: pa.Table) -> pa.Array:
     return pc.binary_join_element_wise(rows["file_uuid"], rows["entry"].cast(pa.string()), ":").combine_chunks()
 
 
-def described(schema: pa.Schema, classes: Sequence[str]) -> pa.Schema:
+def stated(schema: pa.Schema) -> dict[str, Any]:
+    """The settings that features were made with, by key of the config; empty for tables that do not say so."""
+    found: dict[str, Any] = json.loads((schema.metadata or {}).get(b"settings", b"{}"))
+    return found
+
+
+def described(schema: pa.Schema, classes: Sequence[str], settings: Mapping[str, Any] | None = None) -> pa.Schema:
     """A schema with metadata that every reader of Parquet shows: the classes, and the meaning of all columns.
 
     `classes` is the JSON list of the classes in the order of the labels; `columns` is JSON: unit and definition of each
-    column, from the column table.
+    column, from the column table; `settings`, if given, those of `stated`.
 
     Args:
         schema: A schema with columns of the features Parquet.
         classes: Names of the classes, by label.
+        settings: What the features were made with, by key of the config.
 
     Examples:
         >>> json.loads(described(features_schema(), ["a", "b"]).metadata[b"columns"])["met"]["unit"]
@@ -78,4 +85,5 @@ def described(schema: pa.Schema, classes: Sequence[str]) -> pa.Schema:
         for name, column in COLUMNS.items()
         if name in schema.names
     }
-    return schema.with_metadata({"classes": json.dumps(list(classes)), "columns": json.dumps(columns)})
+    words = {"classes": list(classes), "columns": columns, **({"settings": dict(settings)} if settings else {})}
+    return schema.with_metadata({name: json.dumps(each) for name, each in words.items()})

@@ -31,6 +31,7 @@ from features.kernel_pass import (
     kernel_items,
     keys_of,
     run_kernels,
+    stated_items,
 )
 from features.memory import keep_freed_memory
 from features.mixing import RowGroupPlan, plan_mixing
@@ -122,11 +123,12 @@ def make_features(
         KernelFile(str(output.path(kernels.parent)), first, factors[output.sample])
         for output, first in zip(outputs, first_events, strict=False)
     ]
+    stated = stated_items(settings, reading or {})
     with mixed(sum(map(sum, plan.counts.values()))) if mixed else nullcontext(spark.accumulator(0)) as num_mixed:
 
         def write(groups: list[RowGroupPlan]) -> tuple[list[GroupWritten], Histograms]:
             keep_freed_memory()
-            written, histograms = write_groups(groups, files, classes, data, _scratch(data))
+            written, histograms = write_groups(groups, files, classes, data, _scratch(data), stated)
             num_mixed.add(sum(each.group.rows for each in written))
             return written, histograms
 

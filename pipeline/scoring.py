@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -12,9 +13,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from features.columns import INPUT_COLUMNS
-from features.kernel_pass import unmixed_rows
+from features.kernel_pass import stated_items, unmixed_rows
 from features.kernels import OUTCOMES, SELECTED, FeatureBlock, build_features
 from features.matrices import list_columns, matrices_of, model_inputs, of_columns
+from features.schema import stated
 from features.settings import FeatureSettings
 from ingestion.files import FileInfo
 from ingestion.plugins import load
@@ -24,7 +26,7 @@ from ingestion.settings import IngestSettings
 from models.errors import ModelError
 from models.prediction import Predictor
 from pipeline.runs.models_on_disk import find_models
-from pipeline.runs.trained_models import FoundModel
+from pipeline.runs.trained_models import FoundModel, refuse_other_settings
 
 #: Why an entry has no score, by the number of its flag; 0 is an entry with scores.
 FLAGS: Final = ("scored", "rejected_nonfinite", "rejected_no_lepton", *OUTCOMES[SELECTED + 1 :])
@@ -76,10 +78,14 @@ class EventClassifier(NamedTuple):
 
         Raises:
             features.errors.DatasetError: A column is missing.
-            ModelError: The model is damaged: selected events get probabilities that are not finite.
+            ModelError: The features say that they were made with other settings than those of the training, or the
+                model is damaged: selected events get probabilities that are not finite.
         """
         table = as_table(events)
         if not COLLECTIONS.keys() <= set(table.schema.names):
+            given = stated(table.schema)
+            own = stated_items(self.selection, self.reading.model_dump(mode="json"))
+            refuse_other_settings(self.name, {key: own[key] for key in own if key in given}, given)
             inputs = model_inputs(table, self.model.inputs, most_particles=None)
             firsts = range(0, table.num_rows, _AT_ONCE)
             return self._probabilities(
@@ -170,7 +176,8 @@ def features_of(events: Any, selection: FeatureSettings) -> pa.Table:
     rows = pa.Table.from_batches([unmixed_rows(table, block)]).drop_columns(["core"])
     for name, column in list_columns(block.particle_offsets, of_columns(block.core.T)).items():
         rows = rows.append_column(name, column)
-    return rows.append_column("num_particles", pa.array(np.diff(block.particle_offsets).astype(np.int32)))
+    rows = rows.append_column("num_particles", pa.array(np.diff(block.particle_offsets).astype(np.int32)))
+    return rows.replace_schema_metadata({"settings": json.dumps(stated_items(selection, {}))})
 
 
 def as_table(events: Any) -> pa.Table:

@@ -59,16 +59,21 @@ def refuse_other_features(models: Sequence[FoundModel], definitions: Mapping[str
     # What a model of an earlier version does not state is as it was then: the defaults of later settings.
     defaults = FeatureSettings().model_dump(mode="json")
     for each in models:
-        differing = [
-            f"{key} {each.definitions.get(key, 'not set')} instead of {definitions.get(key, 'not set')}"
-            for key in sorted({*each.definitions, *definitions})
-            if each.definitions.get(key, defaults.get(key)) != definitions.get(key, defaults.get(key))
-        ]
-        if differing:
-            raise ModelError(
-                f"{each.candidate.name} was trained on features with other definitions: {', '.join(differing)}. "
-                f"Use the config of its training, or train again."
-            )
+        refuse_other_settings(each.candidate.name, {**defaults, **each.definitions}, {**defaults, **definitions})
+
+
+def refuse_other_settings(name: str, own: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Raise `ModelError` if features were made with other settings than those of a model's training."""
+    differing = [
+        f"{key} {own.get(key, 'not set')} instead of {given.get(key, 'not set')}"
+        for key in sorted({*own, *given})
+        if own.get(key) != given.get(key)
+    ]
+    if differing:
+        raise ModelError(
+            f"{name} was trained on features with other definitions: {', '.join(differing)}. Use the config of its "
+            f"training, or train again."
+        )
 
 
 def refuse_other_classes(found: FoundModel, classes: Sequence[str]) -> None:

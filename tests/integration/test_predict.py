@@ -26,6 +26,7 @@ from models.errors import ModelError
 from models.networks.registry import settings_of
 from models.networks.scaling_layer import Scaler
 from models.saved_model import ModelSpec, build, save_model
+from pipeline import scoring
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.scoring import FLAGS, load_classifier
 from pipeline.terminal.exit_codes import Exit
@@ -252,6 +253,26 @@ def test_a_notebook_gets_scores_of_arrow_pandas_and_awkward_events(finished: Fin
     forms: Sequence[Any] = (table, needed, needed.to_pandas(), ak.from_arrow(needed))
     for events in forms:
         assert classifier.scores(events) == pytest.approx(in_order(table, finished.evaluated), abs=1e-6)
+
+
+def test_features_of_another_selection_got_scores(finished: Finished) -> None:
+    """The features of our datasets, and of `features_of`, say what they were made with; other tables say nothing."""
+    path = next(finished.current("features").glob("test/*.parquet"))
+    table, classifier = pq.read_table(path), load_classifier(finished.exported)
+    events = pq.read_table(next(finished.current("ingest").glob("events/*.parquet")))
+    reading = classifier.reading.model_copy(update={"min_track_pt": 0.7})
+    other = classifier.selection.model_copy(update={"isolation_cone": 0.4})
+    for features, changed, words in (
+        (table, classifier._replace(reading=reading), "ingest.min_track_pt 0.7 instead of 0.5"),
+        (table, classifier._replace(selection=other), "features.isolation_cone 0.4 instead of 0.3"),
+        (scoring.features_of(events, other), classifier, "features.isolation_cone 0.3 instead of 0.4"),
+    ):
+        with pytest.raises(ModelError, match=words):
+            changed.scores(features)
+        plain = features.replace_schema_metadata(None)
+        assert (changed.scores(plain) == classifier.scores(plain)).all()
+    loose = classifier.selection.model_copy(update={"rows_per_group": 7})
+    assert classifier.scores(scoring.features_of(events, loose)).shape[1] == 3
 
 
 def test_events_before_the_features_have_scores_or_none(finished: Finished) -> None:

@@ -180,7 +180,7 @@ def no_model(nights: TrainedNights) -> None:
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (other_features, "cone 0.4 instead of not set"),
+        (other_features, "cone 0.4 instead of 0.3"),
         (damaged_weights, "no readable model"),
         (no_model, "no readable model"),
     ],

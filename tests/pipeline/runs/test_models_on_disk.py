@@ -188,7 +188,7 @@ def test_other_features_are_refused_with_the_settings_that_differ(version: Path)
     refuse_other_features(found, DEFINITIONS | {"lepton_flavours": ["electron", "muon"], "max_tracks": 450})
     with pytest.raises(ModelError) as caught:
         refuse_other_features(found, DEFINITIONS | {"isolation_cone": 0.4, "max_tracks": 100})
-    assert "isolation_cone 0.3 instead of 0.4, max_tracks not set instead of 100" in str(caught.value)
+    assert "isolation_cone 0.3 instead of 0.4, max_tracks 450 instead of 100" in str(caught.value)
     assert "min_jet_pt" not in str(caught.value)
 
 
