@@ -18,9 +18,11 @@ _USUAL: Final = {TAGGED_JETS: 1, UNTAGGED_JETS: 1, OTHER_CHARGES: 0, LARGE_MOMEN
 #: Sentences about samples, each with what is unusual of their counters.
 _UNUSUAL: Final[dict[str, Callable[[Mapping[str, int]], bool]]] = {
     "No jet of {} has a b-tag. Map another branch as `jets.btag` in ingest.branch_map, lower ingest.min_btag of a "
-    "discriminant, or do not train on num_bjets.": lambda counts: _are_many(counts) and not counts[TAGGED_JETS],
+    "discriminant, or do not train on num_bjets.": lambda counts: (
+        _are_many(counts) and counts[UNTAGGED_JETS] > 0 == counts[TAGGED_JETS]
+    ),
     "Each jet of {} has a b-tag. Map another branch as `jets.btag` in ingest.branch_map, or set ingest.min_btag of a "
-    "discriminant.": lambda counts: _are_many(counts) and not counts[UNTAGGED_JETS],
+    "discriminant.": lambda counts: _are_many(counts) and counts[TAGGED_JETS] > 0 == counts[UNTAGGED_JETS],
     "Leptons or tracks of {} have charges other than -1 and 1. Map the signed charge in units of e as "
     "`electrons.charge` (muons, tracks) in ingest.branch_map.": lambda counts: counts[OTHER_CHARGES] > 0,
     "Most momenta of leptons or jets, or MET, of {} are above 1000 GeV: are they in MeV? GeV is "

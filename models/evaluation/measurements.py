@@ -134,7 +134,7 @@ def measure(events: ScoredEvents, train: ScoredEvents | None, replicas: Replicas
             significances = _significances(events, scored, task)
             points = _points(events, Scored(replicas, score, signal, np.array(task.working_points)), task)
             wanted = np.array(task.background_points)
-            kept = _background_points(events, Scored(replicas, score, signal, wanted, background=fractions), task)
+            kept = _points(events, Scored(replicas, score, signal, wanted, background=fractions), task)
     counts = np.zeros((len(classes), len(classes)), dtype=np.int64)
     np.add.at(counts, (labels, scores.argmax(axis=1)), 1)
     numbers = {
@@ -187,40 +187,26 @@ def _one_vs_rest(scores: Floats, replicas: Replicas, index: int) -> Estimate:
 
 
 def _points(events: ScoredEvents, scored: Scored, task: EvaluationTask) -> list[dict[str, Any]]:
-    behind = _behind(scored, task)
-    weights = scored.mixed(task.signal.fractions)
-    is_signal, size = weights != 0, _effective(events, task.signal.fractions)
+    """Thresholds that keep shares of the signal, or that let shares of all backgrounds pass, and what passes them."""
+    of_signal = scored.background is None
+    size, name = _effective(events, scored.background or scored.signal), "num_failing" if of_signal else "num_passing"
+    weights, ours = scored.mixed(scored.signal), scored.of_mixture(scored.signal)
     found = []
-    for point, wanted in enumerate(scored.wanted.tolist()):
-        place = scored.points[point, 0]
-        num_failing = (1 - wanted) * size
+    for point, (wanted, behind) in enumerate(zip(scored.wanted.tolist(), _behind(scored, task), strict=True)):
+        place, number = scored.points[point, 0], size * (1 - wanted if of_signal else wanted)
+        # Replicas keep the same share of the signal; how far it may be another is the interval of a count.
+        kept = efficiency(scored.place[weights != 0] <= place, weights[weights != 0])
         found.append(
             {
                 "wanted": wanted,
                 "threshold": float(scored.thresholds[place]),
-                "measurable": num_failing >= FEWEST_FAILING,
-                "num_failing": num_failing,
-                "signal": efficiency(scored.place[is_signal] <= place, weights[is_signal])._asdict(),
-                **behind[point],
+                "measurable": number >= FEWEST_FAILING,
+                name: number,
+                "signal": (kept if of_signal else ours.interval(point))._asdict(),
+                **behind,
             }
         )
     return found
-
-
-def _background_points(events: ScoredEvents, scored: Scored, task: EvaluationTask) -> list[dict[str, Any]]:
-    """The signal that is kept where at most some share of all backgrounds passes."""
-    size, ours = _effective(events, task.mixture.fractions), scored.of_mixture(scored.signal)
-    return [
-        {
-            "wanted": wanted,
-            "threshold": float(scored.thresholds[scored.points[point, 0]]),
-            "measurable": wanted * size >= FEWEST_FAILING,
-            "num_passing": wanted * size,
-            "signal": ours.interval(point)._asdict(),
-            **behind,
-        }
-        for point, (wanted, behind) in enumerate(zip(scored.wanted.tolist(), _behind(scored, task), strict=True))
-    ]
 
 
 def _significances(events: ScoredEvents, scored: Scored, task: EvaluationTask) -> dict[str, Any]:

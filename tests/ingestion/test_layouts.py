@@ -192,6 +192,7 @@ def test_a_rejected_event_names_the_branch(tmp_path: Path) -> None:
         ({"met": 45_000.0}, ["or MET, of made are above 1000 GeV"]),
         ({"btags": [0, 0]}, ["No jet of made has a b-tag"]),
         ({"btags": [1, 3]}, ["Each jet of made has a b-tag"]),
+        ({"btags": []}, []),
         *(({"charge": charge}, ["charges other than -1 and 1"]) for charge in (255, 0, 3)),
         ({"track_charge": 255}, ["charges other than -1 and 1"]),
     ],
