@@ -92,7 +92,7 @@ class EventClassifier(NamedTuple):
                 {name: values[first : first + _AT_ONCE] for name, values in inputs.items()} for first in firsts
             )
         found = np.full((table.num_rows, len(self.classes)), np.nan, np.float32)
-        block = build_features(table, self.selection)
+        block = build_features(table, self._needed)
         found[block.selected] = self.of_block(block)
         return found
 
@@ -113,11 +113,17 @@ class EventClassifier(NamedTuple):
             for name, rejected in selected.rejected.items():
                 flag[rejected] = FLAGS.index(name) if name in FLAGS else 0
             kept = np.flatnonzero(flag == 0)
-            block = build_features(selected.table, self.selection)
+            block = build_features(selected.table, self._needed)
             flag[kept] = np.where(block.outcome == SELECTED, 0, block.outcome + FLAGS.index("rejected_no_lepton"))
             probability = np.full((raw.num_events, len(self.classes)), np.nan, np.float32)
             probability[kept[block.selected]] = self.of_block(block)
             yield raw, ScoredEntries(flag, probability)
+
+    @property
+    def _needed(self) -> FeatureSettings:
+        """The selection; without the lists of particles, half of the kernels' time, if the model takes none."""
+        takes_lists = self.selection.particles and self.model.inputs != ("hlf",)
+        return self.selection.model_copy(update={"particles": takes_lists})
 
     def of_block(self, block: FeatureBlock) -> NDArray[np.float32]:
         """Probabilities of the classes for the selected events of a block, (num_selected, num_classes)."""
