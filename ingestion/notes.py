@@ -7,7 +7,15 @@ from typing import Any, Final
 
 from ingestion.errors import grouped, some
 from ingestion.settings import NO_WEIGHT
-from ingestion.tally import LARGE_MOMENTA, LIKE_AZIMUTHS, NOT_FINITE, OTHER_CHARGES, TAGGED_JETS, UNTAGGED_JETS
+from ingestion.tally import (
+    LARGE_MOMENTA,
+    LIKE_AZIMUTHS,
+    NO_CLASS,
+    NOT_FINITE,
+    OTHER_CHARGES,
+    TAGGED_JETS,
+    UNTAGGED_JETS,
+)
 
 #: In as many events some jets have a b-tag, and some have none.
 _ENOUGH_EVENTS: Final = 50
@@ -105,8 +113,10 @@ def _unclosed(files: Rows) -> list[str]:
 
 
 def unusual_content(samples: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
-    """Sentences about events that look as if units, padding, charges or b-tags were not those that are read."""
+    """Sentences about events without a class, or with units, padding, charges or b-tags that look wrong."""
     for name, counts in samples.items():
+        if left_out := counts.get(NO_CLASS):
+            yield f"{left_out} events of {name} are of no class (`null` in label_by) and are left out."
         bad = [(key.removeprefix(NOT_FINITE), each) for key, each in counts.items() if key.startswith(NOT_FINITE)]
         if bad:
             branches = ", ".join(f"{branch} of {number}" for branch, number in bad)

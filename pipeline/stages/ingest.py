@@ -12,7 +12,7 @@ from ingestion.errors import grouped
 from ingestion.notes import notes
 from ingestion.secrets import redact
 from ingestion.storage import footers, make_folder, sizes_below
-from ingestion.tally import NO_CLASS, WRAPPED_AZIMUTHS, by_sample, total
+from ingestion.tally import WRAPPED_AZIMUTHS, by_sample, total
 from pipeline.config import Config
 from pipeline.configuration.sections import flat_items
 from pipeline.errors import RunFolderError
@@ -203,8 +203,6 @@ def _result(context: Context, result: IngestResult) -> Result:
         summary += f"; {result.num_read} files read, {with_entries - result.num_read} reused"
     if sums[WRAPPED_AZIMUTHS]:
         summary += f"; azimuths of {sums[WRAPPED_AZIMUTHS]} events wrapped to [-π, π]"
-    if no_class := sums.get(NO_CLASS):
-        summary += f"; {no_class} events of no class (label_by: null) left out"
     if sums["rejected_copy"]:
         summary += f"; {sums['rejected_copy']} copies left out"
     if result.bad:

@@ -68,7 +68,8 @@ def top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Top:
 def test_classes_of_one_sample_go_through_all_stages(top: Top) -> None:
     training = {"workers": 1, "epochs": 1, "batch_size": 16}
     said = top.go(train=training, model={"names": ["hlf"]}, ingest={"entries_per_task": 50, "min_track_pt": 0.5})
-    assert "60 events of no class (label_by: null) left out" in said
+    note = "60 events of top are of no class (`null` in label_by) and are left out."
+    assert f"note: {note}" in said
 
     counted = top.version("ingest").manifest["counters"]["samples"]
     assert {name: each["events"] for name, each in counted.items()} == {"top.0": 90, "top.1": 30, "top": 0, "light": 60}
@@ -98,7 +99,9 @@ def test_classes_of_one_sample_go_through_all_stages(top: Top) -> None:
     metrics = top.version("evaluate").manifest["counters"]
     assert metrics["runs"]["hlf"]["events_per_class"].keys() == {"light", "b"}
     assert metrics["rates_before"]["b"] == pytest.approx(120 * 30 / 240 * per_pb)
-    assert "top.1" in (top.version("report").folder / "report.html").read_text()
+    page = (top.version("report").folder / "report.html").read_text()
+    assert "top.1" in page
+    assert note in page
 
     top.write(FLAVOURS, "new.root", first=5000)
     write_delphes(top.data / "new_light.root", rows(7000, 80))
