@@ -57,7 +57,9 @@ class BoostedTrees:
         """
         # With a negative weight a leaf could have no finite value.
         positive = np.maximum(np.asarray(weights, dtype=np.float64), 0.0)
-        counts = _count_events(labels, positive, classes)
+        counts = np.bincount(labels[positive > 0], minlength=len(classes))
+        if missing := [name for name, count in zip(classes, counts, strict=True) if not count]:
+            raise UndefinedMetricError(f"trees cannot learn {missing}: no events of positive weight. Add files.")
         stops_early = bool(counts.min() >= FEWEST_TO_STOP_EARLY)
         trees = HistGradientBoostingClassifier(
             max_iter=1000 if stops_early else 100, early_stopping=stops_early, l2_regularization=1.0, random_state=seed
@@ -109,12 +111,3 @@ def boosted_trees(
         share = trees.trees.validation_fraction
         say(f"boosted trees: {share:.0%} of the {len(labels):,} training events only decide when the training stops")
     return Candidate("boosted-trees", trees)
-
-
-def _count_events(labels: NDArray[np.int64], weights: NDArray[np.float64], classes: Sequence[str]) -> NDArray[np.int64]:
-    """Number of events of positive weight of each class."""
-    counts = np.bincount(labels[weights > 0], minlength=len(classes))
-    if not counts.all():
-        missing = [name for name, count in zip(classes, counts, strict=True) if not count]
-        raise UndefinedMetricError(f"trees cannot learn {missing}: no events of positive weight. Add files.")
-    return counts

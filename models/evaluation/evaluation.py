@@ -33,7 +33,7 @@ from models.evaluation.metrics import mixing_factors
 from models.evaluation.own_figures import OWN_FIGURES
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import Save, saving_in_processes
-from models.evaluation.variations import envelope, variations, with_scores, with_weights
+from models.evaluation.variations import Varied, envelope, variations, with_weights
 from models.prediction import Candidate, inputs_of, predict, rows_of
 from models.prediction_files import write_parquet, write_root
 
@@ -226,7 +226,7 @@ def _add_variations(
         is_selected = ~np.isnan(hlf[:, 0])
         instead = {"hlf": np.where(is_selected[:, None], hlf, test.hlf)}
         table = predict(found.candidate.model, files, instead=instead)
-        scores[name] = with_scores(test, rows_of(table, "probability").astype(np.float64), is_selected)
+        scores[name] = Varied(test.weights, rows_of(table, "probability").astype(np.float64), is_selected)
     numbers["weights"] = variations(test, weights, task, thresholds)
     if len(names) > 1:
         numbers["weights_envelope"] = envelope(list(numbers["weights"].values()))

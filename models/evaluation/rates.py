@@ -33,21 +33,6 @@ class Rates(NamedTuple):
         return {name: self.of_class(label) for label, name in enumerate(classes)}
 
 
-def rate(cross_section_pb: float, efficiency_before: float, *, per_pb_second: float) -> float:
-    """Events per second: luminosity x cross-section x efficiency.
-
-    Args:
-        cross_section_pb: Cross-section of the process [pb].
-        efficiency_before: Efficiency of all selections before the classifier.
-        per_pb_second: Instantaneous luminosity [1 / (pb s)]; 0.02 is 2e34 / (cm2 s).
-
-    Examples:
-        >>> round(rate(800.0, 0.25, per_pb_second=0.02), 2)
-        4.0
-    """
-    return cross_section_pb * efficiency_before * per_pb_second
-
-
 def rates_behind(scored: Scored, rates: Rates, classes: Sequence[str], *, seed: int) -> list[dict[str, Any]]:
     """Rates of each class, of all together, and the purity behind each point, with intervals.
 

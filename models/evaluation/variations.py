@@ -37,11 +37,6 @@ def with_weights(events: ScoredEvents, weights: Floats) -> Varied:
     return Varied(scaled, events.probabilities, np.ones(len(events.labels), dtype=np.bool_))
 
 
-def with_scores(events: ScoredEvents, probabilities: Floats, is_selected: NDArray[np.bool_]) -> Varied:
-    """The events with other scores."""
-    return Varied(events.weights, probabilities, is_selected)
-
-
 def variations(
     events: ScoredEvents, varied: Mapping[str, Varied], task: EvaluationTask, thresholds: Sequence[float]
 ) -> dict[str, Any]:

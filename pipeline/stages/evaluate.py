@@ -276,7 +276,7 @@ def rates_before(config: Config, upstream: Mapping[str, Version]) -> Rates | Non
 def rates_behind_cutflow(config: Config, steps: Sequence[Step]) -> Rates | None:
     """Rates of the samples of a config after the last step of their cutflow; None as for `rates_before`."""
     from models.evaluation.bootstrap import Estimate
-    from models.evaluation.rates import Rates, rate
+    from models.evaluation.rates import Rates
 
     found = {}
     for sample in (part for each in config.samples for part in each.by_label()):
@@ -284,10 +284,7 @@ def rates_behind_cutflow(config: Config, steps: Sequence[Step]) -> Rates | None:
         if sample.cross_section_pb is None or passed is None or passed.value <= 0:
             return None
         per_pb = config.evaluate.luminosity * _PB_PER_CM2
-        size, error = (
-            rate(each or 0.0, 1.0, per_pb_second=per_pb)
-            for each in (sample.cross_section_pb, sample.cross_section_error_pb)
-        )
+        size, error = (each * per_pb for each in (sample.cross_section_pb, sample.cross_section_error_pb))
         of_selection = size * (passed.high - passed.low) / 2
         found[sample.name] = Estimate(size * passed.value, math.hypot(of_selection, error * passed.value))
     return Rates(found, labels_of(sample.model_dump() for sample in config.samples))

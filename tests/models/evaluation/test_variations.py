@@ -9,7 +9,7 @@ from features.columns import hlf_names
 from models.evaluation.measurements import EvaluationTask
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import NO_LABELS
-from models.evaluation.variations import envelope, variations, with_scores, with_weights
+from models.evaluation.variations import Varied, envelope, variations, with_weights
 
 TASK = EvaluationTask(["QCD", "ttbar"], [1], [0.5], None, NO_LABELS, 1)
 
@@ -70,7 +70,7 @@ def test_several_weights_give_the_largest_shifts_and_the_root_mean_square() -> N
 
 def test_an_event_that_the_selection_rejects_passes_no_threshold_and_counts_below() -> None:
     is_selected = np.array([True, True, True, False, True, True])
-    varied = with_scores(EVENTS, EVENTS.probabilities, is_selected)
+    varied = Varied(EVENTS.weights, EVENTS.probabilities, is_selected)
     found = variations(EVENTS, {"jets": varied}, TASK, [0.5])["jets"]
     assert found["working_points"][0]["efficiencies"]["QCD"]["value"] == pytest.approx(1 / 4)
     assert found["working_points"][0]["efficiencies"]["ttbar"]["shift"] == 0
@@ -106,7 +106,7 @@ def test_the_area_is_the_weighted_share_of_pairs_in_order() -> None:
         return found
 
     nominal, moved = area(events.weights, ratio), area(events.weights, np.where(is_selected, ratio, -1))
-    varied = {"w": with_weights(events, weights), "s": with_scores(events, probabilities, is_selected)}
+    varied = {"w": with_weights(events, weights), "s": Varied(events.weights, probabilities, is_selected)}
     found = variations(events, varied, task, [0.5])
     for name, expected in (("w", area(weights, ratio)), ("s", moved)):
         assert found[name]["auc"]["value"] == pytest.approx(expected)
@@ -125,7 +125,7 @@ def test_the_error_is_the_spread_over_repeated_experiments() -> None:
         events = events_of([0] * 300 + [1], [*score, 0.9], [1.0] * 301)
         weights = with_weights(events, np.append(np.exp(score - 0.5), 1.0))
         moved = np.append(np.clip(score + rng.normal(0, 0.1, 300), 0, 1), 0.9)
-        scores = with_scores(events, np.stack([1 - moved, moved], axis=1), np.ones(301, np.bool_))
+        scores = Varied(events.weights, np.stack([1 - moved, moved], axis=1), np.ones(301, np.bool_))
         found = variations(events, {"w": weights, "s": scores}, TASK, [0.6])
         pairs = [found[name]["working_points"][0]["efficiencies"]["QCD"] for name in "ws"]
         shifts.append([each["shift"] for each in pairs])
@@ -143,7 +143,7 @@ def test_the_error_of_the_area_is_the_spread_over_repeated_experiments() -> None
         moved = np.clip(score + rng.normal(0, 0.1, 250), 0, 1)
         varied = {
             "w": with_weights(events, np.exp(2 * score)),
-            "s": with_scores(events, np.stack([1 - moved, moved], axis=1), np.ones(250, np.bool_)),
+            "s": Varied(events.weights, np.stack([1 - moved, moved], axis=1), np.ones(250, np.bool_)),
         }
         found = variations(events, varied, TASK, [0.5])
         shifts.append([each["auc"]["shift"] for each in found.values()])
