@@ -143,6 +143,9 @@ class Runner:
                 raise
             else:
                 self._log_end(None, None)
+                if "report" in names and (page := self.run_folder.store("report").current()):
+                    # The outcome follows, as the last line of a log.
+                    self.run_folder.say(f"report: {page.folder / 'report.html'}")
             finally:
                 self.run_folder.spark.stop()
         return ran
@@ -286,11 +289,14 @@ class Runner:
         self.console.print(f"  {escape(result.summary)}  [dim]({seconds:.1f} s)[/]", highlight=False)
 
     def _unfinished(self, stage: Stage, but: Path | None = None) -> list[str]:
-        return [
-            f"{path} holds interrupted work; a run with its settings continues it, else it stays until `clean`"
-            for path in self.run_folder.store(stage.name).unfinished()
-            if path != but and stage.can_continue(path)
-        ]
+        found = []
+        for path in self.run_folder.store(stage.name).unfinished():
+            if path != but and stage.can_continue(path):
+                of_other = "another release wrote its checkpoints, which this one does not read; it stays until `clean`"
+                of_this = "a run with its settings and code continues it, else it stays until `clean`"
+                words = of_other if stage.is_of_another_release(path) else of_this
+                found.append(f"{path} holds interrupted work; {words}")
+        return found
 
     def _manifest(
         self, stage: Stage, fingerprint: Fingerprint, upstream: dict[str, Version], result: Result, seconds: float

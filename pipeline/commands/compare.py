@@ -132,6 +132,13 @@ def _study_of(path: Path, form: str, changes: dict[str, Any] | None = None) -> S
         raise ConfigError(
             f"compare.train.{', '.join(replaced)} has no effect on {path}: every method sets or varies it."
         )
+    layers = [given, (given.get("forms") or {}).get(form) or {}, changes or {}]
+    idle = [each["cluster"] for each in layers if each.get("cluster") and each.get("execution") == "mpi"]
+    if settings.execution == "mpi" and (idle or layers[-1].get("cluster")):
+        raise ConfigError(
+            f"{path}: cluster has no effect beside execution: mpi, whose workers are ranks of this machine. Leave it "
+            f"out, or set it in a form with execution: simulate."
+        )
     others = [form] * (form != FORMS[0]) + [settings.execution] * (settings.execution == "mpi")
     return Study("-".join([path.stem, *others]), form, settings)
 

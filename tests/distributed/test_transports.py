@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from rank_programs import IMPLEMENTATIONS, PROGRAMS, Case, Cases, results_of, run_ranks
 
-from training.launching.mpirun import probe_mpi
+from training.errors import LaunchError
+from training.launching.mpirun import measure_messages, probe_mpi
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
 from training.simulation.transport import SimNetwork
@@ -342,3 +343,9 @@ def test_sums_in_the_background_are_right_and_need_no_call_of_the_worker(cases: 
         assert result["second"] == [30.0] * 3
         assert result["between"] == [3.0] * 2
         assert result["ended_in_background"] == background
+
+
+def test_a_network_between_hosts_was_accepted_on_one_host_without_effect() -> None:
+    settings = TrainSettings.model_validate({"workers": 2, "algorithm": {"name": "ad-psgd", "network": "lo"}})
+    with pytest.raises(LaunchError, match=r"network: lo has no effect: all 2 workers are on one host"):
+        measure_messages(settings, [8])

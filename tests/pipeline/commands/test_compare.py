@@ -268,6 +268,26 @@ def test_a_study_by_mpi_replaced_the_page_of_its_simulation(
     assert compare.read_study(str(path), form, changes).name == name
 
 
+@pytest.mark.parametrize(
+    ("of_file", "changes", "is_idle"),
+    [
+        ({"execution": "mpi", "cluster": {"step_seconds": 1}}, {}, True),
+        ({"forms": {"small": {"execution": "mpi", "cluster": {"step_seconds": 1}}}}, {}, True),
+        ({"execution": "mpi"}, {"cluster": {"step_seconds": 1}}, True),
+        ({"cluster": {"step_seconds": 1}}, {"execution": "mpi"}, False),
+        ({"cluster": {"step_seconds": 1}, "forms": {"small": {"execution": "mpi"}}}, {}, False),
+    ],
+    ids=str,
+)
+def test_a_cluster_beside_mpi_was_accepted_without_effect(
+    tmp_path: Path, of_file: dict[str, Any], changes: dict[str, Any], is_idle: bool
+) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(STUDY + "".join(f"{key}: {json.dumps(value)}\n" for key, value in of_file.items()))
+    with pytest.raises(ConfigError, match="cluster has no effect") if is_idle else nullcontext():
+        compare.read_study(str(path), "small", changes)
+
+
 def test_the_terminal_shows_every_measure_of_the_study() -> None:
     """It showed the first of three."""
     tables = [
