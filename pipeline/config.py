@@ -25,9 +25,9 @@ from ingestion.settings import IngestSettings, SampleSettings
 from models.networks.registry import ModelName, NetworksSettings
 from pipeline.configuration.contradictions import plain, refuse_contradictions
 from pipeline.configuration.mistakes import explain
-from pipeline.configuration.overrides import Keys, Override, put, read_override
+from pipeline.configuration.overrides import Override, put, read_override
 from pipeline.configuration.paths import local_folder, locate_paths
-from pipeline.configuration.sections import advice
+from pipeline.configuration.sections import Keys, advice
 from pipeline.configuration.shell_sections import (
     EvaluateSettings,
     ExportSettings,

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import Any, NamedTuple, get_args, get_origin
+from typing import Any, NamedTuple
 
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel
 from ruamel.yaml.error import YAMLError
 
 from pipeline.configuration.credentials import shown
-from pipeline.configuration.sections import item_section, section_of, without_none
+from pipeline.configuration.sections import Keys, walk
 from pipeline.configuration.yaml_text import about_yaml, read_yaml
 from pipeline.errors import ConfigError, short
-
-Keys = tuple[str | int, ...]
 
 
 class Override(NamedTuple):
@@ -48,7 +46,8 @@ def read_override(text: str, model: type[BaseModel]) -> Override:
     said = f"--set {short(shown(text))}"
     if not separator or not all(path.split(".")):
         raise ConfigError(f"{said}: write it as key.subkey=value, for example --set train.epochs=5.")
-    keys, kind = _find(path.split("."), model)
+    places = list(walk(model, path.split(".")))
+    keys, kind = tuple(place.key for place in places), places[-1].kind
     is_quoted = given[:1] in {"'", '"'}
     if kind in (str, Path) and not is_quoted:
         return Override(keys, given, said)
@@ -72,46 +71,24 @@ def put(content: dict[str, Any], override: Override, model: type[BaseModel]) -> 
         {'train': {'epochs': 3}, 'classes': ['jets', 'ttbar']}
     """
     where: Any = content
-    section: type[BaseModel] | None = model
-    for place, key in enumerate(override.keys):
-        name = short(".".join(map(str, override.keys[:place])))
+    *outer, last = walk(model, override.keys)
+    for number, place in enumerate((*outer, last)):
+        name = short(".".join(map(str, override.keys[:number])))
         is_list = isinstance(where, list)
-        if is_list and not (isinstance(key, int) and key < len(where)):
-            raise ConfigError(f"{override.shown}: '{name}' has {len(where)} items, counted from 0, no item '{key}'.")
+        if is_list and not (isinstance(place.key, int) and place.key < len(where)):
+            raise ConfigError(
+                f"{override.shown}: '{name}' has {len(where)} items, counted from 0, no item '{place.key}'."
+            )
         if not (is_list or isinstance(where, dict)):
             raise ConfigError(f"{override.shown}: '{name}' holds a value, not further keys.")
-        if place == len(override.keys) - 1:
-            where[key] = override.value
-            return
-        field = section.model_fields.get(str(key)) if section else None
-        section = item_section(field.annotation) if field else section if isinstance(key, int) else None
-        # The key that names the kind of the section, if it has several kinds.
-        tag = str(field.discriminator) if field and field.discriminator else ""
-        if not is_list and where.get(key) is None:
-            default = field.get_default(call_default_factory=True) if field else None
-            where[key] = copy.deepcopy(default) if isinstance(default, list | str) else getattr(default, tag, {})
-        if tag and isinstance(where[key], str):
+        if place is last:
+            break
+        if not is_list and where.get(place.key) is None:
+            default = place.field.get_default(call_default_factory=True) if place.field else None
+            given = copy.deepcopy(default) if isinstance(default, list | str) else getattr(default, place.tag, {})
+            where[place.key] = given
+        if place.tag and isinstance(where[place.key], str):
             # The name alone stands for the section of this name.
-            where[key] = {tag: where[key]}
-        where = where[key]
-
-
-def _find(path: list[str], kind: Any) -> tuple[Keys, Any]:
-    """The keys of a dotted path below a type, and the type of the value; None if it is not known.
-
-    In a mapping of text, such as the Spark properties, the rest of the path is one key.
-    """
-    if not path:
-        return (), kind
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin is dict and arguments[1] in (str, str | SecretStr):
-        return (".".join(path),), str
-    name, *rest = path
-    key = int(name) if origin is list and name.isdecimal() else name
-    if section := section_of(kind):
-        field = section.model_fields.get(name)
-        inner = without_none(field.annotation) if field else None
-    else:
-        inner = without_none(arguments[-1]) if origin in (list, dict) else None
-    keys, found = _find(rest, inner)
-    return (key, *keys), found
+            where[place.key] = {place.tag: where[place.key]}
+        where = where[place.key]
+    where[last.key] = override.value

@@ -3,13 +3,61 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator, Mapping
-from typing import Any, Union, get_args, get_origin
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Union, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 from pipeline.errors import nearest
+
+Keys = tuple[str | int, ...]
+
+
+class Place(NamedTuple):
+    """A key on a path through the config."""
+
+    key: str | int
+    section: type[BaseModel] | None
+    """The section that the key belongs to; None for items of lists and mappings, and below an unknown key."""
+    siblings: Mapping[str, type[BaseModel]]
+    """The kinds that this section may have, by name; empty if it has only one."""
+    field: FieldInfo | None
+    """What the section says about the key; None if it lacks it."""
+    kind: Any
+    """The type of its value; None if it is not known."""
+
+    @property
+    def tag(self) -> str:
+        """The key that names the kind of the section here; empty if it has only one."""
+        return str((self.field and self.field.discriminator) or "")
+
+
+def walk(model: type[BaseModel], path: Sequence[str | int], *, named_kinds: bool = False) -> Iterator[Place]:
+    """Each key of a path below a section.
+
+    In a mapping of text, such as the Spark properties, the rest of the path is one key. `named_kinds`: the path is
+    pydantic's, which also names validators and the kinds of sections.
+    """
+    kind: Any = model
+    siblings: Mapping[str, type[BaseModel]] = {}
+    kinds: Mapping[str, type[BaseModel]] = {}
+    for number, part in enumerate(path):
+        if named_kinds and part in kinds:
+            kind, siblings, kinds = kinds[str(part)], kinds, {}
+            continue
+        if named_kinds and str(part).startswith("function-"):
+            continue
+        section, origin, arguments = section_of(kind), get_origin(kind), get_args(kind)
+        if origin is dict and arguments[1] in (str, str | SecretStr):
+            yield Place(".".join(map(str, path[number:])), None, {}, None, str)
+            return
+        field = section.model_fields.get(str(part)) if section else None
+        inner = field.annotation if field else arguments[-1] if origin in (list, dict) else None
+        key = int(part) if origin is list and str(part).isdecimal() else part
+        kind = without_none(inner)
+        yield Place(key, section, siblings, field, kind)
+        siblings, kinds = {}, kinds_of(field) if field else {}
 
 
 def without_none(annotation: Any) -> Any:
@@ -24,11 +72,6 @@ def section_of(annotation: Any) -> type[BaseModel] | None:
     """The section that a key of this type holds, if it holds one."""
     found = without_none(annotation)
     return found if isinstance(found, type) and issubclass(found, BaseModel) else None
-
-
-def item_section(annotation: Any) -> type[BaseModel] | None:
-    """The section that a key of this type, or each item of its list, holds."""
-    return section_of(get_args(annotation)[0] if get_origin(annotation) is list else annotation)
 
 
 def kinds_of(field: FieldInfo) -> dict[str, type[BaseModel]]:
