@@ -229,8 +229,10 @@ def _write_cutflow(context: Context, counters: dict[str, Any]) -> None:
     }
     by_class = cutflow(ingested["counters"], counters, config, by_class=True)
     by_sample = cutflow(ingested["counters"], counters, config)
+    parts = (samples_in(each["name"], each["label"], each.get("label_by", {})) for each in config["samples"])
+    names = [name for each in parts for name in each]
     beside = {
-        key: {sample: each[key] for sample, each in of["samples"].items() if key in each}
+        key: {name: of["samples"][name][key] for name in names if key in of["samples"].get(name, {})}
         for key, of in (
             (LACKS_OWN_TRACK, counters),
             (WRAPPED_AZIMUTHS, ingested["counters"]),

@@ -12,6 +12,7 @@ from stages_here import run_here, without_spark
 from pipeline.errors import MissingInputError
 
 
+@pytest.mark.slow
 def test_copies_in_the_data_were_not_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without_spark(monkeypatch, tmp_path)
     night = Night(tmp_path)

@@ -65,6 +65,7 @@ def top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Top:
     return Top(tmp_path)
 
 
+@pytest.mark.slow
 def test_classes_of_one_sample_go_through_all_stages(top: Top) -> None:
     training = {"workers": 1, "epochs": 1, "batch_size": 16}
     said = top.go(train=training, model={"names": ["hlf"]}, ingest={"entries_per_task": 50, "min_track_pt": 0.5})
