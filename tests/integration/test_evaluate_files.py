@@ -252,10 +252,14 @@ def test_events_that_were_trained_on_had_another_identity_in_a_skim(
     assert f"hlf was trained on {seen} of these {whole} events" in trained.refused(
         Exit.USER_ERROR, *other, "--inputs", f"ttbar={skim}"
     )
+    # So does an exported network; a file of it alone does not.
+    words = trained.refused(Exit.USER_ERROR, "--model", f"net={trained.exported}", "--inputs", f"ttbar={skim}")
+    assert f"net was trained on {seen} of these {whole} events" in words
+    alone = shutil.copy(trained.exported, tmp_path / "alone.onnx")
     out = tmp_path / "seen"
     others = [word for name in ("QCD", "W+jets") for word in ("--inputs", f"{name}={NEW[name]}")]
     done = trained.evaluate(
-        *("--model", f"net={trained.exported}", "--inputs", f"ttbar={skim}", *others),
+        *("--model", f"net={alone}", "--inputs", f"ttbar={skim}", *others),
         *("--out", out, "--set", "evaluate.reference=true"),
     )
     assert done.exit_code == 0, done.stderr
