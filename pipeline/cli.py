@@ -166,7 +166,6 @@ def predict(
 @command
 def compare(
     asked: Asked,
-    name: Annotated[str | None, typer.Argument(help="The same as --study.")] = None,
     study: Annotated[str | None, typer.Option("--study", help="A name of --list, a YAML file, or all.")] = None,
     form: Annotated[str, typer.Option("--form", help="small (minutes) or full.")] = "small",
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="Sets compare.train.workers.")] = None,
@@ -181,7 +180,7 @@ def compare(
     from pipeline.commands.compare import compare, list_studies, make_all, read_study
     from pipeline.configuration.paths import chosen_folder
 
-    refuse_together(NAME=name, study=study, list=show, claims=claims)
+    refuse_together(study=study, list=show, claims=claims)
     refuse_together(force=force, list=show, claims=claims)
     publish = chosen_folder(publish, "--publish") if publish else None
     if claims is not None:
@@ -193,7 +192,7 @@ def compare(
     if show:
         out.print(list_studies())
         return
-    chosen, asked = study or name or "thesis-hlf", asked.plus("compare.train.workers", workers)
+    chosen, asked = study or "thesis-hlf", asked.plus("compare.train.workers", workers)
     run_folder = asked.run_folder()
 
     def make(study: str) -> None:

@@ -143,7 +143,7 @@ def _set_by_environment() -> list[str]:
 
 def refuse_together(**given: object) -> None:
     """Refuse options of which only one would have an effect; `given` are their values by name."""
-    found = [name if name.isupper() else f"--{name}" for name, value in given.items() if value]
+    found = [f"--{name}" for name, value in given.items() if value]
     if len(found) > 1:
         raise ConfigError(f"{' and '.join(found)}: one of them would have no effect. Give one only.")
 

@@ -14,10 +14,9 @@ from typing import Any, Final
 from pipeline.configuration.yaml_text import read_mapping
 from pipeline.errors import MissingInputError
 from pipeline.terminal.tables import evaluation_tables
-from training.studies.pages import render, render_claims
+from training.studies.pages import markdown_table, render, render_claims
 from training.studies.study import FOLDER, WORDS, StudySettings, form_of
 from training.studies.study_result import PACKED, StudyResult, read
-from training.studies.tables import markdown_table
 from training.studies.verdicts import Interval, verdict_of
 
 _RESULT: Final = "result.json"

@@ -48,14 +48,13 @@ from training.settings import TrainSettings
 from training.studies.figures import draw_all
 from training.studies.judging import judge
 from training.studies.measures import measure_of
-from training.studies.pages import render
+from training.studies.pages import notes, render, summed_up
 from training.studies.plan import PlannedRun, Subject, digest_of, digest_of_study, planned_runs
 from training.studies.run_in_simulator import simulate_all
 from training.studies.run_on_ranks import measure_all, num_steps
 from training.studies.run_result import weights_of_test
 from training.studies.study import FOLDER, StudySettings, form_of
 from training.studies.study_result import PACKED, StudyResult, pack, read
-from training.studies.tables import notes, summed_up
 from training.studies.time_checks import check_times
 from training.threads import use_threads
 from training.workloads.hep_settings import HepSettings
@@ -108,7 +107,7 @@ def read_study(name: str, form: str, changes: dict[str, Any] | None = None) -> S
     path = files.get(name) or Path(located(name))
     if not path.is_file():
         words = "file." if path.suffix else f"study.{nearest(name, files)}"
-        raise ConfigError(f"compare {name}: there is no such {words} `compare --list` shows the shipped studies.")
+        raise ConfigError(f"compare --study {name}: there is no such {words} `compare --list` shows the shipped studies.")
     if form not in FORMS:
         raise ConfigError(f"compare --form {form}: there is no such form.{nearest(form, FORMS)}")
     return _study_of(path, form, changes)

@@ -20,7 +20,7 @@ StartSpark = Callable[[], "SparkContext"]
 def launcher_of(spec: RunSpec, start_spark: StartSpark) -> Callable[..., None]:
     """What trains a network, with the configured launcher."""
     if spec.train.launcher == "spark-agents":
-        from training.agents.spark_job import train_on_spark  # noqa: PLC0415 - Spark is loaded only where it is needed
+        from training.launching.agents_on_spark import train_on_spark  # noqa: PLC0415 - Spark is loaded only where it is needed
 
         return partial(train_on_spark, start_spark(), spec)
     return partial(launch, spec, hosts=hosts_of(spec.train, start_spark))

@@ -89,8 +89,7 @@ class GridSearch(Stage):
 
 def _finish(context: Context, common: Search, found: SearchOutcome, dataset: Any, seconds: float, slots: int) -> Result:
     """Measure the candidates, write the result and draw it."""
-    from training.gridsearch.candidates import latencies
-    from training.gridsearch.results import chosen, ranked
+    from training.gridsearch.results import chosen, latencies, ranked
     from training.gridsearch.settings import Choice
     from training.random_streams import random_stream
 

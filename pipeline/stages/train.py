@@ -65,7 +65,7 @@ class Train(Stage):
         code = [f"pipeline.stages.{self.name}", "training.launching.rank_process", "training.workloads.hep"]
         code += [config.model.of(network).module, *modules_of_method(settings)]
         if settings.launcher == "spark-agents":
-            code += ["training.agents.agent_process"]
+            code += ["training.launching.agent_process"]
         # It decides whether the training starts from the model in use.
         code += ["pipeline.runs.seen_events"] if settings.warm_start else []
         upstream = ["features"]
@@ -227,8 +227,7 @@ def _train(context: Context, network: ModelName, folder: str, planned: _Planned)
 
 def _write_scalars(settings: TrainSettings, training: Path, console: Console) -> None:
     """Write missing TensorBoard scalars of a finished training from its records, if the config asks for them."""
-    from training.loop.records import read_records
-    from training.loop.scalars import FOLDER, write_all
+    from training.loop.records import FOLDER, read_records, write_all
 
     folder = training / FOLDER
     if settings.tensorboard and not folder.exists():

@@ -23,8 +23,8 @@ from training_runs import make_spec, records, summary
 
 from features.dataset import FeatureDataset
 from pipeline.terminal.exit_codes import Exit
-from training.agents.spark_job import train_on_spark
 from training.errors import LaunchError
+from training.launching.agents_on_spark import train_on_spark
 from training.launching.launcher import launch
 from training.loop.summary import acted, summary_of_rank
 from training.simulation.cluster import ClusterSettings
@@ -43,7 +43,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
 
 def agents_of(run_dir: Path) -> list[psutil.Process]:
     """The processes of the agents of a run."""
-    return [each for each in processes_of(run_dir) if "training.agents.agent_process" in each.info["cmdline"]]
+    return [each for each in processes_of(run_dir) if "training.launching.agent_process" in each.info["cmdline"]]
 
 
 @pytest.mark.minutes

@@ -17,8 +17,8 @@ from network_hosts import Network, network, why_not
 
 from training.launching.mpirun import rank_command, rank_environment
 from training.settings import TrainSettings
-from training.simulation.fitting import fit_link, predicted
 from training.simulation.probe import ALL_REDUCE, PUSH, Measurement
+from training.studies.time_checks import fit_link, predicted
 
 pytestmark = [
     pytest.mark.minutes,

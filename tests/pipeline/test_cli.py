@@ -329,7 +329,7 @@ def test_where_it_is_asked_for_the_exit_code_tells_that_there_was_nothing_to_do(
     [
         (["plan", "--accept", "--json"], "--accept and --json"),
         (["status", "--verify", "--json"], "--verify and --json"),
-        (["compare", "thesis-hlf", "--study", "mine.yaml"], "NAME and --study"),
+        (["compare", "--list", "--study", "mine.yaml"], "--study and --list"),
         (["compare", "--list", "--force"], "--force and --list"),
     ],
     ids=str,

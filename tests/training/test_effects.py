@@ -75,6 +75,9 @@ def test_keys_of_a_method_without_effect_are_refused(
 def test_interruptions_of_no_length_were_accepted_by_the_simulated_cluster() -> None:
     with pytest.raises(ValidationError, match=r"pause_probability: 0\.1 has no effect: it needs pause_seconds"):
         ClusterSettings(pause_probability=0.1)
+    with pytest.raises(ValidationError, match=r"pause_seconds: 0\.1 has no effect: it needs pause_probability"):
+        ClusterSettings(pause_seconds=0.1)
+    assert ClusterSettings(pause_seconds=0.1, pause_probability=0.0).pause_seconds == 0.1
 
 
 @pytest.mark.parametrize(

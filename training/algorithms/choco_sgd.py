@@ -10,8 +10,8 @@ from pydantic import Field
 from typing_extensions import override
 
 from training.algorithms.base import ComputeGradient, Worker
+from training.algorithms.d_psgd import NeighbourAlgorithm, NeighbourSettings
 from training.algorithms.method import Traits, algorithm
-from training.algorithms.neighbours import NeighbourAlgorithm, NeighbourSettings
 from training.transports.basics import Vector, is_finite
 
 

@@ -2,13 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Sequence
 from typing import Literal
 
 from typing_extensions import override
 
-from training.algorithms.base import ComputeGradient, Worker
-from training.algorithms.method import Traits, algorithm
-from training.algorithms.neighbours import NeighbourAlgorithm, NeighbourSettings, mix
+from training.algorithms.base import Algorithm, ComputeGradient, Worker
+from training.algorithms.method import MethodSettings, Traits, algorithm
+from training.effects import Mechanism, between_workers
+from training.topology import TopologyName, shared_topology
+from training.transports.basics import Vector, is_finite
+
+
+class NeighbourSettings(MethodSettings):
+    """Settings of a method of neighbours."""
+
+    topology: TopologyName = "ring"
+    """Communication graph."""
+
+    @property
+    @override
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        return (between_workers(f"{self.name} has no neighbours", counter="exchanges"),)
+
+
+class NeighbourAlgorithm(Algorithm):
+    """A worker that exchanges vectors with its neighbours on the graph."""
+
+    def __init__(self, settings: NeighbourSettings, worker: Worker) -> None:
+        super().__init__(settings, worker)
+        rank, topology = self.transport.rank, shared_topology(settings.topology, self.transport.world_size)
+        self.neighbours, self.weights = topology.neighbours[rank], topology.weights[rank]
+
+    def begin_exchange(self, vector: Vector) -> Awaitable[list[Vector]]:
+        """Send the vector to all neighbours; the result gives theirs, for the weights behind the first."""
+        self.acted["exchanges"] += len(self.neighbours)
+        return self.transport.begin_exchange(vector, self.neighbours)
+
+
+def mix(weights: Sequence[float], vectors: Sequence[Vector], *, out: Vector) -> bool:
+    """sum_j w_j x_j into `out`; False, and no change, if no vector is finite.
+
+    A vector that is not finite counts with weight 0, and the other weights grow to the sum 1: so it stays with its
+    worker, which takes over the mean of its neighbours.
+    """
+    finite = [(weight, vector) for weight, vector in zip(weights, vectors, strict=True) if is_finite(vector)]
+    total = sum(weight for weight, _ in finite) if len(finite) < len(vectors) else 1.0
+    if not total:
+        return False
+    out.fill(0)
+    for weight, vector in finite:
+        out += weight / total * vector
+    return True
 
 
 class DPsgdSettings(NeighbourSettings):

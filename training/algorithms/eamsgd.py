@@ -10,7 +10,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from training.algorithms.base import ComputeGradient, Worker
-from training.algorithms.elastic import ElasticAlgorithm, ElasticSettings
+from training.algorithms.easgd import ElasticAlgorithm, ElasticSettings
 from training.algorithms.method import algorithm
 from training.algorithms.server import server_traits
 

@@ -8,8 +8,8 @@ from pydantic import Field
 from typing_extensions import override
 
 from training.algorithms.base import ComputeGradient, Worker
+from training.algorithms.d_psgd import NeighbourAlgorithm, NeighbourSettings, mix
 from training.algorithms.method import Traits, algorithm
-from training.algorithms.neighbours import NeighbourAlgorithm, NeighbourSettings, mix
 from training.transports.basics import is_finite
 
 

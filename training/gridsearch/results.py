@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from scipy.special import stdtrit
+from scipy.stats import sem
 
+from features.columns import hlf_names
+from features.dataset import FeatureDataset
+from models.export.latency import measure_latency
+from models.export.onnx_classifier import OnnxClassifier
+from models.export.onnx_export import export_onnx
+from models.networks.hlf_settings import HlfSettings
+from models.saved_model import build, model_spec
 from training.gridsearch.settings import Trial
 from training.gridsearch.trainings import Curves
 
@@ -184,3 +194,36 @@ def speed_ups(seconds: Sequence[float], most_slots: int) -> dict[int, float]:
         found[slots] = sum(seconds) / makespan(seconds, slots)
         slots *= 2
     return found
+
+
+#: Rounds over all networks, and calls of each network in a round.
+_ROUNDS: Final = 5
+_CALLS: Final = 200
+_EVENTS: Final = 64
+
+
+def latencies(
+    architectures: Iterable[tuple[int, ...]], dataset: FeatureDataset, *, generator: np.random.Generator
+) -> dict[tuple[int, ...], Cost]:
+    """Time [us] of one event through each network in onnxruntime, on one core: median of a few rounds, and its error.
+
+    The networks are untrained, since the latency does not depend on the weights. They take turns, so that other work on
+    the machine delays all of them and shows in the error.
+
+    `architectures`: widths of the hidden layers of each network.
+    """
+    columns = {"hlf": generator.normal(size=(_EVENTS, len(hlf_names()))).astype(np.float32)}
+    with tempfile.TemporaryDirectory() as folder:
+        networks = {hidden: _exported(hidden, dataset, Path(folder)) for hidden in sorted(set(architectures))}
+    times: dict[tuple[int, ...], list[float]] = {hidden: [] for hidden in networks}
+    for _ in range(_ROUNDS):
+        for hidden, network in networks.items():
+            times[hidden].append(measure_latency(network, columns, calls=_CALLS).p50)
+    return {hidden: Cost(float(np.median(found)), float(sem(found))) for hidden, found in times.items()}
+
+
+def _exported(hidden: tuple[int, ...], dataset: FeatureDataset, folder: Path) -> OnnxClassifier:
+    spec = model_spec(HlfSettings(hidden=list(hidden)), dataset)
+    path = folder / "candidate.onnx"
+    export_onnx(build(spec), spec, path)
+    return OnnxClassifier.load(path)

@@ -19,8 +19,7 @@ from training.loop.checkpoints import Checkpoint, CheckpointFolder, settings_dig
 from training.loop.making import make_algorithm, make_model
 from training.loop.metering import Meter, MeteredTransport
 from training.loop.progress import Progress
-from training.loop.records import DiskFiles
-from training.loop.scalars import FOLDER, TensorBoardScalars
+from training.loop.records import FOLDER, DiskFiles, TensorBoardScalars
 from training.loop.summary import write_summary
 from training.loop.trainer import Trainer
 from training.loop.watchdog import Watchdog

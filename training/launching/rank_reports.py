@@ -28,7 +28,7 @@ RULE: Final = "-" * 60
 _RULE: Final = re.compile(r"^-{20,}\n", re.MULTILINE)
 _LONGEST: Final = 400
 #: The modules that ranks run.
-_PROGRAMS: Final = {"training.launching.rank_process", "training.agents.agent_process"}
+_PROGRAMS: Final = {"training.launching.rank_process", "training.launching.agent_process"}
 _RANK_VARIABLES: Final = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 
 

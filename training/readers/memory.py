@@ -21,8 +21,16 @@ from features.schema import readable
 from ingestion.storage import is_remote
 from training.errors import CacheError
 from training.random_streams import random_stream
-from training.readers.batch import Batch, BatchLayout, Columns, Rows, shape_of, val_sizes
-from training.readers.files import refuse_pickled_schema, reporting
+from training.readers.batch import (
+    Batch,
+    BatchLayout,
+    Columns,
+    Rows,
+    refuse_pickled_schema,
+    reporting,
+    shape_of,
+    val_sizes,
+)
 from training.readers.sharding import Assignment, OwnRows, Piece, reading_orders
 
 ReadParts = Callable[[int], Iterator[Columns]]

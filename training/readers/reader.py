@@ -8,8 +8,7 @@ from typing import Protocol
 import torch
 
 from features.dataset import FeatureDataset
-from training.readers.batch import Batch, BatchLayout
-from training.readers.files import refuse_pickled_schema
+from training.readers.batch import Batch, BatchLayout, refuse_pickled_schema
 from training.readers.memory import MemoryReader, MemoryRows
 from training.readers.sharding import Assignment, OwnRows
 from training.settings import ReaderKind

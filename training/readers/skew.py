@@ -21,7 +21,7 @@ from features.matrices import as_numpy
 from features.schema import readable
 from training.errors import ShardError
 from training.random_streams import random_stream
-from training.readers.files import reporting
+from training.readers.batch import reporting
 from training.readers.sharding import Assignment, EpochPlan, Piece, plan_of, step_bounds
 
 

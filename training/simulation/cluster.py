@@ -20,6 +20,8 @@ class ClusterSettings(SettingsSection):
 
     NEEDS: ClassVar[tuple[Needs, ...]] = (
         Needs("pause_probability", "pause_seconds above 0", lambda cluster: cluster.pause_seconds > 0),
+        # A study that varies the probability says 0 for its runs without interruptions.
+        Needs("pause_seconds", "pause_probability", lambda cluster: "pause_probability" in cluster.model_fields_set),
     )
 
     step_seconds: float = Field(default=1e-4, ge=0)

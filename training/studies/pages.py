@@ -2,20 +2,192 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from training.studies.judging import JudgedClaim, Pair, judge
-from training.studies.measures import Measure, measure_of
-from training.studies.study import Claim
-from training.studies.study_result import StudyResult
-from training.studies.tables import error_note, markdown_table, notes, settings_table, short, study_table, sweep_table
+from training.studies.measures import Measure, lowest_loss, measure_of
+from training.studies.study import Claim, StudyTable
+from training.studies.study_result import Cell, StudyResult
 from training.studies.verdicts import OPEN, Verdict, error_rates
+
+#: Relative spread below which a number has none: rounding.
+_VISIBLE: Final = 1e-6
+_LAST: Final = 0.75
+
+
+def study_table(result: StudyResult, table: StudyTable) -> str:
+    """A table of the study: mean over the seeds, standard deviation, standard error."""
+    study, cells = result.study, result.cells(table.methods)
+    header = [measure_of(name).words for name in table.measures]
+    rows: dict[str, list[str]] = {}
+    if table.over is None:
+        rows = {result.title(cell): [summed_up(result, cell, name) for name in table.measures] for cell in cells}
+    else:
+        # A row for each method and other values, a column for each value of the key; a method without it fills all.
+        values = study.vary[table.over]
+        header = [f"{header[0]}, {short(table.over)} {value}" for value in values]
+        for cell in cells:
+            row = rows.setdefault(result.title(cell.without(table.over)), ["-"] * len(values))
+            for place, value in enumerate(values):
+                if cell.value(table.over) in (None, value):
+                    row[place] = summed_up(result, cell, table.measures[0])
+    if table.given:
+        given = {study.title_of(method): text for method, text in table.given.items()}
+        header.append(study.source)
+        rows = {title: [*row, given.get(title, "-")] for title, row in rows.items()}
+    return markdown_table(["", *header], [[title, *row] for title, row in rows.items()])
+
+
+def summed_up(result: StudyResult, cell: Cell, name: str) -> str:
+    """A measure of a cell: mean, standard deviation and standard error over the seeds, and how many runs diverged."""
+    measure, runs, values = measure_of(name), result.runs_of(cell), result.numbers(cell, name)
+    gone = 0 if name == "diverged" else len(runs) - len(result.with_result(cell))
+    if values.empty:
+        return "diverged" if gone else "-"
+    finite = values[np.isfinite(values)]
+    words = [measure.text(values.iloc[0] if finite.empty else finite.mean())]
+    if measure.percent and len(finite) > 1:
+        words[0] += f" ± {100 * finite.std():.2f} (s.e. {100 * finite.sem():.2f})"
+    elif finite.std() > _VISIBLE * abs(finite.mean()):
+        words[0] += f" ± {measure.text(finite.std())}"
+    lost = {"diverged": gone, measure.text(math.inf): 0 if finite.empty else len(values) - len(finite)}
+    return "; ".join([*words, *(f"{what} in {count} of {len(runs)}" for what, count in lost.items() if count)])
+
+
+def settings_table(result: StudyResult) -> str:
+    """All that was set and varied: what all methods share, and a row for each method with the events that it saw."""
+    study = result.study
+    first = {method: study.train_settings(method, next(study.combinations(method)), 1) for method in study.methods}
+    table = pd.json_normalize([json.loads(json.dumps(train.result_items())) for train in first.values()])
+    varied = {key.removeprefix("train.") for key in study.vary}
+    table = table.drop(columns=[name for name in table if name in {"seed", *varied}]).map(
+        lambda value: "" if value in (None, [], {}) or value != value else str(value)  # noqa: PLR0124 - NaN
+    )
+    is_shared = table.nunique() == 1
+    chosen = study.workload
+    workload = chosen if isinstance(chosen, str) else f"{chosen.name}, {chosen.network_name}"
+    shared = [f"{name} {value}" for name, value in table.loc[0, is_shared].items() if value]
+    shared += [f"{key} {json.dumps(value)}" for key, value in study.cluster.items()]
+    rows = []
+    for method, (_, own) in zip(study.methods, table.loc[:, ~is_shared].iterrows(), strict=True):
+        tried = [
+            f"{short(key)} {', '.join(map(str, study.values_of(method, key)))}"
+            for key in next(study.combinations(method))
+        ]
+        seen = sorted({number for cell in result.cells([method]) for number in result.events_seen(cell)})
+        words = [f"{name} {value}" for name, value in own.items() if value]
+        rows.append(
+            [
+                study.title_of(method),
+                "; ".join(words),
+                "; ".join(tried),
+                " to ".join(f"{n:,}" for n in (*seen[:1], *seen[1:][-1:])),
+            ]
+        )
+    return f"All: {workload}; {'; '.join(shared)}.\n\n" + markdown_table(
+        ["", "set", "varied", "events seen by all workers"], rows
+    )
+
+
+def sweep_table(result: StudyResult) -> str:
+    """The sweep of the keys of `best_of`: lowest validation loss and test accuracy of each method at each value."""
+    every = {tried for found in result.groups.values() for tried in found}
+    columns = sorted(every, key=lambda cell: [v if isinstance(v, int | float) else 0.0 for v in cell.plain.values()])
+    rows = []
+    for cell in result.cells():
+        best, row = result.best(cell), [result.title(cell)]
+        for tried in columns:
+            runs = result.groups[cell].get(tried, [])
+            text = "-"
+            if runs:
+                accuracy = np.mean([run.counts.weighted_accuracy for run in runs if run.counts is not None])
+                text = f"{np.mean([lowest_loss(run) for run in runs]):.4f}; {100 * accuracy:.2f} %"
+            if gone := sum(run.has_diverged for run in runs):
+                text = f"diverged in {gone} of {len(runs)}"
+            row.append(f"**{text}**" if tried == best else text)
+        edges = [_edge(result.study.values_of(cell.method, key), value) for key, value in best.plain.items()]
+        rows.append([*row, "; ".join(f"the {edge} tried: a better one may lie beyond" for edge in edges if edge)])
+    header = [", ".join(f"{short(key)} {text}" for key, text in each.values) for each in columns]
+    return markdown_table(["", *header, "best"], rows)
+
+
+def _edge(values: Sequence[Any], best: Any) -> str:
+    """Whether the best value of a key is the `lowest` or `highest` of several; else empty."""
+    if len(values) == 1 or not all(isinstance(value, int | float) for value in values):
+        return ""
+    return {min(values): "lowest", max(values): "highest"}.get(best, "")
+
+
+def error_note(result: StudyResult) -> str:
+    """A note on the binomial error of every accuracy, and on the runs that were best near their end."""
+    runs = [run for cell in result.cells() for run in result.runs_of(cell)]
+    accuracy = float(np.mean([run.counts.weighted_accuracy for run in runs if run.counts is not None]))
+    number, effective = result.effective_events
+    late = [run.numbers["best_epoch"] >= _LAST * len(run.curves["val_loss"]) for run in runs if run.curves]
+    return (
+        f"Each cell: mean over the seeds ± standard deviation over the seeds (s.e.: standard error of the mean). "
+        f"Accuracies have the weights of events and classes, as in training. The binomial error of one accuracy on "
+        f"{number:,} test events, which count as N = {effective:,.0f} of equal weight, sqrt(p (1 - p) / N) at "
+        f"p = {accuracy:.4f}, is {100 * math.sqrt(accuracy * (1 - accuracy) / effective):.2f} points; it is common to "
+        f"all cells, as all predict the same events.\n\n"
+        f"In {sum(late)} of the {len(late)} runs the validation loss was lowest in the last quarter of the epochs. "
+        f"Such runs may still improve: the table shows the result after this number of epochs, not the limit of the "
+        f"method."
+    )
+
+
+def notes(result: StudyResult, claims: Sequence[JudgedClaim] = ()) -> list[str]:
+    """Sentences about runs that diverged, comparisons, steps without effect and lost averages; none if all is well."""
+    rows = [
+        {"title": result.study.title_of(run.method), "gone": run.has_diverged, **run.numbers} for run in result.runs
+    ]
+    table = pd.DataFrame(rows, columns=["title", *sorted({key for row in rows for key in row} - {"title"})])
+    sums: Mapping[str, Any] = table.groupby("title", sort=False).sum(numeric_only=True)
+    templates = {
+        "gone": f"{{}} of {len(rows)} runs diverged to a loss that is not finite: of {{}}. Tables, figures and "
+        f"comparisons are of the other runs.",
+        "steps_not_finite": "{} steps had no effect, since a gradient or an update was not finite: of {}.",
+        # Both sides of a pair count an average that is left out.
+        "averages_lost": "Workers left out {} averages, counted on both sides of a pair: of {}.",
+    }
+    found = []
+    for name, template in templates.items():
+        if name in sums and sums[name].sum():
+            words = ", ".join(f"{title} {number:,.0f}" for title, number in sums[name].items() if number)
+            found.append(template.format(f"{sums[name].sum():,.0f}", words))
+    pairs = [pair for claim in claims for pair in claim.pairs if pair.why_not]
+    found += [
+        f"Not compared, {pair.why_not}: {result.title(pair.this)} against {result.title(pair.other)}." for pair in pairs
+    ]
+    return list(dict.fromkeys(found))
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A table in Markdown.
+
+    Examples:
+        >>> print(markdown_table(["a", "b"], [[1, 2]]))
+        |a|b|
+        |---|---|
+        |1|2|
+    """
+    body = ["|" + "|".join(str(cell).replace("|", "\\|") for cell in line) + "|" for line in (header, *rows)]
+    return "\n".join([body[0], "|" + "---|" * len(header), *body[1:]])
+
+
+def short(key: str) -> str:
+    """A varied key in words."""
+    return key.rpartition(".")[2].replace("_", " ")
+
 
 #: What a researcher takes home: `{study/claim=verdict}` becomes an effect; without that verdict the sentence goes.
 TAKE_HOME: Final = """

@@ -150,7 +150,7 @@ def test_all_studies_are_made_and_those_that_failed_are_named(monkeypatch: pytes
     assert "study a failed: A rank is gone." in done.stderr
     assert "2 of 3 studies failed, as said above: a, c." in " ".join(done.stderr.split())
     broken.clear()
-    assert CliRunner().invoke(app, ["compare", "all", "--config", "demo"]).exit_code == Exit.OK
+    assert CliRunner().invoke(app, ["compare", "--study", "all", "--config", "demo"]).exit_code == Exit.OK
 
 
 @pytest.mark.usefixtures("three")

@@ -270,7 +270,7 @@ def test_code_of_a_network_trains_that_one_and_a_further_network_or_workload_tra
         (
             ("training.launching.rank_process", "training.workloads.hep", "models.networks.hlf"),
             {"training.workloads.hep", "training.workloads.draws", "training.loop.worker_state"},
-            ("training.workloads.images", "training.workloads.image_files", "models.networks.lenet5"),
+            ("training.workloads.images", "models.networks.lenet5"),
         ),
         # A change of the events' schema made the keys of events unknown: with other code, copies cannot be told.
         (("ingestion.copies",), {"ingestion.copies"}, ("ingestion.schema",)),

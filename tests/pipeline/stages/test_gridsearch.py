@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from pipeline.stages import gridsearch
-from training.gridsearch import candidates
+from training.gridsearch import results
 from training.gridsearch.results import Cost, Score
 from training.gridsearch.settings import GridSearchSettings, Trial
 from training.gridsearch.spark_job import SearchOutcome
@@ -25,7 +25,7 @@ def test_best_json_holds_the_winner_of_the_last_round_of_halving(
 ) -> None:
     lucky = Score(Trial((4,), 64, 0.1, 2), 40, [0.95, 0.95], 0.2, 2)
     winner = Score(Trial((8,), 64, 0.01, 6), 90, [0.9, 0.9], 0.4, 6, rung=1)
-    monkeypatch.setattr(candidates, "latencies", lambda hidden, *_, **__: dict.fromkeys(hidden, Cost(5.0, 0.1)))
+    monkeypatch.setattr(results, "latencies", lambda hidden, *_, **__: dict.fromkeys(hidden, Cost(5.0, 0.1)))
     monkeypatch.setattr(gridsearch, "_draw", lambda *_: None)
     settings = GridSearchSettings(search="halving", epochs=[6], one_standard_error=one_standard_error)
     context: Any = SimpleNamespace(out_dir=tmp_path, console=Console(quiet=True))

@@ -13,8 +13,7 @@ from training_runs import make_spec, records
 
 from training.errors import LaunchError
 from training.launching.launcher import launch
-from training.loop.records import DiskFiles
-from training.loop.scalars import TensorBoardScalars
+from training.loop.records import DiskFiles, TensorBoardScalars
 
 
 def test_an_epochs_numbers_are_written(tmp_path: Path) -> None:

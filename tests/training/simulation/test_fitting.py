@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from training.simulation.costs import Link
-from training.simulation.fitting import fit_link, fit_machine, predicted
 from training.simulation.probe import Measurement
+from training.studies.time_checks import fit_link, fit_machine, predicted
 
 LINK = Link(2e-5, 1e9)
 

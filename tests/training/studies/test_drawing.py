@@ -14,11 +14,10 @@ from made_study import EPOCHS, NUM_EVENTS, STUDY, made_check, made_result, made_
 from models.evaluation.style import PlotLabels
 from training.studies.figures import draw, draw_all
 from training.studies.judging import judge
-from training.studies.pages import render, render_claims
+from training.studies.pages import notes, render, render_claims, study_table, sweep_table
 from training.studies.run_result import Counts, RunResult
 from training.studies.study import Claim, StudyFigure
 from training.studies.study_result import StudyResult
-from training.studies.tables import notes, study_table, sweep_table
 
 LABELS = PlotLabels("", "technical sample", 13)
 WORKERS = "train.workers"

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from training.errors import ImageFileError
-from training.workloads import image_files
-from training.workloads.image_files import CIFAR10, MNIST, PublicFile, read_cifar10, read_mnist
+from training.workloads.images import CIFAR10, MNIST, PublicFile, read_cifar10, read_mnist
 
 
 def public(file: PublicFile, content: bytes) -> PublicFile:
@@ -36,7 +35,7 @@ def mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for file, content in zip((images, labels), contents, strict=True):
             (tmp_path / file.name).write_bytes(content)
             known.append(public(file, content))
-    monkeypatch.setattr(image_files, "MNIST", tuple(known))
+    monkeypatch.setattr("training.workloads.images.MNIST", tuple(known))
     return tmp_path
 
 
@@ -105,7 +104,7 @@ def test_cifar_is_read_from_the_folder_of_its_archive_and_never_from_pickles(
         content = b"".join(bytes([label]) + planes + bytes([label]) * 1024 for label in (number, 9))
         (inner / file.name).write_bytes(content)
         known.append(public(file, content))
-    monkeypatch.setattr(image_files, "CIFAR10", tuple(known))
+    monkeypatch.setattr("training.workloads.images.CIFAR10", tuple(known))
     train, test = read_cifar10(tmp_path)
     assert train.labels.tolist() == [0, 9, 1, 9, 2, 9, 3, 9, 4, 9]
     assert train.pixels[1, 5, 7].tolist() == [5, 7, 9]

@@ -41,7 +41,7 @@ def start_agent(start: AgentStart, rank: int, workers: int, local_rank: int) -> 
     with Path(start.log).open("ab") as log:
         # The end of the task, and of its executor, must not reach it: the end of its connection to the driver does.
         process = subprocess.Popen(
-            [*PROGRAM, "training.agents.agent_process", start.runs],
+            [*PROGRAM, "training.launching.agent_process", start.runs],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,

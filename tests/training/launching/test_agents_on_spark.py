@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pyspark import SparkContext
 
-from training.agents.spark_job import _FAN_IN, _tree_sum
+from training.launching.agents_on_spark import _FAN_IN, _tree_sum
 
 
 @pytest.mark.spark

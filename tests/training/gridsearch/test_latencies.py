@@ -10,8 +10,8 @@ from feature_datasets import write_dataset
 
 from features.dataset import FeatureDataset
 from models.export.onnx_classifier import OnnxClassifier
-from training.gridsearch import candidates
-from training.gridsearch.candidates import latencies
+from training.gridsearch import results
+from training.gridsearch.results import latencies
 
 
 @pytest.fixture(scope="module")
@@ -21,14 +21,14 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
 
 def test_each_architecture_is_measured_in_turn(dataset: FeatureDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[list[int]] = []
-    measure = candidates.measure_latency
+    measure = results.measure_latency
 
     def noted(exported: OnnxClassifier, columns: Any, **chosen: Any) -> Any:
         measured.append(vars(exported.settings)["hidden"])
         assert exported.classes == dataset.classes
         return measure(exported, columns, **chosen)
 
-    monkeypatch.setattr(candidates, "measure_latency", noted)
+    monkeypatch.setattr(results, "measure_latency", noted)
     asked = [(8, 4), (5,), (8, 4), (3, 3, 3), (5,)]
     found = latencies(iter(asked), dataset, generator=np.random.default_rng(1))
     # In turns.

@@ -26,9 +26,9 @@ from pyspark import RDD, BarrierTaskContext, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.serializers import CPickleSerializer
 
-from training.agents.agent_process import AgentStart, start_agent
 from training.door import Door
 from training.errors import LaunchError
+from training.launching.agent_process import AgentStart, start_agent
 from training.launching.launcher import Job, Tell, launch
 from training.launching.rank import RunSpec
 from training.launching.rank_reports import RULE, LaunchFiles, StartLimit
