@@ -36,7 +36,7 @@ OWN: dict[str, set[str]] = {
     "promote": {"--force", "--exit-code"},
     **{name: {"--force", "--exit-code", "--if-wanted"} for name in ("simulate", "gridsearch")},
     "train": {"--force", "--exit-code", "--workers"},
-    "compare": {"--claims", "name", "--study", "--form", "--list", "--publish", "--force", "--workers"},
+    "compare": {"--claims", "--study", "--form", "--list", "--publish", "--force", "--workers"},
     "evaluate-files": {"--model", "--inputs", "--out"},
     "predict": {"inputs", "--out", "--model", "--network", "--parquet", "--keep", "--throughput"},
     "rollback": {"network"},
