@@ -107,7 +107,9 @@ def read_study(name: str, form: str, changes: dict[str, Any] | None = None) -> S
     path = files.get(name) or Path(located(name))
     if not path.is_file():
         words = "file." if path.suffix else f"study.{nearest(name, files)}"
-        raise ConfigError(f"compare --study {name}: there is no such {words} `compare --list` shows the shipped studies.")
+        raise ConfigError(
+            f"compare --study {name}: there is no such {words} `compare --list` shows the shipped studies."
+        )
     if form not in FORMS:
         raise ConfigError(f"compare --form {form}: there is no such form.{nearest(form, FORMS)}")
     return _study_of(path, form, changes)

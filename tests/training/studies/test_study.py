@@ -178,7 +178,9 @@ def test_a_file_that_is_no_study_was_called_a_bug(tmp_path: Path, content: bytes
 
 
 def test_an_unknown_study_is_refused_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"compare --study thesis: there is no such study\. Did you mean 'thesis-hlf'"):
+    with pytest.raises(
+        ConfigError, match=r"compare --study thesis: there is no such study\. Did you mean 'thesis-hlf'"
+    ):
         read_study("thesis", "small")
     with pytest.raises(ConfigError, match=r"compare --study my\.yaml: there is no such file\. `compare --list` shows"):
         read_study("my.yaml", "small")
