@@ -79,7 +79,7 @@ def test_counters_in_the_manifests_add_up_along_the_chain(finished: Finished) ->
 
 def test_exported_files_say_where_they_come_from_and_how_a_trigger_decides(finished: Finished) -> None:
     (folder,) = finished.run_dir.glob("export/*/hlf")
-    assert {path.name for path in folder.iterdir()} == {"model.onnx", "one_event.onnx", "config.pbtxt"}
+    assert {path.name for path in folder.iterdir()} == {"model.onnx", "one_event.onnx", "config.pbtxt", "run.json"}
     every, one = (
         {each.key: each.value for each in onnx.load(folder / name).metadata_props}
         for name in ("model.onnx", "one_event.onnx")
