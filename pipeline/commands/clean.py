@@ -10,7 +10,6 @@ from typing import NamedTuple
 from pipeline.errors import RunFolderError
 from pipeline.run_folder import RunFolder
 from pipeline.runs import own_folders
-from pipeline.runs.kernel_outputs import remove_unused_outputs, unused_outputs
 from pipeline.runs.lock import is_read
 from pipeline.runs.log import size_of
 from pipeline.runs.model_registry import REGISTRY, Registry
@@ -41,9 +40,9 @@ def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Re
         for store, folders in _removable(run_folder, keep).items():
             found += _clean(run_folder, store, folders, dry_run=dry_run)
         features = run_folder.store("features")
-        kernels = [Removable(folder, size_of(files)) for folder, files in unused_outputs(features).items()]
+        kernels = [Removable(folder, size_of(files)) for folder, files in features.unused_outputs().items()]
         if not dry_run:
-            remove_unused_outputs(features)
+            features.remove_unused_outputs()
             _log(run_folder, "kernel outputs", *kernels)
         found += kernels
     return found

@@ -2,6 +2,7 @@
 
     <run_dir>/<stage>/current.json          the pointer: {"version": "0002-1f0a93bc"}
     <run_dir>/<stage>/0002-1f0a93bc/        a version; complete if it holds manifest.json, ours if it holds a marker
+    <run_dir>/features/kernels/0002-1f0a93bc/part.arrow     an output of the kernels, which the run of that version made
 
 With a `storage` in the config, the Parquet of some stages lies there; see `pipeline.runs.stored_files`.
 
@@ -27,7 +28,7 @@ from pipeline.errors import RunFolderError, cannot_write
 from pipeline.runs import own_folders
 from pipeline.runs.code_meaning import code_digests
 from pipeline.runs.outputs import OutputFile, flush_folder, written_files
-from pipeline.runs.stored_files import StoredFiles, used_by
+from pipeline.runs.stored_files import KERNELS, StoredFiles, kernel_outputs_of, used_by
 
 POINTER: Final = "current.json"
 MANIFEST: Final = "manifest.json"
@@ -274,6 +275,32 @@ class StageStore:
         """Remove a version that was just made; the next run removes what this cannot."""
         with contextlib.suppress(OSError, IngestionError):
             self.remove([folder])
+
+    def unused_outputs(self) -> dict[Path, list[Path]]:
+        """Unused local outputs of the kernels by folder of ours: of replaced events, and of runs that failed.
+
+        Only the version in use passes outputs on, also those of earlier runs, so what it does not name is unused.
+        """
+        current = self.current()
+        used = kernel_outputs_of({} if current is None else current.manifest)
+        found = {}
+        for folder in sorted((self.folder / KERNELS).glob("*")):
+            there = sorted(folder.glob("*.arrow"))
+            files = [path for path in there if path.relative_to(self.folder).as_posix() not in used]
+            files += folder.glob(".*.arrow.*")
+            if (files or not there) and self.may_remove(folder):
+                found[folder] = files
+        return found
+
+    def remove_unused_outputs(self) -> None:
+        """Remove unused local outputs of the kernels, and folders that hold no others."""
+        for folder, files in self.unused_outputs().items():
+            for path in files:
+                path.unlink(missing_ok=True)
+            if all(path.name == own_folders.MARKER for path in folder.iterdir()):
+                own_folders.remove(folder)
+        with contextlib.suppress(OSError):
+            (self.folder / KERNELS).rmdir()
 
     def _versions(self) -> list[Path]:
         return [path for path in self._named_like_versions() if path.is_dir()]

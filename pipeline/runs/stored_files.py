@@ -119,5 +119,10 @@ def used_by(manifests: Iterable[dict[str, Any]], current: dict[str, Any] | None,
         for each in manifest["outputs"]
         if "lies_in" in each
     }
-    outputs = [] if current is None else current.get("counters", {}).get("kernel_outputs", [])
-    return used | {f"{KERNELS}/{each['lies_in']}/{Path(each['name']).stem}.arrow" for each in outputs}
+    return used | kernel_outputs_of(current or {})
+
+
+def kernel_outputs_of(manifest: Mapping[str, Any]) -> set[str]:
+    """Paths, below the folder of a stage, of the kernel outputs that a version was made from."""
+    named = manifest.get("counters", {}).get("kernel_outputs", [])
+    return {f"{KERNELS}/{each['lies_in']}/{Path(each['name']).stem}.arrow" for each in named}

@@ -22,7 +22,6 @@ from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import counted
 from pipeline.reporting.cutflow import as_applied, as_json, cutflow, uncertain_mixtures
 from pipeline.runs import own_folders
-from pipeline.runs.kernel_outputs import remove_unused_outputs
 from pipeline.runs.store import StageStore
 from pipeline.runs.stored_files import KERNELS
 from pipeline.stages.base import Check, Context, Result, Stage
@@ -115,12 +114,12 @@ def _folder_of_kernels(context: Context) -> Iterator[Path]:
         yield folder
         return
     store = StageStore(context.config.run_dir, Features.name)
-    remove_unused_outputs(store)
+    store.remove_unused_outputs()
     try:
         own_folders.make(folder)
         yield folder
     except BaseException:
-        remove_unused_outputs(store)
+        store.remove_unused_outputs()
         raise
 
 

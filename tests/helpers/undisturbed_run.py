@@ -22,7 +22,6 @@ from command_line import SAMPLES, small_config
 from filelock import FileLock
 from ranks import wait_until
 
-from pipeline.runs.kernel_outputs import unused_outputs
 from pipeline.runs.store import StageStore
 from pipeline.runs.stored_files import KERNELS
 
@@ -198,7 +197,7 @@ class Undisturbed:
         assert folders == sorted([here.name, "current.json", *kernels])
         if kernels:
             assert [path.name for path in (self.run_dir / stage / KERNELS).iterdir()] == [here.name]
-            assert unused_outputs(StageStore(self.run_dir, stage)) == {}
+            assert StageStore(self.run_dir, stage).unused_outputs() == {}
         self.assert_nothing_left()
 
     def assert_nothing_left(self) -> None:

@@ -11,6 +11,7 @@ from pipeline.errors import RunFolderError
 from pipeline.runs import own_folders
 from pipeline.runs.fingerprint import Fingerprint
 from pipeline.runs.store import StageStore
+from pipeline.runs.stored_files import KERNELS
 
 
 def make(store: StageStore, digest: str = "abcdef0123456789") -> Path:
@@ -174,3 +175,22 @@ def test_what_a_manifest_lacks_is_named_with_the_fix(tmp_path: Path) -> None:
     ):
         with pytest.raises(RunFolderError, match=r"0001-abcdef01/manifest\.json lacks '\w+'.*Remove"):
             use()
+
+
+def test_unused_outputs_go_with_their_folders_and_those_in_use_stay(tmp_path: Path) -> None:
+    store = StageStore(tmp_path, "features")
+    folder = store.next_folder("0123456789")
+    store.begin(folder)
+    store.commit(folder, {"counters": {"kernel_outputs": [{"lies_in": "first", "name": "used.parquet"}]}})
+    kernels = store.folder / KERNELS
+    files = {"first": ["used", "unused"], "second": ["used"], "shared": ["unused"]}
+    for name, stems in files.items():
+        own_folders.make(kernels / name)
+        for stem in stems:
+            (kernels / name / f"{stem}.arrow").touch()
+    # Something else lies in this folder: it stays.
+    (kernels / "shared" / "notes.txt").touch()
+    store.remove_unused_outputs()
+    left = sorted(path.relative_to(kernels).as_posix() for path in kernels.glob("*/[!m]*"))
+    assert left == ["first/used.arrow", "shared/notes.txt"]
+    assert not (kernels / "second").exists()
