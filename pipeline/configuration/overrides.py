@@ -85,8 +85,7 @@ def put(content: dict[str, Any], override: Override, model: type[BaseModel]) -> 
             break
         if not is_list and where.get(place.key) is None:
             default = place.field.get_default(call_default_factory=True) if place.field else None
-            given = copy.deepcopy(default) if isinstance(default, list | str) else {}
-            where[place.key] = given
+            where[place.key] = copy.deepcopy(default) if isinstance(default, list | str) else {}
         if place.tag and isinstance(where[place.key], str):
             # The name alone stands for the section of this name.
             where[place.key] = {place.tag: where[place.key]}
