@@ -181,16 +181,20 @@ def test_unused_outputs_go_with_their_folders_and_those_in_use_stay(tmp_path: Pa
     store = StageStore(tmp_path, "features")
     folder = store.next_folder("0123456789")
     store.begin(folder)
-    store.commit(folder, {"counters": {"kernel_outputs": [{"lies_in": "first", "name": "used.parquet"}]}})
+    store.commit(
+        folder,
+        {"counters": {"kernel_outputs": [{"lies_in": each, "name": "used.parquet"} for each in ("first", "whole")]}},
+    )
     kernels = store.folder / KERNELS
-    files = {"first": ["used", "unused"], "second": ["used"], "shared": ["unused"]}
+    files = {"first": ["used", "unused"], "second": ["used"], "shared": ["unused"], "whole": ["used"]}
     for name, stems in files.items():
         own_folders.make(kernels / name)
         for stem in stems:
             (kernels / name / f"{stem}.arrow").touch()
     # Something else lies in this folder: it stays.
     (kernels / "shared" / "notes.txt").touch()
+    assert [path.name for path in store.unused_outputs()] == ["first", "second", "shared"]
     store.remove_unused_outputs()
     left = sorted(path.relative_to(kernels).as_posix() for path in kernels.glob("*/[!m]*"))
-    assert left == ["first/used.arrow", "shared/notes.txt"]
+    assert left == ["first/used.arrow", "shared/notes.txt", "whole/used.arrow"]
     assert not (kernels / "second").exists()
