@@ -7,6 +7,7 @@ import pytest
 from mixing_matrices import mixing_matrix
 from simulated import CLUSTER, LinearGradients, Watcher
 
+from training.algorithms.d_psgd import mix
 from training.topology import make_topology
 
 RATE = 0.1
@@ -67,3 +68,10 @@ def test_one_worker_is_alone() -> None:
     for step in range(5):
         present = present - RATE * problem.gradient(0, step, present)
         np.testing.assert_allclose(found[step, 0], present, atol=1e-14)
+
+
+def test_without_a_vector_that_is_not_finite_the_other_weights_sum_to_one() -> None:
+    out = np.zeros(2)
+    vectors = (np.array([1.0, 2.0]), np.array([np.nan, 0.0]), np.array([5.0, 6.0]))
+    assert mix([0.5, 0.25, 0.25], vectors, out=out)
+    np.testing.assert_allclose(out, (2 * vectors[0] + vectors[2]) / 3)
