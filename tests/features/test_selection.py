@@ -79,3 +79,19 @@ def test_limits_that_no_event_passes_are_refused() -> None:
 
 def test_the_order_of_the_flavours_means_nothing() -> None:
     assert FeatureSettings(lepton_flavours=["muon", "electron"]) == FeatureSettings()
+
+
+def test_the_particles_of_kept_events_are_theirs_behind_a_cut_on_jets() -> None:
+    two = {"jets": [jet(40.0, 0.0, 3.0), jet(35.0, 1.0, -3.0)]}
+    events = [
+        made_event(muons=[lepton(50.0 + at, 1.0, 1.0)], tracks=[track(2.0 + at, -1.0, -1.0)] * at, **(two if at % 2 else {}))
+        for at in range(6)
+    ]
+    every = build_features(events_table(events), FeatureSettings())
+    behind = build_features(events_table(events), FeatureSettings(min_jets=1))
+    assert behind.selected.tolist() == [1, 3, 5]
+    lists = [np.split(block.core, block.particle_offsets[1:-1]) for block in (every, behind)]
+    assert [len(rows) for rows in lists[1]] == [2, 4, 6]
+    for at, rows in zip(behind.selected, lists[1], strict=True):
+        np.testing.assert_array_equal(rows, lists[0][at])
+    assert behind.particle_offsets[0] == 0
