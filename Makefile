@@ -19,7 +19,7 @@ STUDY = thesis-hlf
 TEST_PROCESSES = 2
 # Programs get the values of users from the environment: neither make nor a shell interprets them. Of a variable `SET` or
 # `NETWORK` that is there for another program they get nothing.
-USERS := CONFIG SET NETWORK STUDY BENCH TORTURE MUTANTS CLUSTER TEST_PROCESSES
+USERS := CONFIG SET NETWORK STUDY BENCH TORTURE CLUSTER TEST_PROCESSES
 $(foreach name,$(USERS),$(if $(filter-out undefined environment,$(origin $(name))),$(eval export HEP_PIPELINE_$(name) := $$(value $(name)))))
 unexport $(USERS)
 STAGES := simulate ingest features gridsearch train evaluate export report
@@ -31,7 +31,7 @@ PYTEST = $(BIN)/python -m pytest --numprocesses="$$HEP_PIPELINE_TEST_PROCESSES" 
 .DELETE_ON_ERROR:
 # Goals depend on each other: also with -j, make keeps the order of the command line.
 .NOTPARALLEL:
-.PHONY: help setup airflow-setup test-airflow test-cluster test-goals torture mutants java update run $(STAGES) compare $(COMMANDS) rollback doctor test test-fast test-slow bench bench-data bench-reading bench-exchange bench-network bench-workers bench-gridsearch bench-inference bench-stragglers browser lint format
+.PHONY: help setup airflow-setup test-airflow test-cluster test-goals torture java update run $(STAGES) compare $(COMMANDS) rollback doctor test test-fast test-slow bench bench-data bench-reading bench-exchange bench-network bench-workers bench-gridsearch bench-inference bench-stragglers browser lint format
 
 help: ## List the goals
 	@grep -hE '^[a-z_-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "  %-18s%s\n", $$1, $$2}'
@@ -127,7 +127,7 @@ test: about-test setup $(VENV)/spark.jsa ## Run the tests, except those that the
 test-slow: setup browser $(VENV)/spark.jsa ## Run the tests that need minutes of real processes: kills, full disks, clusters, a browser
 	$(PYTEST) -m "minutes and not cluster"
 
-test-goals: setup $(VENV)/.docs-installed ## Run benchmarks, mutants and the site at their smallest size (five minutes)
+test-goals: setup $(VENV)/.docs-installed ## Run benchmarks and the site at their smallest size (five minutes)
 	$(BIN)/python -m pytest -m goals tests/test_goals.py
 
 test-airflow: setup airflow-setup ## Run the DAG in a real Airflow (minutes)
@@ -142,9 +142,6 @@ test-fast: setup ## Run the tests without JVM, MPI and command line, and the exa
 
 torture: setup ## Kill every stage forty times, spoil 1,200 ROOT files (an hour; TORTURE='--rounds 1 --first-seed 17' is quicker)
 	$(BIN)/python -m pytest --rounds=20 --first-seed="$$(date +%s)" tests/integration/test_killed_runs.py tests/property/test_fuzz_inputs.py $$HEP_PIPELINE_TORTURE
-
-mutants: setup ## Put 70 errors into a copy of the code, one at a time, and count those that tests find (an hour; MUTANTS='--count 10')
-	$(BIN)/python tests/mutants.py $$HEP_PIPELINE_MUTANTS
 
 bench: setup ## Measure everything (an hour; bench-data, -reading, -exchange, -network, -workers, -stragglers, -gridsearch, -inference are its parts)
 	HEP_PIPELINE_BENCH= $(MAKE) BENCH= bench-workers bench-stragglers bench-exchange bench-network bench-gridsearch bench-inference bench-reading bench-data

@@ -20,7 +20,6 @@ SMALL = {
     "bench-inference": "BENCH=--repeats 1",
     "bench-reading": "BENCH=--hlf 1000 --particles 1000 --repeats 1",
     "bench-data": "BENCH=--events 300 2000 --repeats 1 --skip growth",
-    "mutants": "MUTANTS=--count 1 --minutes 2 --timeout 60",
     "docs": "",
 }
 #: Goals with tests of their own, that CI calls itself, or that `make run` of the README runs.

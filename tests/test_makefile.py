@@ -68,7 +68,7 @@ def test_values_arrive_as_they_are_and_are_never_run(make: Make, value: str) -> 
     ("goal", "name"),
     [
         *(("compare", "STUDY"), ("bench-data", "BENCH"), ("bench-workers", "BENCH"), ("torture", "TORTURE")),
-        *(("mutants", "MUTANTS"), ("test-cluster", "CLUSTER"), ("test-fast", "TEST_PROCESSES")),
+        *(("test-cluster", "CLUSTER"), ("test-fast", "TEST_PROCESSES")),
     ],
 )
 def test_what_stands_behind_a_semicolon_of_a_study_was_run(make: Make, goal: str, name: str) -> None:

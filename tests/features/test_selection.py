@@ -84,7 +84,9 @@ def test_the_order_of_the_flavours_means_nothing() -> None:
 def test_the_particles_of_kept_events_are_theirs_behind_a_cut_on_jets() -> None:
     two = {"jets": [jet(40.0, 0.0, 3.0), jet(35.0, 1.0, -3.0)]}
     events = [
-        made_event(muons=[lepton(50.0 + at, 1.0, 1.0)], tracks=[track(2.0 + at, -1.0, -1.0)] * at, **(two if at % 2 else {}))
+        made_event(
+            muons=[lepton(50.0 + at, 1.0, 1.0)], tracks=[track(2.0 + at, -1.0, -1.0)] * at, **(two if at % 2 else {})
+        )
         for at in range(6)
     ]
     every = build_features(events_table(events), FeatureSettings())
