@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 #: Begin of the names of columns that conditions compare.
-LABEL_PREFIX: Final = "label_"
+LABEL_PREFIX: Final = "_label_by_"
 #: Conditions by their words, each with the class of its events; None for events to leave out.
 LabelBy = Mapping[str, int | None]
 
@@ -63,7 +63,7 @@ class LabelRule(NamedTuple):
 
         Examples:
             >>> LabelRule.of({"abs(Top.flavour[0]) == 5": 1}).conditions
-            {'abs(label_0) == 5': 1}
+            {'abs(_label_by_0) == 5': 1}
         """
         columns: dict[str, str] = {}
         conditions = {}
@@ -110,6 +110,13 @@ class _Columns(ast.NodeTransformer):
         """The name of a function is no branch."""
         node.args = [self.visit(each) for each in node.args]
         return node
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        """True and true would add up to true."""
+        is_arithmetic = not isinstance(node.op, ast.BitAnd | ast.BitOr)
+        if is_arithmetic and any(isinstance(each, ast.Compare | ast.BoolOp) for each in (node.left, node.right)):
+            raise TypeError("a comparison is no number to calculate with")
+        return self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> ast.expr:
         """A word would never equal a number."""

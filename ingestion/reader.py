@@ -181,8 +181,8 @@ def _labels(arrays: Mapping[str, ak.Array], info: FileInfo, first: int, num_even
     columns = {}
     for name, source in rule.sources.items():
         numbers = column_numbers(arrays[name], name, source, path=info.path, first=first)
-        # Differences of unsigned numbers would be large.
-        columns[name] = numbers.astype(np.int64) if numbers.dtype.kind == "u" else numbers
+        # Of truths and of short or unsigned integers, sums and differences would be others.
+        columns[name] = numbers.astype(np.int64) if numbers.dtype.kind in "biu" else numbers
     labels, num_held = rule.labels(columns)
     if (wrong := num_held != 1).any():
         event = int(np.argmax(wrong))

@@ -22,7 +22,15 @@ from pyspark import Accumulator, SparkContext
 from ingestion.changes import content_digest
 from ingestion.conflicts import refuse_too_many
 from ingestion.copies import UInt64s, event_keys, find_copies
-from ingestion.errors import BadFilesError, ConflictingFilesError, DamagedFileError, EmptySampleError, IngestionError
+from ingestion.errors import (
+    BadFilesError,
+    ConflictingFilesError,
+    DamagedFileError,
+    EmptySampleError,
+    IngestionError,
+    WrongBranchTypeError,
+)
+from ingestion.expressions import samples_in
 from ingestion.files import BadFile, FileInfo
 from ingestion.notes import unusual_content
 from ingestion.reader import read_events, select_events
@@ -152,7 +160,7 @@ def ingest(
     parts = [by_place[place] for place in sorted(by_place)]
     _refuse_empty(samples, parts, {info.sample for info in good}, bad)
     generated = _generated_sums(good, samples)
-    _refuse_copies(generated, parts)
+    _refuse_copies(samples, parts)
     num_read = len({work.info.uuid for work in [*ranges, *copied]} - failed.keys())
     return IngestResult(parts, good, bad, num_read, generated)
 
@@ -204,14 +212,23 @@ def _copied(
 ) -> list[EntryRange]:
     """The ranges to read again without their copies; of several copies the first in the config stays."""
     place = {info.uuid: number for number, info in enumerate(infos)}
-    by_range = {(place[part.file_uuid], part.start): part for part in parts}
-    ordered = [by_range[each] for each in sorted(by_range)]
+    by_range: dict[tuple[int, int], list[EventsPart]] = {}
+    for part in parts:
+        by_range.setdefault((place[part.file_uuid], part.start), []).append(part)
+    of_ranges = [by_range[each] for each in sorted(by_range)]
+    ordered = [part for part, *_ in of_ranges]
     copies = find_copies([(part.keys_file(out_dir), part.start) for part in ordered])
     info_of = [infos[place[part.file_uuid]] for part in ordered]
+    concerned = {*copies, *chain(*(each.parts.tolist() for each in copies.values()))}
+    label_of = {number: _labels_of(info_of[number], of_ranges[number], out_dir) for number in concerned}
     for number, (entries, of, originals) in copies.items():
         own = info_of[number]
-        # The same conditions give the same event one class.
-        in_two_classes = np.array([(info_of[i].label, info_of[i].label_by) != (own.label, own.label_by) for i in of])
+        in_two_classes = np.array(
+            [
+                label_of[number](entry) != label_of[other](original)
+                for entry, other, original in zip(entries.tolist(), of.tolist(), originals.tolist(), strict=True)
+            ]
+        )
         if settings.on_duplicate is OnDuplicate.DROP and not in_two_classes.any():
             continue
         total, shown = sum(len(each.entries) for each in copies.values()), int(in_two_classes.argmax())
@@ -227,6 +244,19 @@ def _copied(
         EntryRange(info_of[number], ordered[number].start, ordered[number].stop, tuple(each.entries.tolist()))
         for number, each in copies.items()
     ]
+
+
+def _labels_of(info: FileInfo, parts: Sequence[EventsPart], events: Path) -> Callable[[int], int | None]:
+    """What gives the class of an entry of a range; None for an entry of `label_by` that is not kept."""
+    if not info.label_by:
+        return lambda _: info.label
+    labels: dict[int, int] = {}
+    for part in parts:
+        if part.name:
+            with part.file(events).open("rb") as file:
+                table = pq.read_table(file, columns=["entry", "label"])
+            labels |= dict(zip(table["entry"].to_pylist(), table["label"].to_pylist(), strict=True))
+    return labels.get
 
 
 def split_entries(infos: Iterable[FileInfo]) -> Iterator[EntryRange]:
@@ -326,7 +356,7 @@ def _changed_meanwhile(info: FileInfo) -> bool:
 
 def _bad_file(info: FileInfo, error: IngestionError) -> BadFile:
     checked = (info.sample, info.path, type(error).__name__, str(error), info.size, info.modified)
-    return BadFile(*checked, found_while_reading=isinstance(error, DamagedFileError))
+    return BadFile(*checked, found_while_reading=isinstance(error, DamagedFileError | WrongBranchTypeError))
 
 
 def _generated_sums(infos: Sequence[FileInfo], samples: Iterable[SampleSettings]) -> dict[str, dict[str, float]]:
@@ -338,13 +368,15 @@ def _generated_sums(infos: Sequence[FileInfo], samples: Iterable[SampleSettings]
     }
 
 
-def _refuse_copies(generated: Iterable[str], parts: Sequence[EventsPart]) -> None:
+def _refuse_copies(samples: Iterable[SampleSettings], parts: Sequence[EventsPart]) -> None:
     """Refuse copies of events in samples whose files hold sums of weights: a file with copies has their weights too."""
-    for sample in generated:
-        if copies := sum(part.counts["rejected_copy"] for part in parts if part.sample == sample):
+    for sample in (each for each in samples if isinstance(each.sum_of_weights, str)):
+        names = samples_in(sample.name, sample.label, sample.label_by)
+        if copies := sum(part.counts["rejected_copy"] for part in parts if part.sample in names):
             raise ConflictingFilesError(
-                f"sample '{sample}': {copies} events are copies and are dropped, but the sums of weights in its files "
-                f"(sum_of_weights) count them twice. Take the files with copies out, or state the sum as a number."
+                f"sample '{sample.name}': {copies} events are copies and are dropped, but the sums of weights in its "
+                f"files (sum_of_weights) count them twice. Take the files with copies out, or state the sum as a "
+                f"number."
             )
 
 

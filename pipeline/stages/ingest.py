@@ -76,7 +76,7 @@ class Ingest(Stage):
             known = {info.path: info for info in infos}
             # Other packages may read what those of the time could not.
             if current.manifest["packages"] == package_versions():
-                known |= {each.path: each for each in bad}
+                known |= {each.path: each for each in bad if self._is_read_alike(each.sample, config, current)}
         with Bar(console, "checking files", "files") as bar:
             particles = config.features.particles
             found = found_files(config.samples, config.ingest, say, known=known, on_file=bar, needs_particles=particles)
@@ -85,6 +85,12 @@ class Ingest(Stage):
         checked = [i._replace(skim="") if Path(i.path).absolute().is_relative_to(ours) else i for i in found.infos]
         found = found._replace(infos=recognise(checked, infos))
         return StageInputs(_identities(found.infos, found.bad), found)
+
+    def _is_read_alike(self, sample: str, config: Config, current: Version) -> bool:
+        """Whether a version read the files of a sample by what the sample states now."""
+        before, now = current.made_from["config"], self.config_items(config)
+        keys = [f"samples.{sample}.{key}" for key in _READ_BY]
+        return all(key in before and key in now and before[key] == now[key] for key in keys)
 
     def remembered(self, found: StageInputs) -> list[dict[str, Any]] | None:
         """The files with their current paths and times, so that the next run need not check them again."""

@@ -21,7 +21,7 @@ FLAVOURS = np.array([5, -5, 4, 15, 0])
     ],
 )
 def test_conditions_are_those_of_python(condition: str, holds: list[int]) -> None:
-    _, num_held = LabelRule.of({condition: 1}).labels({"label_0": FLAVOURS})
+    _, num_held = LabelRule.of({condition: 1}).labels({"_label_by_0": FLAVOURS})
     assert num_held.tolist() == holds
 
 
@@ -36,6 +36,7 @@ def test_conditions_are_those_of_python(condition: str, holds: list[int]) -> Non
         ("__import__('os').system('true') == 0", "is no condition on branches"),
         ("[f for f in g]", "is no condition on branches"),
         ("f = 5", "invalid syntax"),
+        ("(f > 3) + (f > 5) == 1", "a comparison is no number"),
     ],
 )
 def test_other_words_than_a_condition_are_refused(condition: str, reason: str) -> None:
@@ -47,11 +48,11 @@ def test_other_words_than_a_condition_are_refused(condition: str, reason: str) -
 def test_each_branch_and_number_of_a_list_is_read_once() -> None:
     rule = LabelRule.of({"Top.n[1] == 1": 1, "Top.n[1] == 0 and Event.n > 2": 0, "Top.n[1] < 0": None})
     assert [each.words for each in rule.sources.values()] == ["Top.n[1]", "Event.n"]
-    columns = {"label_0": np.array([1.0, 0, 0, -1, np.nan]), "label_1": np.array([3, 3, 2, 3, 3])}
+    columns = {"_label_by_0": np.array([1.0, 0, 0, -1, np.nan]), "_label_by_1": np.array([3, 3, 2, 3, 3])}
     labels, num_held = rule.labels(columns)
     assert num_held.tolist() == [1, 1, 0, 1, 0]
     assert labels[num_held == 1].tolist() == [1, 0, -1]
 
 
 def test_no_condition_holds_for_a_number_that_is_not_finite() -> None:
-    assert LabelRule.of({"f != 5": 1}).labels({"label_0": np.array([np.nan, np.inf, 4.0])})[1].tolist() == [0, 0, 1]
+    assert LabelRule.of({"f != 5": 1}).labels({"_label_by_0": np.array([np.nan, np.inf, 4.0])})[1].tolist() == [0, 0, 1]

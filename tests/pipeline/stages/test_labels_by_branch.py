@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import uproot
 from delphes_files import write_delphes
 from made_events import Row, lepton, made_event, track
 from minimal_configs import mistakes
@@ -131,6 +132,20 @@ def test_events_without_exactly_one_class_are_refused(top: Top, flavours: Any, l
     assert all(each in str(caught.value) for each in words)
 
 
+@pytest.mark.parametrize("kind", [np.bool_, np.int8, np.uint8, np.int16, np.float32])
+def test_sums_of_flags_and_products_of_short_integers_wrapped(top: Top, kind: Any) -> None:
+    flags = {"is_b": np.abs(FLAVOURS) == 5, "is_c": FLAVOURS == 4, "is_charged": FLAVOURS != 15}
+    write_delphes(top.data / "top.root", rows(0), more={name: each.astype(kind) for name, each in flags.items()})
+    two = {"is_b + is_charged == 2": 1, "is_c - is_b == 1": 0, "(is_b + is_c + is_charged) * 300 == 0": None}
+    top.go("ingest", label_by=two)
+    counted = top.version("ingest").manifest["counters"]["samples"]
+    assert {name: counted[name]["entries"] for name in ("top.1", "top.0", "top")} == {
+        "top.1": 60,
+        "top.0": 120,
+        "top": 60,
+    }
+
+
 def test_a_branch_that_is_not_there_and_a_class_without_events_are_refused(top: Top) -> None:
     with pytest.raises(MissingBranchError, match=r"'flavours' \(for `label_by` of the sample\). Nearest: flavour,"):
         top.go(label_by={"flavours == 5": 1})
@@ -162,6 +177,35 @@ def test_copies_are_dropped_where_the_same_conditions_give_them_their_class(top:
     write_delphes(top.data / "light.root", rows(0, 16))
     with pytest.raises(ConflictingFilesError, match="in two classes"):
         top.go(ingest={"on_duplicate": "drop"})
+
+
+def test_copies_in_another_class_of_the_same_sample_were_dropped_without_a_word(top: Top) -> None:
+    other = FLAVOURS[:16].copy()
+    other[1] = 4
+    top.write(other, "top_skim.root")
+    with pytest.raises(ConflictingFilesError, match=r"entry 1 of .*top_skim\.root equals entry 1 .*in two classes"):
+        top.go(ingest={"on_duplicate": "drop"})
+
+
+def test_dropped_copies_of_classes_were_counted_in_the_sum_of_weights(top: Top) -> None:
+    for name, number in (("top.root", 240), ("top_skim.root", 16)):
+        top.write(FLAVOURS[:number], name)
+        with uproot.update(top.data / name) as file:
+            file.mktree("Runs", {"sumw": np.float64}).extend({"sumw": np.array([float(number)])})
+    every = {**LABEL_BY, "flavour == 15": 0}
+    with pytest.raises(
+        ConflictingFilesError, match=r"sample 'top': 16 events are copies and are dropped, but the sums"
+    ):
+        top.go(label_by=every, ingest={"on_duplicate": "drop"}, top={"sum_of_weights": "Runs.sumw"})
+
+
+def test_a_file_skipped_for_its_classes_made_ingest_stale_for_ever(top: Top) -> None:
+    skip = {"on_bad_file": "skip", "max_bad_files": 1}
+    top.write([*FLAVOURS[:15], 21], "top_other.root", first=3000)
+    assert "top_other.root: 1 of the 16 events" in top.go(ingest=skip)
+    assert [each.state for each in top.runner().plan()[:2]] == [State.FRESH, State.FRESH]
+    assert "2 files read, 1 reused" in top.go(ingest=skip, label_by={**LABEL_BY, "flavour == 21": None})
+    assert top.version("ingest").manifest["counters"]["samples"]["top"]["rejected_no_class"] == 60 + 3 + 1
 
 
 @pytest.mark.parametrize(
