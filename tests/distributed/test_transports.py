@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import runpy
 from collections.abc import Hashable
+from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ from typing import Any
 import pytest
 from rank_programs import IMPLEMENTATIONS, PROGRAMS, Case, Cases, results_of, run_ranks
 
-from training.errors import LaunchError
-from training.launching.mpirun import measure_messages, probe_mpi
+from training.errors import IdleSettingError
+from training.launching.mpirun import probe_mpi, rank_command
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
 from training.simulation.transport import SimNetwork
@@ -345,7 +346,14 @@ def test_sums_in_the_background_are_right_and_need_no_call_of_the_worker(cases: 
         assert result["ended_in_background"] == background
 
 
-def test_a_network_between_hosts_was_accepted_on_one_host_without_effect() -> None:
-    settings = TrainSettings.model_validate({"workers": 2, "algorithm": {"name": "ad-psgd", "network": "lo"}})
-    with pytest.raises(LaunchError, match=r"network: lo has no effect: all 2 workers are on one host"):
-        measure_messages(settings, [8])
+@pytest.mark.parametrize(
+    ("launcher", "where", "is_idle"),
+    [("mpirun", [], True), ("mpirun", ["--host", "a:1,b:1"], False), ("spark", [], False)],
+)
+def test_a_network_between_hosts_is_refused_on_this_host_alone(launcher: str, where: list[str], is_idle: bool) -> None:
+    """It was accepted without effect; then it was refused, too, where Spark had placed all workers on one host."""
+    algorithm = {"name": "ad-psgd", "network": "lo"}
+    settings = TrainSettings.model_validate({"workers": 2, "launcher": launcher, "algorithm": algorithm})
+    refused = pytest.raises(IdleSettingError, match=r"network: lo has no effect: all 2 workers are on one host")
+    with refused if is_idle else nullcontext():
+        rank_command(settings, ["true"], where)

@@ -30,10 +30,15 @@ _NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
 _SET_FLAGS, _UP = 0x8914, 0x1
 
 
+def is_here_alone(arguments: Sequence[str]) -> bool:
+    """Whether mpirun starts all ranks on this host."""
+    leads_away = any(_OTHER_HOSTS.search(word) for word in arguments)
+    return not leads_away and not any(_ALLOCATION.match(name) for name in os.environ)
+
+
 def without_network(arguments: Sequence[str], folder: Path) -> list[str]:
     """Words before mpirun that keep the network out of a run on this host alone; none for several hosts."""
-    leads_away = any(_OTHER_HOSTS.search(word) for word in arguments)
-    if leads_away or sys.platform != "linux" or any(_ALLOCATION.match(name) for name in os.environ):
+    if sys.platform != "linux" or not is_here_alone(arguments):
         return []
     return [*PROGRAM, "training.launching.loopback_only", str(folder)]
 

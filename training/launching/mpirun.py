@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from ingestion import plugins
 from ingestion.environment import PROGRAM
-from training.errors import LaunchError
-from training.launching.loopback_only import without_network
+from training.errors import IdleSettingError, LaunchError
+from training.launching.loopback_only import is_here_alone, without_network
 from training.settings import TrainSettings
 from training.simulation.probe import ALL_REDUCE, PUSH, Measurement
 from training.threads import VARIABLES, thread_variables
@@ -45,6 +45,7 @@ def rank_command(
 
     Raises:
         LaunchError: There is no mpirun or srun, or the launcher has no ranks.
+        IdleSettingError: A network is named, but all ranks are on this host.
     """
     if settings.launcher == "spark-agents":
         raise LaunchError("train.launcher: spark-agents is for `train` only; use mpirun, srun or spark here.")
@@ -55,6 +56,13 @@ def rank_command(
             raise LaunchError("there is no srun; set train.launcher: mpirun, or run inside a SLURM allocation.")
         # By default SLURM would let the other ranks wait for a lost one.
         return [srun, "--mpi=pmix", "--kill-on-bad-exit=1", f"--ntasks={settings.workers}", *arguments, *worker]
+    network = settings.algorithm.transport_options.network
+    # Where Spark or SLURM places the ranks, one host may be their choice.
+    if network and settings.launcher == "mpirun" and is_here_alone(arguments):
+        raise IdleSettingError(
+            f"train.algorithm.network: {network} has no effect: all {settings.workers} workers are on one host, where "
+            f"they share memory. Leave it out."
+        )
     own = [plugins.VARIABLE] if plugins.loaded() else []
     mpirun = find_mpirun()
     if mpirun is None:

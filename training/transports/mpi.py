@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from typing_extensions import override
 
-from training.errors import IdleSettingError
 from training.transports import kernels, serving
 from training.transports.basics import BackgroundThread, Backoff, MpiProcess, Vector, load_mpi
 from training.transports.kernels import CLOCK, counters_of, lock, try_lock, unlock
@@ -35,9 +34,6 @@ class MpiTransport(Transport):
 
     `comm`: the ranks; None: all ranks of the job. `network`: network between hosts; see `peers.connect`.
     `shares_memory`: whether ranks of a host share memory; else they use sockets, as between hosts.
-
-    Raises:
-        IdleSettingError: A network is named, but all ranks are on one host.
     """
 
     def __init__(
@@ -56,11 +52,6 @@ class MpiTransport(Transport):
         self.rank = self.comm.rank
         self.world_size = self.comm.size
         self.process = MpiProcess(self.comm, shares_memory=shares_memory)
-        if network is not None and self.process.is_one_host:
-            raise IdleSettingError(
-                f"train.algorithm.network: {network} has no effect: all {self.world_size} workers are on one host, "
-                f"where they share memory. Leave it out."
-            )
         self._turn = self.process.turn
         self._background = background
         can_have_threads = self._mpi.Query_thread() >= self._mpi.THREAD_SERIALIZED
