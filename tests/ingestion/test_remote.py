@@ -105,7 +105,8 @@ def events_of(info: FileInfo) -> pa.Table:
 
 def ingested(info: FileInfo, folder: Path) -> EventsPart:
     """As a task of the Spark job reads it."""
-    return patiently(ingest_range, EntryRange(info, 0, info.entries), SETTINGS, folder)
+    (part,) = patiently(ingest_range, EntryRange(info, 0, info.entries), SETTINGS, folder)
+    return part
 
 
 def test_a_remote_file_gives_the_table_of_the_local_one(server: FaultyServer, served_file: Path) -> None:

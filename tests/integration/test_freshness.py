@@ -225,7 +225,7 @@ def test_interrupted_work_of_other_settings_is_kept_named_and_continued(plans: P
     (note,) = (line for line in lines(plan(plans.run_folder)) if str(interrupted) in line)
     assert "stays until `clean`" in note
     # These are the settings of the interrupted run: it was called one of other settings.
-    assert "a run with its settings continues it" in note
+    assert "a run with its settings and code continues it" in note
     # The settings return: what was interrupted is continued, not begun again.
     digest = made_from.read_text(encoding="utf-8")
     assert "hlf: training continues from the checkpoint of an interrupted run" in run(undisturbed, "train")
