@@ -166,12 +166,12 @@ def plot_discriminant(
     below.plot(cuts, found["simple"], color=COLOURS[0], linestyle="--", label=r"$S / \sqrt{B}$")
     below.plot(cuts, found["asimov"], color=COLOURS[1], label=f"Asimov{systematic}")
     below.fill_between(cuts, found["low"], found["high"], color=COLOURS[1], alpha=0.15, linewidth=0)
-    if (best := found["best"]) is not None:
-        end = ", perhaps more at tighter cuts" if found["best_is_at_end"] else ""
-        words = f"highest: {found['asimov'][best]:.3g}{end}"
+    if (best := found["best"]) is None:
+        below.plot([], [], " ", label="behind every cut effectively fewer than 10 background events")
+    else:
+        words = f"highest: {found['asimov'][best]:.3g}" + ", perhaps more at tighter cuts" * found["best_is_at_end"]
         below.plot(cuts[best], found["asimov"][best], color=COLOURS[1], marker="o", linestyle="", label=words)
-    below.set(xlabel="log10 of signal / background (score)", ylabel="Significance")
-    below.set_ylim(bottom=0)
+    below.set(xlabel="log10 of signal / background (score)", ylabel="Significance", ylim=(0, None))
     main.legend(fontsize="small")
     below.legend(fontsize="small")
     return figure

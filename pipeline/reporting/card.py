@@ -12,6 +12,7 @@ import mplhep
 import numpy as np
 import uhi.io.json
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from features.distributions import HISTOGRAMS, histogrammed
 from models.evaluation.style import (
@@ -80,6 +81,10 @@ def plot_distributions(histograms: Mapping[str, hist.Hist[Any]], classes: Sequen
         axes.set_xlabel(axis_label(feature), fontsize="small")
         axes.tick_params(labelsize="x-small")
         axes.set_ylabel("")
+        if binning.high - binning.low == binning.bins and binning.low % 1 == 0.5:
+            # Each bin is a whole number.
+            axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+            axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xlim(histogram.axes[0].edges[0], histogram.axes[0].edges[-1])
         if binning.log:
             show_positive(axes, shown)

@@ -338,6 +338,16 @@ def test_a_learning_curve_of_one_epoch_can_be_drawn(tmp_path: Path) -> None:
     save_figure(figure, tmp_path / "plot")
 
 
+def test_without_a_measurable_cut_the_panel_of_significances_was_empty_and_did_not_say_why() -> None:
+    test, _, numbers = made_numbers()
+    none = {name: [] if isinstance(each, list) else each for name, each in numbers["significance"].items()}
+    figure = figures.plot_discriminant(
+        test, test.probabilities[:, 1], dict.fromkeys(range(3), 5.0), [1], NAMES, none | {"best": None}, LABELS
+    )
+    assert "behind every cut effectively fewer than 10 background events" in words_of(figure)
+    assert outside(figure) == []
+
+
 def test_the_outer_bins_of_the_discriminant_hold_all_beyond_and_the_bins_are_expected_events() -> None:
     test, _, numbers = made_numbers()
     score = np.linspace(0, 1, len(test.labels))

@@ -45,6 +45,14 @@ def test_distributions_lie_inside_axes_with_physicists_names(kind: str) -> None:
     assert not any("_" in label.replace("$", "").replace("_T", "") for label in labels)
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["QCD", "ttbar"]
+    # Axes of jets and charges had ticks between whole numbers.
+    ticks = {each.get_xlabel(): each.get_xticks() for each in figure.axes if each.axison}
+    assert all(
+        tick % 1 == 0
+        for label in ticks
+        for tick in ticks[label]
+        if label.startswith(("Number", "Lepton is an", "Lepton charge"))
+    )
 
 
 @pytest.mark.slow
