@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import hist
 import mplhep
@@ -50,32 +50,60 @@ class Overlay(NamedTuple):
     """Lower edge of the first bin without data; None if all are shown."""
 
 
-def overlays(test: ScoredEvents, data: DataEvents, task: EvaluationTask) -> tuple[dict[str, Overlay], dict[str, Any]]:
+class ScoreAxis(NamedTuple):
+    """The score of a model, as log odds."""
+
+    odds: list[Floats]
+    """Of the simulation, (num_simulated,), and of the data, (num_events,)."""
+    axis: Any
+    cut: float | None
+    """Lower edge of the first blinded bin; None if all are shown."""
+
+    @classmethod
+    def of(cls, test: ScoredEvents, data: DataEvents, task: EvaluationTask) -> Self:
+        """The axis of the simulated scores."""
+        scores = [
+            discriminant(each, signal=task.signal.fractions, fractions=task.mixture.fractions)
+            for each in (test.probabilities, data.probabilities)
+        ]
+        odds = [log_odds(each) for each in scores]
+        axis, cut = hist.axis.Regular(_BINS, *odds_range(odds[0]), flow=False), None
+        if task.blind_above is not None:
+            above = axis.edges[1:] > log_odds(np.array(task.blind_above)) + 1e-9
+            # It holds all that lies beyond.
+            above[-1] = True
+            cut = float(axis.edges[:-1][above][0])
+        return cls(odds, axis, cut)
+
+    @property
+    def shown(self) -> list[NDArray[np.bool_]]:
+        """Which events of the simulation and of the data are not blinded."""
+        return [np.ones(len(each), np.bool_) if self.cut is None else each < self.cut for each in self.odds]
+
+
+def overlays(
+    test: ScoredEvents, data: DataEvents, task: EvaluationTask, others: Sequence[ScoreAxis] = ()
+) -> tuple[dict[str, Overlay], dict[str, Any]]:
     """Histograms of the score and of each high-level feature, and their chi-squares, for JSON.
 
     The simulation is normalised to the luminosity if cross-sections are known, else to the number of data events that
     are shown. What lies outside an axis is in its outer bins. With `blind_above` the score's bins that reach above it
     have no data, the features are those of the events below it, of data and simulation alike, and so is each number.
+    Events that one of the `others`, scores of other models, blinds are in no histogram: a model that finds nothing
+    would show them all.
     """
     expected = expected_events(test, task)
     factors = np.array(list(expected.values())) / np.bincount(test.labels, test.weights, len(task.classes))
     weights = test.weights * factors[test.labels]
-    scores = [
-        discriminant(each, signal=task.signal.fractions, fractions=task.mixture.fractions)
-        for each in (test.probabilities, data.probabilities)
-    ]
-    odds = [log_odds(each) for each in scores]
-    axis, cut = hist.axis.Regular(_BINS, *odds_range(odds[0]), flow=False), None
-    if task.blind_above is not None:
-        above = axis.edges[1:] > log_odds(np.array(task.blind_above)) + 1e-9
-        # It holds all that lies beyond.
-        above[-1] = True
-        cut = float(axis.edges[:-1][above][0])
-    shown = [np.ones(len(each), np.bool_) if cut is None else each < cut for each in odds]
+    (odds, axis, cut), own = (score := ScoreAxis.of(test, data, task)), score.shown
+    kept = [np.logical_and.reduce([np.ones_like(own[i]), *(each.shown[i] for each in others)]) for i in range(2)]
+    shown = [each & mask for each, mask in zip(own, kept, strict=True)]
     num_shown, there = int(shown[1].sum()), float(weights[shown[0]].sum())
     if task.expected is None and there > 0:
         weights *= num_shown / there
-    found = {"score": _overlay(odds, axis, weights, test.labels, len(task.classes), "log10 of s / b (score)", cut)}
+    scores = [each[mask] for each, mask in zip(odds, kept, strict=True)]
+    of_kept = (weights[kept[0]], test.labels[kept[0]], len(task.classes))
+    found = {"score": _overlay(scores, axis, *of_kept, "log10 of s / b (score)", cut)}
     for place, feature in enumerate(HIGH_LEVEL):
         if feature.binning is None:
             continue

@@ -18,7 +18,7 @@ from features.schema import OTHER_WEIGHTS, readable
 from models.evaluation import figures as plots
 from models.evaluation.bootstrap import NUM_REPLICAS, Replicas, estimate
 from models.evaluation.curves import EfficiencyCurve
-from models.evaluation.data_comparison import DataEvents, overlays, plot_overlays
+from models.evaluation.data_comparison import DataEvents, ScoreAxis, overlays, plot_overlays
 from models.evaluation.discriminant import discriminant
 from models.evaluation.importance import chosen_events, importance, num_predicted
 from models.evaluation.measurements import (
@@ -125,9 +125,9 @@ def evaluate(
             _add_variations(found, predictions, shifted or {}, test_files, task)
             show(f"drawing {candidate.name}")
             _plot(found, task, folder / "plots", save)
-            if data:
-                _add_data(found, data[candidate.name], task, folder / "plots", save)
             predicted.append(found)
+        if data:
+            _add_data(predicted, data, task, out_dir, save)
         metrics = _metrics(predicted, task)
         (out_dir / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
         (out_dir / "curves.json").write_text(json.dumps(_curves(predicted)), encoding="utf-8")
@@ -327,16 +327,22 @@ def _plot(found: Predicted, task: EvaluationTask, folder: Path, save: Save) -> N
         save(draw(), folder / name)
 
 
-def _add_data(found: Predicted, data: DataEvents, task: EvaluationTask, folder: Path, save: Save) -> None:
+def _add_data(
+    predicted: Sequence[Predicted], data: Mapping[str, DataEvents], task: EvaluationTask, out_dir: Path, save: Save
+) -> None:
     """Add chi-squares of data and simulation, and their figures."""
-    drawn, numbers = overlays(found.test, data, task)
-    found.measured.numbers["data"] = numbers
-    labels = task.labels._replace(model=found.candidate.name, sample_note="Data and simulation")
-    inputs = {name: each for name, each in drawn.items() if name != "score"}
-    for name, some in (("data_score", {"score": drawn["score"]}), ("data_inputs", inputs)):
-        # If all events are blinded, no input is left to show.
-        if some:
-            save(plot_overlays(some, numbers, task, labels), folder / name)
+    scores = {each.candidate.name: ScoreAxis.of(each.test, data[each.candidate.name], task) for each in predicted}
+    for found in predicted:
+        model = found.candidate.name
+        others = [each for name, each in scores.items() if name != model]
+        drawn, numbers = overlays(found.test, data[model], task, others)
+        found.measured.numbers["data"] = numbers
+        labels = task.labels._replace(model=model, sample_note="Data and simulation")
+        inputs = {name: each for name, each in drawn.items() if name != "score"}
+        for name, some in (("data_score", {"score": drawn["score"]}), ("data_inputs", inputs)):
+            # If all events are blinded, no input is left to show.
+            if some:
+                save(plot_overlays(some, numbers, task, labels), out_dir / model / "plots" / name)
 
 
 def _plot_side_by_side(

@@ -55,7 +55,8 @@ _OF_MODEL: Final = {
     "data_score": "Data on the stacked simulation of the test split, against the score; blinded above "
     "`evaluate.blind_above`, unless `evaluate.unblind` is set. Outer bins hold all beyond; the chi-square has the "
     "statistical errors of both.",
-    "data_inputs": "High-level features of data and simulation; if the score is blinded, of the events below the cut.",
+    "data_inputs": "High-level features of data and simulation; if scores are blinded, of the events below "
+    "the cuts of all models.",
     "calibration": "Calibration: share of true events of a class among those that were given a probability, classes "
     "counting alike. Beside the mean distance stands what a perfect model with these predictions shows on average, and "
     "the probability p that it shows at least the observed distance.",

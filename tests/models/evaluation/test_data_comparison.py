@@ -7,7 +7,7 @@ import pytest
 from matplotlib.patches import StepPatch
 
 from features.columns import hlf_names
-from models.evaluation.data_comparison import DataEvents, chi_square, overlays, plot_overlays
+from models.evaluation.data_comparison import DataEvents, ScoreAxis, chi_square, overlays, plot_overlays
 from models.evaluation.measurements import EvaluationTask
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import NO_LABELS
@@ -100,6 +100,34 @@ def test_no_number_tells_how_many_events_are_blinded(threshold: float, expected:
     if expected is None and whole[1]["num_events"]:
         shown = whole[0]["met"]
         assert sum(part.sum().value for part in shown.classes) == pytest.approx(shown.data.sum())
+
+
+@pytest.mark.parametrize("expected", [None, EXPECTED])
+def test_a_model_that_finds_nothing_showed_what_another_blinds(expected: dict[int, float] | None) -> None:
+    labels, scores, hlf = made(4000, 1)
+    _, of_data, of_hlf = made(400, 2)
+    chosen = task(expected=expected, blind_above=0.5)
+    test, data = ScoredEvents(labels, scores, np.ones(4000), hlf, labels.astype(str)), DataEvents(of_hlf, of_data)
+    flat = [np.random.default_rng(3).uniform(0.01, 0.2, len(each)) for each in (scores, of_data)]
+    idle_test, idle = (
+        each._replace(probabilities=np.stack([1 - ours, ours], axis=1))
+        for each, ours in zip((test, data), flat, strict=True)
+    )
+    both = [ScoreAxis.of(test, data, chosen), ScoreAxis.of(idle_test, idle, chosen)]
+    found, numbers = overlays(test, data, chosen, both[1:])
+    others, of_others = overlays(idle_test, idle, chosen, both[:1])
+    alone = overlays(idle_test, idle, chosen)[1]["num_events"]
+    assert numbers["num_events"] == of_others["num_events"] < alone - 100
+    for name in found.keys() & others.keys() - {"score"}:
+        assert (found[name].data.values() == others[name].data.values()).all()
+        assert [part.sum() for part in found[name].classes] == [part.sum() for part in others[name].classes]
+    assert found["score"].data.sum() == others["score"].data.sum() == numbers["num_events"]
+    # What is cut from the data is cut from the simulation.
+    if expected is None:
+        shown = others["score"].data.axes[0].edges[:-1] < others["score"].blind_from
+        assert sum(part.values()[shown].sum() for part in others["score"].classes) == pytest.approx(
+            numbers["num_events"]
+        )
 
 
 @pytest.mark.parametrize(("per_event", "is_normalised"), [(10, False), (10, True), (1, False), (1, True), (0.3, False)])
