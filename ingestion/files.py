@@ -397,5 +397,10 @@ def _words_of(field: str, settings: IngestSettings) -> str:
 
 def _identity(path: str, uuid: UUID, tree: str) -> str:
     """The UUID of a file, from its content if it has none (zeros, ROOT's reproducible output), and of another tree."""
-    own = uuid if uuid.int else UUID(content_identity(path))
-    return str(uuid5(own, tree) if tree else own)
+    own = str(uuid if uuid.int else UUID(content_identity(path)))
+    return of_tree(own, tree) if tree else own
+
+
+def of_tree(identity: str, tree: str) -> str:
+    """The identity that a file has for a sample whose tree is not that of `ingest.tree`."""
+    return str(uuid5(UUID(identity), tree))

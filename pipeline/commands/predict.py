@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from features.dataset import FeatureDataset
 from ingestion.errors import BadFilesError, IngestionError
-from ingestion.files import FileInfo, found_files
+from ingestion.files import FileInfo, found_files, of_tree
 from ingestion.paths import located
 from ingestion.plugins import load_from_environment
 from ingestion.settings import NO_WEIGHT, IngestSettings, SampleSettings
@@ -108,9 +108,9 @@ def predict(
         [sample], settings, run_folder.say, strict=True, needs_particles=classifier.selection.particles,
         needs_weights=False,
     ).infos  # fmt: skip
-    if classifier.dataset and (
-        seen := count_seen_of(FeatureDataset.load(classifier.dataset), [info.uuid for info in infos])
-    ):
+    # The samples of the training may have stated the tree themselves.
+    uuids = [each for info in infos for each in (info.uuid, of_tree(info.uuid, settings.tree))]
+    if classifier.dataset and (seen := count_seen_of(FeatureDataset.load(classifier.dataset), uuids)):
         run_folder.say(
             f"  warning: {classifier.name} was trained on {seen} events of these files; their scores are better than "
             f"those of new events"

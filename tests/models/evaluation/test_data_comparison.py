@@ -109,10 +109,8 @@ def test_a_model_that_finds_nothing_showed_what_another_blinds(expected: dict[in
     chosen = task(expected=expected, blind_above=0.5)
     test, data = ScoredEvents(labels, scores, np.ones(4000), hlf, labels.astype(str)), DataEvents(of_hlf, of_data)
     flat = [np.random.default_rng(3).uniform(0.01, 0.2, len(each)) for each in (scores, of_data)]
-    idle_test, idle = (
-        each._replace(probabilities=np.stack([1 - ours, ours], axis=1))
-        for each, ours in zip((test, data), flat, strict=True)
-    )
+    of_test, of_other = (np.stack([1 - ours, ours], axis=1) for ours in flat)
+    idle_test, idle = test._replace(probabilities=of_test), data._replace(probabilities=of_other)
     both = [ScoreAxis.of(test, data, chosen), ScoreAxis.of(idle_test, idle, chosen)]
     found, numbers = overlays(test, data, chosen, both[1:])
     others, of_others = overlays(idle_test, idle, chosen, both[:1])
