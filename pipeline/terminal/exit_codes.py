@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any, Final
 
 import typer
-from rich.console import Console, ConsoleDimensions
+from rich.console import Console
 from rich.markup import escape
 
 from ingestion.plugins import blamed
@@ -30,7 +30,6 @@ _SECONDS_BEFORE_AGAIN: Final = 0.05
 #: The user has asked to stop. The exception of an interrupt can get lost: Python drops exceptions of destructors, and
 #: some imports catch all.
 requested: Final = threading.Event()
-_WIDTH_OF_FILES: Final = 1000
 #: Variables that force colours on help texts and tracebacks, also in files.
 _FORCING_COLOURS: Final = ("FORCE_COLOR", "PY_COLORS")
 #: Packages whose modules have other names.
@@ -50,12 +49,6 @@ class SafeConsole(Console):
     def is_terminal(self) -> bool:
         """Whether it writes to a terminal, independent of FORCE_COLOR."""
         return super().is_terminal and not self.file.closed and self.file.isatty()
-
-    @property  # type: ignore[misc]
-    def size(self) -> ConsoleDimensions:
-        """Size of the terminal; files get long lines."""
-        found = super().size
-        return found if self.is_terminal or "COLUMNS" in os.environ else found._replace(width=_WIDTH_OF_FILES)
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Like `Console.print`."""

@@ -1,4 +1,4 @@
-"""Tables that fit the terminal: numbers are never broken; columns that do not fit follow in another table."""
+"""Tables that fit the terminal, or 80 columns of a file: what does not fit follows in another table; no cell is cut."""
 
 from __future__ import annotations
 
@@ -41,20 +41,25 @@ class Grid:
         """The title, as many tables as the width asks for, the caption."""
         if self.title:
             yield Text(self.title, style="italic")
-        for columns in self._columns_by_table(options.max_width):
+        widths = self._widths()
+        for columns in self._columns_by_table(widths, options.max_width):
             table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
             for place in columns:
                 is_number = place >= self._keys and all(row[place][:1] in "0123456789.-+" for row in self.rows[1:])
                 table.add_column(Text(self.rows[0][place]), no_wrap=True, justify="right" if is_number else "left")
             for row in self.rows[1:]:
                 table.add_row(*(Text(row[place]) for place in columns))
-            yield table
+            # A name wider than the terminal is not cut either.
+            needed = sum(widths[place] for place in columns) - _GAP
+            yield from console.render(table, options.update(max_width=max(options.max_width, needed)))
         if self.caption:
             yield Text(self.caption, style="dim italic")
 
-    def _columns_by_table(self, room: int) -> list[list[int]]:
+    def _widths(self) -> list[int]:
         lines = ([line for cell in cells for line in cell.split("\n")] for cells in zip(*self.rows, strict=True))
-        widths = [max(map(cell_len, each)) + _GAP for each in lines]
+        return [max(map(cell_len, each)) + _GAP for each in lines]
+
+    def _columns_by_table(self, widths: list[int], room: int) -> list[list[int]]:
         first = list(range(self._keys))
         tables = [list(first)]
         for place in range(self._keys, len(widths)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 from collections.abc import Callable
 from typing import Any
@@ -122,16 +123,25 @@ def test_a_cutflow_fits_and_a_file_has_all_columns_side_by_side(weight: float) -
     assert len(str(cutflow_table(steps)).splitlines()) == 5
 
 
-def test_a_log_file_gets_whole_lines_and_no_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Test processes have a width.
-    monkeypatch.delenv("COLUMNS", raising=False)
+def test_a_log_file_gets_whole_lines_and_no_control_characters() -> None:
     file = io.StringIO()
     console = SafeConsole(file=file, highlight=False, soft_wrap=True)
     console.print("[bold]x[/] " + "word " * 50 + "a\x1b[2Jfile\r")
-    table = Grid("name", *("c" * 20 for _ in range(9)))
-    table.add_row("a", *("1" * 20 for _ in range(9)))
-    console.print(table)
-    first, *rest = file.getvalue().splitlines()
-    assert first == "x " + "word " * 50 + "a\\x1b[2Jfile\\r"
-    assert len(rest) == 3
-    assert len(rest[0].split()) == 10
+    assert file.getvalue() == "x " + "word " * 50 + "a\\x1b[2Jfile\\r\n"
+
+
+@pytest.mark.parametrize(("classes", "widest"), [(("QCD", "ttbar"), 80), (("signal" * 15, "ttbar"), 127)])
+def test_a_piped_cutflow_with_weights_and_two_classes_fits_80_columns_unless_a_name_is_longer(
+    monkeypatch: pytest.MonkeyPatch, classes: tuple[str, ...], widest: int
+) -> None:
+    # Test processes have a width of their own; the terminal of the person who runs them is no part of this.
+    monkeypatch.setattr(os, "get_terminal_size", lambda *_: os.terminal_size((80, 25)))
+    monkeypatch.delenv("COLUMNS", raising=False)
+    half, last = Efficiency(0.5, 0.49, 0.51), "jets with pT > 30 GeV, |eta| < 2.6"
+    steps = [Step(last, *(dict.fromkeys(classes, each) for each in (Yield(9, 7.5, 9), half, half)))]
+    file = io.StringIO()
+    SafeConsole(file=file, highlight=False, soft_wrap=True).print(cutflow_table(steps))
+    assert max(map(len, file.getvalue().splitlines())) <= widest
+    assert "\u2026" not in file.getvalue()
+    assert file.getvalue().count(classes[0]) == 4
+    assert file.getvalue().count("0.5000+-0.0100") == 4
