@@ -79,7 +79,9 @@ class RunFolder:
         stages = _manifests_in_use(map(self.store, STAGE_OF))
         outcome, found, when = _outcome(ended), results(stages), now()
         if not self.console.is_terminal:
-            numbers = [f"{count:,} files {state}" for state, count in found["files"].items() if count]
+            # Those in use were read by this run or an earlier one.
+            words = {"read": "in use"}
+            numbers = [f"{count:,} files {words.get(state, state)}" for state, count in found["files"].items() if count]
             numbers += [f"accuracy of {network} {value:.3f}" for network, value in found["accuracy"].items()]
             self.say(f"{when} run {self.log.run_id}: {', '.join([outcome, *numbers])}")
         if notify and self.config.notify:

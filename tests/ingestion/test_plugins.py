@@ -36,7 +36,7 @@ for path in sys.argv[2:]:
         print(json.dumps("no error"))
     except Exception as error:
         print(json.dumps([type(error).__name__, str(error)]))
-    for feature in HIGH_LEVEL[14:]:
+    for feature in HIGH_LEVEL[before.shape[1]:]:
         HIGH_LEVEL.remove(feature)
         del FUNCTIONS[feature.name]
     features.columns._fill_tables()

@@ -21,6 +21,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from ingestion.plugins import when_loaded
+from training.algorithms.registry import METHODS, SlowMoSettings
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
 from training.studies.measures import CURVES, check_measure, near
@@ -291,6 +292,29 @@ class StudySettings(_Section):
         return None
 
     @model_validator(mode="after")
+    def _runs_are_possible(self) -> Self:
+        own = (each.vary for each in self.methods.values())
+        for key, given in (pair for vary in (self.vary, *own) for pair in vary.items()):
+            section, _, rest = key.partition(".")
+            if section not in _SECTIONS or not rest:
+                raise ValueError(f"vary: '{key}' does not begin with {' or '.join(f'{name}.' for name in _SECTIONS)}")
+            if not given:
+                raise ValueError(f"vary: '{key}' has no values")
+        for method in self.methods:
+            for values in self.combinations(method):
+                try:
+                    workers = self.train_settings(method, values, 1).workers
+                    slow = min(self.cluster_settings(values).slow_ranks, default=0)
+                except ValidationError as cause:
+                    where = ", ".join([f"methods.{method}", *(f"{key} {value}" for key, value in values.items())])
+                    mistake = cause.errors()[0]
+                    key = ".".join(map(str, mistake["loc"]))
+                    raise ValueError(f"{where}: {key}: {mistake['msg']}.{_advice(mistake, cause.title)}") from None
+                if slow >= workers > 1:
+                    raise ValueError(f"methods.{method}: there is no slow rank {slow} among {workers} workers")
+        return self
+
+    @model_validator(mode="after")
     def _names_exist(self) -> Self:
         panels = [panel for figure in self.figures for panel in figure.panels]
         compared = [each for claim in self.claims for each in claim.chosen]
@@ -315,29 +339,6 @@ class StudySettings(_Section):
             if (set(claim.at) != set(self.best_of)) if claim.protocol == "equal settings" else claim.at:
                 keys_of_best = ", ".join(self.best_of) or "none"
                 raise ValueError(f"claim '{claim.says}': {claim.protocol} has other keys in `at` than {keys_of_best}")
-        return self
-
-    @model_validator(mode="after")
-    def _runs_are_possible(self) -> Self:
-        own = (each.vary for each in self.methods.values())
-        for key, given in (pair for vary in (self.vary, *own) for pair in vary.items()):
-            section, _, rest = key.partition(".")
-            if section not in _SECTIONS or not rest:
-                raise ValueError(f"vary: '{key}' does not begin with {' or '.join(f'{name}.' for name in _SECTIONS)}")
-            if not given:
-                raise ValueError(f"vary: '{key}' has no values")
-        for method in self.methods:
-            for values in self.combinations(method):
-                try:
-                    workers = self.train_settings(method, values, 1).workers
-                    slow = min(self.cluster_settings(values).slow_ranks, default=0)
-                except ValidationError as cause:
-                    where = ", ".join([f"methods.{method}", *(f"{key} {value}" for key, value in values.items())])
-                    mistake = cause.errors()[0]
-                    key = ".".join(map(str, mistake["loc"]))
-                    raise ValueError(f"{where}: {key}: {mistake['msg']}.{_advice(mistake, cause.title)}") from None
-                if slow >= workers > 1:
-                    raise ValueError(f"methods.{method}: there is no slow rank {slow} among {workers} workers")
         return self
 
     @model_validator(mode="after")
@@ -376,9 +377,12 @@ def _advice(mistake: ErrorDetails, section: str) -> str:
     if mistake["type"] == "union_tag_invalid":
         context = mistake["ctx"]
         return near(context["tag"], re.findall(r"'([^']+)'", context["expected_tags"]))
-    if mistake["type"] == "extra_forbidden" and len(mistake["loc"]) == 1:
-        fields = _SECTIONS["train" if section == "TrainSettings" else "cluster"].model_fields
-        return near(str(mistake["loc"][0]), fields)
+    if mistake["type"] == "extra_forbidden":
+        *place, key = map(str, mistake["loc"])
+        owner = _SECTIONS["train" if section == "TrainSettings" else "cluster"]
+        if place:
+            owner = METHODS[place[-1]].settings if place[0] == "algorithm" else SlowMoSettings
+        return near(key, owner.model_fields)
     return ""
 
 

@@ -120,6 +120,17 @@ BEST = {"protocol": "each at its best"}
         ({"methods": {"x": {"train": {"algorithm": "adpsgd"}}}}, "methods.x, .*does not match.*Did you mean 'ad-psgd'"),
         ({"train": {"epochs": 0}}, r"epochs: Input should be greater than or equal to 1\.$"),
         ({"reference": "ar-sdg"}, "no method 'ar-sdg'. Did you mean 'ar-sgd'"),
+        # The advice was to spell `best_of` as wrongly as `vary`.
+        (
+            {"vary": {"train.learning_rte": [0.1]}},
+            "train.learning_rte 0.1: learning_rte: .*Did you mean 'learning_rate'",
+        ),
+        # A setting of a method had no advice.
+        (
+            {"methods": {"x": {"train": {"algorithm": {"name": "easgd", "alhpa": 1}}}}},
+            "methods.x, .*alhpa: .*Did you mean 'alpha'",
+        ),
+        ({"train": {"slowmo": {"tua": 3}}}, "slowmo.tua: .*Did you mean 'tau'"),
         ({"best_of": ["train.learning_rates"]}, "is no varied key. Did you mean 'train.learning_rate'"),
         ({"methods": {"sgd": {"vary": {"train.learning_rates": [1]}}}}, "Did you mean 'train.learning_rate'"),
         ({"methods": {"sgd": {"vary": {"train.learning_rate": []}}}}, "vary: 'train.learning_rate' has no values"),
