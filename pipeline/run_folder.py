@@ -36,6 +36,7 @@ from pipeline.runs.provenance import now
 from pipeline.runs.store import StageStore, Version
 from pipeline.stages.base import Stage
 from pipeline.stages.table import STAGE_OF, STAGES
+from pipeline.terminal.exit_codes import requested
 
 _SECONDS_TO_NOTIFY: Final = 60.0
 _SECONDS_BETWEEN_TRIES: Final = 0.5
@@ -234,7 +235,8 @@ def _outcome(error: BaseException | None) -> str:
         return "done"
     if isinstance(error, FolderInUseError):
         return "waits for another run"
-    if isinstance(error, KeyboardInterrupt):
+    # After Ctrl-C, which also ends the JVM, Spark may fail first.
+    if isinstance(error, KeyboardInterrupt) or requested.is_set():
         return "interrupted"
     return "waits for its input" if isinstance(error, NOT_THERE_YET) else f"failed ({type(error).__name__})"
 

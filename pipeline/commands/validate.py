@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -46,6 +47,8 @@ def validate(config: Config, console: Console, *, features: Version | None = Non
             found = found_files(there, config.ingest, said.append, on_file=bar, needs_particles=particles)
     finally:
         yield from said
+    if config.notify and shutil.which(config.notify[0]) is None:
+        yield f"note: notify: there is no program '{config.notify[0]}'"
     yield from (f"would be skipped: {words}" for words in grouped((each.path, each.message) for each in found.bad))
     files, samples = [info._asdict() for info in found.infos], [sample.model_dump() for sample in there]
     yield from (f"note: {words}" for words in notes(files, samples))

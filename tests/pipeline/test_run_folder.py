@@ -22,6 +22,7 @@ from pipeline.machine.doctor import Finding, Need, Severity
 from pipeline.run_folder import RunFolder
 from pipeline.stages.evaluate import Evaluate
 from pipeline.stages.report import Report
+from pipeline.terminal.exit_codes import requested
 
 
 @pytest.fixture
@@ -123,6 +124,17 @@ def test_a_night_refused_by_another_run_says_so_on_a_line(tmp_path: Path) -> Non
     with RunFolder(config, Console(quiet=True)).locked(), pytest.raises(FolderInUseError), other.locked():
         pass
     assert file.getvalue().endswith(f" run {other.log.run_id}: waits for another run\n")
+
+
+def test_an_interrupt_that_ended_spark_first_was_called_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = io.StringIO()
+    night = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(file=file, width=200))
+    monkeypatch.setattr(requested, "is_set", lambda: True)
+    with suppress(MachineError), night.locked():
+        raise MachineError("the JVM has ended")
+    assert file.getvalue().endswith(f" run {night.log.run_id}: interrupted\n")
 
 
 #: Writes its input to the file that is its argument.

@@ -48,6 +48,11 @@ def test_a_network_that_is_not_trained_is_named_where_something_is_set_for_it(ch
     assert next(said) == "note: what is set for particles has no effect, since model.names has no particles"
 
 
+def test_a_program_of_notify_that_is_not_there_was_valid() -> None:
+    said = validate(Config.model_validate({**MINIMAL, "notify": ["no-such-mailer"]}), Console(quiet=True))
+    assert next(said) == "note: notify: there is no program 'no-such-mailer'"
+
+
 def test_keys_of_studies_are_valid() -> None:
     # The files of this config do not exist.
     with pytest.raises(IngestionError, match="no file"):
