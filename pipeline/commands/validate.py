@@ -38,6 +38,8 @@ def validate(config: Config, console: Console, *, features: Version | None = Non
         is_set = network in config.train_by_network or config.model.of(network) != kind()
         if is_set and network not in config.model.names:
             yield f"note: what is set for {network} has no effect, since model.names has no {network}"
+    if config.notify and shutil.which(config.notify[0]) is None:
+        yield f"note: notify: there is no program '{config.notify[0]}'"
     said: list[str] = []
     # Once made, simulated samples have paths.
     to_come = [sample for sample in config.samples if simulated_processes(sample)]
@@ -47,8 +49,6 @@ def validate(config: Config, console: Console, *, features: Version | None = Non
             found = found_files(there, config.ingest, said.append, on_file=bar, needs_particles=particles)
     finally:
         yield from said
-    if config.notify and shutil.which(config.notify[0]) is None:
-        yield f"note: notify: there is no program '{config.notify[0]}'"
     yield from (f"would be skipped: {words}" for words in grouped((each.path, each.message) for each in found.bad))
     files, samples = [info._asdict() for info in found.infos], [sample.model_dump() for sample in there]
     yield from (f"note: {words}" for words in notes(files, samples))
