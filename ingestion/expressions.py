@@ -107,7 +107,9 @@ class _Columns(ast.NodeTransformer):
     visit_Name = visit_Attribute = visit_Subscript = _column  # noqa: N815 - names of ast
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
-        """The name of a function is no branch."""
+        """The name of a function is no branch; methods of what a function gives could write files."""
+        if not isinstance(node.func, ast.Name) or node.keywords:
+            raise TypeError(f"{ast.unparse(node)} is no function of numbers")
         node.args = [self.visit(each) for each in node.args]
         return node
 

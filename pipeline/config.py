@@ -94,7 +94,7 @@ class Config(BaseModel):
     mlflow: MlflowSettings = MlflowSettings()
     report: ReportSettings = ReportSettings()
     spark: SparkSettings = SparkSettings()
-    notify: list[str] = Field(default=[], examples=[["/opt/site/tell", "--channel", "trigger"]])
+    notify: list[str] = Field(default=[], examples=[["tell-the-shift", "--channel", "trigger"]])
     """A program with its arguments: it gets the outcome of each command that holds the run folder, as JSON on its
     standard input, for example to send a mail after a night."""
 

@@ -37,6 +37,7 @@ def test_conditions_are_those_of_python(condition: str, holds: list[int]) -> Non
         ("[f for f in g]", "is no condition on branches"),
         ("f = 5", "invalid syntax"),
         ("(f > 3) + (f > 5) == 1", "a comparison is no number"),
+        ("sin(1).item() < f", "no function of numbers"),
     ],
 )
 def test_other_words_than_a_condition_are_refused(condition: str, reason: str) -> None:
