@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from training.studies.run_in_simulator import simulate_workload
 
 pytestmark = [pytest.mark.spark, pytest.mark.distributed, pytest.mark.timeout(600)]
 
+EPOCHS = 24
 ROWS = {"train": [40] * 8, "val": [20, 20], "test": [30]}
 MPCA: dict[str, Any] = {"algorithm": {"name": "mpca", "shards": 3}, "launcher": "spark-agents", "workers": 2}
 
@@ -111,7 +113,7 @@ def test_a_lost_agent_is_replaced_no_end_of_the_driver_leaves_one_and_the_run_co
 ) -> None:
     run_dir = tmp_path / "run"
     made_features(run_dir, rows=ROWS)
-    train = MPCA | {"epochs": 14, "batch_size": 8, "learning_rate": 0.01, "reader": "arrow"}
+    train = MPCA | {"epochs": EPOCHS, "batch_size": 8, "learning_rate": 0.01, "reader": "arrow"}
     config = config_of(tmp_path, run_dir, train=train, spark=CLUSTER)
     words = tmp_path / "words"
 
@@ -122,31 +124,38 @@ def test_a_lost_agent_is_replaced_no_end_of_the_driver_leaves_one_and_the_run_co
         request.addfinalizer(process.kill)
         return process
 
-    def wait_for(process: subprocess.Popen[bytes], pattern: str, what: str) -> None:
-        def is_there() -> bool:
+    def wait_for(process: subprocess.Popen[bytes], condition: Callable[[], bool], what: str) -> None:
+        def is_so() -> bool:
             if process.poll() is not None:
                 raise AssertionError(words.read_text())
-            return bool(list(run_dir.glob(f"train/*/hlf/{pattern}")))
+            return condition()
 
-        wait_until(is_there, what=what, seconds=300)
+        wait_until(is_so, what=what, seconds=300)
+
+    def epoch() -> int:
+        """The epoch of the latest checkpoint; agents may be several further at any look, and only the last is kept."""
+        found = run_dir.glob("train/*/hlf/checkpoints/epoch-*/complete.json")
+        return max((int(path.parent.name.split("-")[1]) for path in found), default=0)
 
     process = start()
-    wait_for(process, "checkpoints/epoch-00001*/complete.json", "the first epoch")
+    wait_for(process, lambda: epoch() >= 1, "the first epoch")
     before = agents_of(run_dir)
     assert len(before) == 2
     # They belong to no executor, and to no terminal; no secret is in their arguments.
     assert all(psutil.Process(each.pid).terminal() is None for each in before)
     assert all(len(each.cmdline()) == len(before[0].cmdline()) for each in before)
     before[1].kill()
-    wait_for(process, "lost_ranks.jsonl", "the loss is seen")
+    wait_for(process, lambda: any(run_dir.glob("train/*/hlf/lost_ranks.jsonl")), "the loss is seen")
+    lost_at = epoch()
     wait_until(lambda: {each.pid for each in agents_of(run_dir)}.isdisjoint({each.pid for each in before})
                and len(agents_of(run_dir)) == 2, what="others start from the checkpoint")  # fmt: skip
-    wait_for(process, "checkpoints/epoch-00003*/complete.json", "they train")
+    wait_for(process, lambda: epoch() > lost_at, "they train")
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(120) == Exit.INTERRUPTED, words.read_text()
     wait_until(lambda: not agents_of(run_dir), what="no agent is left after Ctrl-C")
+    stopped_at = epoch()
     process = start()
-    wait_for(process, "checkpoints/epoch-00006*/complete.json", "the same command continues")
+    wait_for(process, lambda: epoch() > stopped_at, "the same command continues")
     process.send_signal(signal.SIGKILL)
     process.wait()
     wait_until(lambda: not agents_of(run_dir), what="no agent is left after a kill of the driver")
@@ -155,8 +164,8 @@ def test_a_lost_agent_is_replaced_no_end_of_the_driver_leaves_one_and_the_run_co
     assert "training continues from the checkpoint" in done.stdout + done.stderr
     (out,) = run_dir.glob("train/*/hlf")
     found = json.loads((out / "summary.json").read_text())
-    assert found["samples"] == 14 * sum(ROWS["train"])
+    assert found["samples"] == EPOCHS * sum(ROWS["train"])
     assert found["best_val_accuracy"] > 0.9
-    assert [[record["epoch"] for record in each] for each in records(out)] == [[*range(14)]] * 2
+    assert [[record["epoch"] for record in each] for each in records(out)] == [[*range(EPOCHS)]] * 2
     assert np.isfinite(found["mean_cycle_seconds"])
     assert not agents_of(run_dir)
