@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 
 from models.errors import UndefinedMetricError
-from models.evaluation.intervals import FEW, ONE_SIGMA, Efficiency, Floats, Labels
+from models.evaluation.intervals import FEW, ONE_SIGMA, Efficiency, Floats, Labels, WeightSums
 from models.evaluation.metrics import joined
 
 NUM_REPLICAS: Final = 2000
@@ -97,7 +97,7 @@ class Replicas:
         made = []
         for place, (label, sample) in enumerate(keys):
             rows = np.flatnonzero((labels == label) & (together == sample))
-            if not weights[rows].sum() > 0:
+            if not WeightSums.of(weights[rows]).is_positive:
                 names = " and ".join(filter(None, np.unique(samples[rows]).tolist()))
                 raise UndefinedMetricError(
                     f"the test events of class {label}{f' in sample {names}' if names else ''} cannot be evaluated: "
@@ -106,7 +106,7 @@ class Replicas:
             rng = np.random.default_rng([seed, place])
             made.append(_stratum(label, sample, rows, weights[rows], num, max(1, _MOST_GROUPS // len(keys)), rng))
         # Negative weights may leave a sample without weight in a replica.
-        usable = np.all([each.totals > 0 for each in made], axis=0)
+        usable = np.all([each.totals > 1e-9 * each.totals[0] for each in made], axis=0)
         sizes = [float(each.totals[0]) for each in made]
         of_class = np.bincount([each.label for each in made], sizes)
         self.strata = [

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models.evaluation.intervals import Efficiency, Floats, Labels, efficiency
+from models.evaluation.intervals import Efficiency, Floats, Labels, WeightSums, efficiency
 
 #: Bins between probabilities 0 and 1.
 NUM_BINS: Final = 10
@@ -60,7 +60,7 @@ def calibration(is_class: NDArray[np.bool_], predicted: Floats, weights: Floats)
     for index in range(NUM_BINS):
         inside = place == index
         total = float(weights[inside].sum())
-        if total > 0:
+        if WeightSums.of(weights[inside]).is_positive:
             mean = float((weights[inside] * predicted[inside]).sum() / total)
             observed = efficiency(is_class[inside], weights[inside])
             bounds = float(edges[index]), float(edges[index + 1])

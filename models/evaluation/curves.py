@@ -164,4 +164,7 @@ def efficiency_against(
         raise UndefinedMetricError("a value of the variable is not a number. Check the features.")
     place = np.searchsorted(np.asarray(edges[1:-1], dtype=np.float64), variable, side="right")
     chosen = [place == index for index in range(len(edges) - 1)]
-    return [efficiency(passing[each], weights[each]) if weights[each].sum() > 0 else None for each in chosen]
+    return [
+        efficiency(passing[each], weights[each]) if WeightSums.of(weights[each]).is_positive else None
+        for each in chosen
+    ]

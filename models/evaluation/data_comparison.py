@@ -213,9 +213,11 @@ def plot_overlays(
         panels.append(main)
         for axes in (main, below):
             axes.set_visible(True)
-        # mplhep's own way to blind hides the simulation too.
+        # mplhep's own way to blind hides the simulation too. Negative weights may leave a bin without a ratio.
+        expected = np.sum([simulated.values() for simulated in each.classes], axis=0)
+        has_ratio = expected > 0
         shown = each.data.copy()
-        shown.view()[_is_hidden(each)] = np.nan
+        shown.view()[_is_hidden(each) | ~has_ratio] = np.nan
         mplhep.comp.data_model(
             shown,
             stacked_components=[each.classes[label] for label in order],
@@ -223,9 +225,12 @@ def plot_overlays(
             stacked_colors=[COLOURS[label % len(COLOURS)] for label in order],
             xlabel=each.label, ylabel="Events", fig=figure, ax_main=main, ax_comparison=below, flow="none",
         )  # fmt: skip
+        if (alone := ~_is_hidden(each) & ~has_ratio & (each.data.values() > 0)).any():
+            counts = each.data.values()[alone]
+            main.errorbar(each.data.axes[0].centers[alone], counts, np.sqrt(counts), fmt="k.")
         if legend := main.get_legend():
             legend.remove()
-        below.set_ylabel("Data / MC", fontsize="x-small")
+        _fit_ratios(below, shown, expected)
         square = numbers["chi_square"][name]
         words = f"χ² = {square['value']:.1f} / {square['degrees']}, p = {square['p_value']:.2g}"
         main.text(0.96, 0.96, words, transform=main.transAxes, ha="right", va="top", fontsize="x-small")
@@ -240,6 +245,16 @@ def plot_overlays(
     put_labels(grid[0][0], grid[0][-1], labels)
     legend_below(figure, panels[0])
     return figure
+
+
+def _fit_ratios(axes: Axes, data: Any, expected: Floats) -> None:
+    """Label the panel of ratios; triangles at its upper edge stand for those that lie above it."""
+    ratios = np.divide(data.values(), expected, out=np.full(len(expected), np.nan), where=data.values() > 0)
+    top = max(2.0, 1.5 * float(np.median(ratios[ratios > 0]))) if (ratios > 0).any() else 2.0
+    above = ratios > top
+    axes.plot(data.axes[0].centers[above], np.full(above.sum(), 0.93 * top), "k^", markersize=4)
+    axes.set_ylim(0, top)
+    axes.set_ylabel("Data / MC", fontsize="x-small")
 
 
 def _unused(grid: NDArray[Any], num: int, columns: int) -> list[Axes]:

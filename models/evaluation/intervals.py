@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final, NamedTuple, Self
 
 import numpy as np
@@ -42,6 +43,11 @@ class WeightSums(NamedTuple):
     def plus(self, other: WeightSums) -> WeightSums:
         """Both together."""
         return WeightSums(self.weight + other.weight, self.weight2 + other.weight2)
+
+    @property
+    def is_positive(self) -> bool:
+        """Whether the weights add up to more than 0; weights that cancel may leave a rounding error."""
+        return self.weight > 1e-9 * math.sqrt(self.weight2)
 
     def counted(self, typical: float) -> tuple[float, float]:
         """Effective number of events, and their weight; 0 and the typical weight if the sum is 0 or less."""

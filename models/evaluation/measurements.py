@@ -161,7 +161,11 @@ def measure(events: ScoredEvents, train: ScoredEvents | None, replicas: Replicas
 
 def refuse_missing(events: ScoredEvents, classes: Sequence[str], what: str) -> None:
     """Raise `UndefinedMetricError` if a class has no weight."""
-    missing = [name for index, name in enumerate(classes) if not events.weights[events.labels == index].sum() > 0]
+    missing = [
+        name
+        for index, name in enumerate(classes)
+        if not WeightSums.of(events.weights[events.labels == index]).is_positive
+    ]
     if missing:
         raise UndefinedMetricError(f"there are no {' or '.join(missing)} {what}.")
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.evaluation.discriminant import discriminant
-from models.evaluation.intervals import Floats
+from models.evaluation.intervals import Floats, WeightSums
 from models.evaluation.measurements import EvaluationTask
 from models.evaluation.metrics import within_classes
 from models.evaluation.scored_events import ScoredEvents
@@ -122,7 +122,7 @@ def _known(found: dict[str, float]) -> dict[str, float] | None:
 
 def _share(weights: Floats, passing: NDArray[np.bool_]) -> tuple[float, Floats]:
     """A share, and what each event adds to it; not a number if the weights add up to 0 or less."""
-    total = weights.sum() if weights.sum() > 0 else np.nan
+    total = weights.sum() if WeightSums.of(weights).is_positive else np.nan
     share = float(weights @ passing / total)
     return share, weights * (passing - share) / total
 

@@ -125,7 +125,9 @@ def watched(bar: Bar, total: int, count: Callable[[], int]) -> Iterator[None]:
         if not isinstance(error, (Py4JJavaError, PySparkException)):
             raise
         cause = _cause(str(error))
-        raise SparkJobError(f"a Spark job failed: {cause}. {_advice(cause)}") from error
+        # Errors of our own name their fix, and are no fault of Spark.
+        of_ours = re.match(r"(?:ingestion|features|models|training)\.[\w.]*: (.*)", cause)
+        raise SparkJobError(of_ours[1] if of_ours else f"a Spark job failed: {cause}. {_advice(cause)}") from error
     finally:
         finished.set()
         watcher.join()
@@ -166,11 +168,17 @@ def _end_python_workers() -> None:
 
 
 def _cause(words: str) -> str:
-    """The most useful line of a Spark failure: the exception of the task, else the reason of the abort."""
+    """The most useful line of a Spark failure: the exception of the task, else the reason of the abort.
+
+    Of an exception that was raised from another one, the last says most: it is the one that names the fix.
+    """
     lines = [line.strip() for line in words.splitlines() if line.strip()]
-    exceptions = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Arrow\w+)\b: ", line)]
-    chosen = exceptions[0] if exceptions else next((line for line in lines if "SparkException" in line), lines[0])
-    return chosen[:500]
+    chosen, is_followed = "", True
+    for line in lines:
+        if is_followed and re.match(r"[\w.]*(Error|Exception|Arrow\w+)\b: ", line):
+            chosen, is_followed = line, False
+        is_followed |= line.startswith("The above exception was the direct cause")
+    return (chosen or next((line for line in lines if "SparkException" in line), lines[0]))[:500]
 
 
 def _advice(cause: str) -> str:

@@ -148,3 +148,26 @@ def test_few_events_share_a_bin_and_errors_of_both_count() -> None:
     assert found["value"] == pytest.approx((12 - 10) ** 2 / 12 + (4 - 7) ** 2 / 9)
     assert found["degrees"] == 2
     assert chi_square(counts, expected, variances, is_normalised=True)["degrees"] == 1
+
+
+def test_negative_weights_of_a_whole_bin_leave_its_data_and_no_ratio() -> None:
+    found, numbers, _ = compared(expected=EXPECTED)
+    met = found["met"]
+    full = int(np.argmax(met.data.values()))
+    for simulated in met.classes:
+        simulated.view().value[full] = -5.0
+    figure = plot_overlays({"met": met}, numbers, task(), NO_LABELS)
+    main, below = (
+        [(x, y) for line in axes.lines for x, y in zip(*line.get_data(), strict=True) if np.isfinite(y)]
+        for axes in figure.axes
+    )
+    point = met.data.axes[0].centers[full], met.data.values()[full]
+    assert any(point == pytest.approx(each) for each in main)
+    assert not any(x == pytest.approx(point[0]) for x, _ in below)
+
+
+def test_ratios_far_from_one_stay_in_their_panel() -> None:
+    found, numbers, _ = compared(expected={0: 30.0, 1: 10.0})
+    below = plot_overlays({"met": found["met"]}, numbers, task(), NO_LABELS).axes[1]
+    ratios = [y for line in below.lines for y in line.get_ydata() if np.isfinite(y)]
+    assert below.get_ylim()[1] > np.median(ratios) > 5

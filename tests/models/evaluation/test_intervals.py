@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from models.evaluation.intervals import ONE_SIGMA, efficiency
+from models.evaluation.calibration import calibration
+from models.evaluation.curves import efficiency_against
+from models.evaluation.intervals import ONE_SIGMA, WeightSums, efficiency
 
 
 @pytest.mark.parametrize(("passed", "total"), [(0, 5), (1, 5), (3, 7), (9, 1000), (5, 5)])
@@ -51,3 +53,11 @@ def test_many_events_have_an_interval_that_covers_what_it_promises_on_average() 
         for true in np.linspace(0.1, 0.9, 41)
     ]
     assert np.mean(covered) == pytest.approx(0.683, abs=0.02)
+
+
+@pytest.mark.parametrize("weights", [[0.1, 0.2, -0.3], [0.7, 0.1, -0.8], [2.6, -1.3, -1.3]])
+def test_weights_that_cancel_but_for_rounding_add_up_to_nothing(weights: list[float]) -> None:
+    assert not WeightSums.of(np.array(weights)).is_positive
+    found = efficiency_against(np.ones(3), np.array([True, False, True]), np.array(weights), [0, 10, 20])
+    assert found == [None, None]
+    assert calibration(np.array([True, False, True]), np.full(3, 0.5), np.array(weights)) == []

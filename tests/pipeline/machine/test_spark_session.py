@@ -65,3 +65,19 @@ def test_a_local_spark_leaves_the_environment_as_it_was(spark: SparkContext) -> 
     assert spark.master.startswith("local")
     assert "SPARK_LOCAL_IP" not in os.environ
     assert "PYSPARK_PYTHON" not in os.environ
+
+
+def test_the_cause_is_the_last_of_a_chain_and_an_error_of_our_own_is_no_fault_of_spark() -> None:
+    words = """: org.apache.spark.SparkException: Job aborted due to stage failure
+Traceback (most recent call last):
+AttributeError: 'SelectedEvents' object has no attribute 'branches'
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+features.errors.FeatureError: the feature 'vertices' (plugin my.py) fails in line 6
+
+\tat org.apache.spark.api.python.BasePythonRunner
+Caused by: org.apache.spark.api.python.PythonException
+AttributeError: 'SelectedEvents' object has no attribute 'branches'"""
+    assert _cause(words) == "features.errors.FeatureError: the feature 'vertices' (plugin my.py) fails in line 6"
