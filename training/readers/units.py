@@ -17,15 +17,18 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from training.errors import NoEventsError
-from training.readers.sharding import Assignment, Piece, even_parts, reading_order, step_bounds
+from training.readers.sharding import Assignment, Piece, even_parts, reading_order
 
 #: Units per worker into which the rest of the run would divide: a unit of a worker that is ten times slower, and the
 #: one that it reads ahead, then take less time than the others need for the rest.
 _UNITS_LEFT: Final = 32
 #: Units per worker in an epoch, unless row groups are larger.
 _UNITS_AN_EPOCH: Final = 8
-#: Parts into which a row group is divided at most, since a reader without a cache reads the whole group for each.
+#: Parts into which a row group is divided at most, but for whole batches: a reader without a cache reads all of it for
+#: each.
 _UNITS_A_GROUP: Final = 16
+#: Steps of a row group from which on units are whole groups, if they may be so long: its last step may have few rows.
+_FEWEST_BATCHES: Final = 8
 
 
 class Position(NamedTuple):
@@ -146,16 +149,19 @@ def _units(
         if not left:
             continue
         share_left = ((epochs - epoch) * num_rows - row) // (_UNITS_LEFT * world_size)
-        wanted = max(batch_size, rows[group] // _UNITS_A_GROUP, min(longest, share_left))
-        if held + left > wanted:
-            emit()
-        bounds = done + step_bounds(left, -(-left // wanted))
-        for start, stop in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-            if start > done:
+        wanted = max(rows[group] // _UNITS_A_GROUP, min(longest, share_left))
+        if wanted >= rows[group] >= _FEWEST_BATCHES * batch_size:
+            if held + left > wanted:
                 emit()
-            pieces.append(Piece(group, start, stop))
-            held += stop - start
-            row += stop - start
+        else:
+            # Whole batches: one and a half would take two steps.
+            wanted = max(1, round(wanted / batch_size)) * batch_size
+        while done < rows[group]:
+            if held >= wanted:
+                emit()
+            stop = min(rows[group], done + max(wanted - held, 1))
+            pieces.append(Piece(group, done, stop))
+            held, row, done = held + stop - done, row + stop - done, stop
     emit()
     return tuple(found)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -78,16 +79,28 @@ def test_units_are_row_groups_first_and_small_parts_of_one_at_the_end() -> None:
     units = all_units(queue_of([1000] * 40, world_size=4, batch_size=50, epochs=10))
     rows = [sum(unit.assignment.sizes) for unit in units]
     assert rows[0] >= 1000
-    # A reader without a cache reads a row group 16 times at most.
+    # A reader without a cache reads a row group 16 times at most, but for whole steps.
     assert max(rows[-8:]) <= 1000 / 16
     assert (
         Counter(unit.assignment.pieces[0].group for unit in units if unit.assignment.epoch == 9).most_common(1)[0][1]
-        <= 17
+        <= 24
     )
     assert {len(unit.assignment.pieces) for unit in units if unit.assignment.epoch == 0} == {1}
     # A worker that is ten times slower and holds two units keeps the others waiting for a twentieth of the run at most.
     left = np.cumsum(rows[::-1])[::-1]
     assert all(2 * 10 * size <= max(0.7 * after, 20 * 1000 // 16) for size, after in zip(rows, left / 3, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("rows", "world_size", "batch_size", "epochs"),
+    [([267] * 8, 4, 16, 4), ([52] * 8, 4, 32, 400), ([210] * 2, 2, 32, 12), ([1292] * 16, 16, 32, 30)],
+)
+def test_units_took_a_fifth_more_steps_than_an_epoch_has_batches(
+    rows: list[int], world_size: int, batch_size: int, epochs: int
+) -> None:
+    units = all_units(queue_of(rows, world_size=world_size, batch_size=batch_size, epochs=epochs))
+    steps = sum(len(unit.assignment.sizes) for unit in units)
+    assert steps <= 1.01 * epochs * math.ceil(sum(rows) / batch_size)
 
 
 def test_small_row_groups_are_put_together_into_full_steps() -> None:
