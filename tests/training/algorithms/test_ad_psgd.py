@@ -46,16 +46,6 @@ def test_the_gradient_at_the_snapshot_is_subtracted_from_the_average_that_came_m
         assert begun_received_skipped == ((2, 0, 0) if rank else (0, 2, 0))
 
 
-def test_a_worker_that_meets_nobody_trains_alone() -> None:
-    problem = LinearGradients(workers=3, steps=5, seed=6)
-    found = problem.drive(partners=lambda _: Pairs([None]), **AD_PSGD)
-    for rank in range(3):
-        present = problem.initial
-        for step in range(5):
-            present = present - RATE * problem.gradient(rank, step, present)
-            np.testing.assert_allclose(found[step, rank], present, atol=1e-14)
-
-
 @pytest.mark.parametrize("exchange", ["memory", "sockets"])
 def test_every_update_and_every_average_is_counted_once(exchange: str) -> None:
     slow = ROUGH.model_copy(update={"latency_seconds": 1e-3})
@@ -100,16 +90,3 @@ def test_the_time_of_averages_beside_the_gradient_is_hidden(exchange: str, share
     counts = watcher.algorithms[1].counters()
     assert counts["hidden_seconds"] == pytest.approx(share * counts["exchange_seconds"])
     assert counts["exchange_seconds"] > 0
-
-
-def test_gradients_never_wait_for_an_average_beside_them() -> None:
-    problem = LinearGradients(workers=2, steps=10, seed=6)
-    began = {}
-    for latency in (1e-6, 1e-4):
-        watcher = Watcher()
-        cluster = CLUSTER.model_copy(update={"latency_seconds": latency})
-        problem.drive(cluster=cluster, exchange="sockets", before_step=watcher, **AD_PSGD)
-        began[latency] = watcher.began
-        assert watcher.algorithms[0].counters()["averages_begun"] > 3
-    spans = {latency: [times[-1] - times[0] for times in each.values()] for latency, each in began.items()}
-    np.testing.assert_allclose(spans[1e-4], spans[1e-6], rtol=1e-12)

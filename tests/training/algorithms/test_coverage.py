@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import runpy
-import statistics
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from simulated import EVERY, SEVERAL, LinearGradients, settings, sleeping
+from simulated import EVERY, LinearGradients, sleeping
 
 from training.algorithms.registry import METHODS
 
-TESTS = Path(__file__).resolve().parents[2]
 SGD: dict[str, Any] = {"optimizer": "sgd", "learning_rate": 0.1, "scale_learning_rate": False}
 JITTER = sleeping(1e-3, jitter=0.3, latency_seconds=1e-5)
 TOGETHER = {"algorithm": "ar-sgd"}
@@ -63,38 +58,6 @@ def test_every_method_is_another_one_in_a_special_case(name: str) -> None:
     np.testing.assert_allclose(driven(one)[steps], driven(other)[steps], atol=1e-9)
 
 
-def named(path: str, *lists: str) -> set[str]:
-    """The methods in some lists of a test module: sections `train`, or mappings of them."""
-    module = runpy.run_path(str(TESTS / path))
-    found = [module[name] for name in lists]
-    sections = [each for one in found for each in (one.values() if isinstance(one, dict) else one)]
-    return {section["algorithm"] for section in sections}
-
-
 def test_every_method_is_in_the_tests_of_all_methods() -> None:
     # Of golden trajectories, checkpoints, and gradients and models that are not finite.
     assert {chosen["algorithm"] for chosen in EVERY.values()} == set(METHODS)
-
-
-def test_every_method_runs_on_mpi_as_in_the_simulator_where_its_order_is_fixed() -> None:
-    together = named("distributed/test_methods.py", "SYNCHRONOUS")
-    in_turn = named("distributed/test_servers.py", "FIXED")
-    for name, method in METHODS.items():
-        if method.traits.single_worker:
-            continue
-        assert name in (in_turn if method.traits.server or method.traits.pairs else together), name
-
-
-def test_a_rank_is_lost_with_every_kind_of_method() -> None:
-    def kinds(cases: Iterable[dict[str, Any]]) -> set[tuple[bool, ...]]:
-        found = [settings(**each).traits for each in cases]
-        return {(each.synchronous, each.pairs, each.server, each.joint_model) for each in found}
-
-    module = runpy.run_path(str(TESTS / "distributed" / "test_faults.py"))
-    assert kinds(module["KILLED"].values()) >= kinds(SEVERAL.values())
-
-
-def test_the_file_of_a_method_is_short() -> None:
-    folder = TESTS.parent / "training" / "algorithms"
-    lines = [len((folder / f"{name.replace('-', '_')}.py").read_text().splitlines()) for name in METHODS]
-    assert statistics.median(lines) < 80

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from mixing_matrices import mixing_matrix
-from simulated import CLUSTER, LinearGradients, Watcher
+from simulated import LinearGradients
 
 from training.algorithms.d_psgd import mix
 from training.topology import make_topology
@@ -41,33 +41,6 @@ def test_weights_of_a_graph_with_several_neighbours_are_applied_to_the_right_one
         gradients = np.array([problem.gradient(rank, step, present[rank]) for rank in range(9)])
         present = weights @ present - RATE * gradients
         np.testing.assert_allclose(found, present, atol=1e-14)
-
-
-def test_momentum_is_that_of_each_worker() -> None:
-    problem = LinearGradients(workers=3, steps=5, seed=2)
-    present, velocity = np.tile(problem.initial, (3, 1)), np.zeros((3, 5))
-    for step, found in enumerate(problem.drive(**PLAIN, momentum=0.8)):
-        gradients = np.array([problem.gradient(rank, step, present[rank]) for rank in range(3)])
-        velocity = 0.8 * velocity + gradients
-        present = RINGS[3] @ present - RATE * velocity
-        np.testing.assert_allclose(found, present, atol=1e-14)
-
-
-def test_two_steps_of_a_slow_neighbour_are_not_skipped() -> None:
-    problem = LinearGradients(workers=3, steps=6, seed=2)
-    even = problem.drive(**PLAIN)
-    uneven = problem.drive(**PLAIN, cluster=CLUSTER.model_copy(update={"slow_ranks": {1: 7.5}}))
-    np.testing.assert_array_equal(uneven, even)
-
-
-def test_one_worker_is_alone() -> None:
-    problem = LinearGradients(workers=1, steps=5, seed=2)
-    watcher = Watcher()
-    found = problem.drive(**PLAIN, before_step=watcher)
-    present = problem.initial
-    for step in range(5):
-        present = present - RATE * problem.gradient(0, step, present)
-        np.testing.assert_allclose(found[step, 0], present, atol=1e-14)
 
 
 def test_without_a_vector_that_is_not_finite_the_other_weights_sum_to_one() -> None:

@@ -10,7 +10,7 @@ from simulated import ROUGH, LinearGradients, Watcher
 
 from training.algorithms import sharded
 from training.algorithms.base import Algorithm
-from training.algorithms.sharded import Dropper, Sharded, largest, update_view
+from training.algorithms.sharded import Sharded, largest, update_view
 
 SIZE = 1000
 
@@ -23,21 +23,6 @@ def test_the_elements_that_stay_are_the_largest(drop_rate: float, monkeypatch: p
     assert np.abs(values[kept]).min() > np.abs(np.delete(values, kept)).max()
     monkeypatch.setattr(sharded, "_SAMPLED", SIZE // 4)
     assert len(largest(values, drop_rate)) == pytest.approx(SIZE * (1 - drop_rate), rel=0.5, abs=5)
-
-
-def test_what_is_sent_and_what_is_left_is_all_that_came() -> None:
-    rng, sent, came = np.random.default_rng(1), np.zeros(SIZE), np.zeros(SIZE)
-    dropper = Dropper(np.zeros(SIZE), [0, 300, SIZE], 0.9)
-    for _ in range(50):
-        gradient = rng.normal(size=SIZE) * np.where(np.arange(SIZE) < 300, 100, 1)
-        came += gradient
-        indices, values = dropper.take(gradient)
-        assert (np.diff(indices) > 0).all()
-        # Each shard has a threshold of its own: large elements of one do not drown those of another.
-        assert (indices < 300).sum() == 30
-        sent[indices] += values
-        np.testing.assert_allclose(sent + dropper.residual, came, atol=1e-9)
-    assert np.abs(dropper.residual[300:]).max() < 10
 
 
 def test_a_view_follows_the_server() -> None:

@@ -63,32 +63,3 @@ def test_moments_of_adam_are_kept_or_reset_with_the_models(policy: str) -> None:
         np.testing.assert_allclose(state["exp_avg_sq"].numpy(), adam.second[rank], atol=1e-12)
         assert (state["exp_avg_sq"].numpy() >= 0).all()
         assert int(state["step"]) == adam.step
-
-
-@pytest.mark.parametrize("policy", ["keep", "reset"])
-def test_momentum_is_kept_or_reset_with_the_models(policy: str) -> None:
-    problem = LinearGradients(workers=3, steps=7, seed=4)
-    present, velocity = np.tile(problem.initial, (3, 1)), np.zeros((3, 5))
-    runs = problem.drive(**LOCAL, optimizer="sgd", momentum=0.9, local_steps=2, optimizer_state=policy)
-    for step, found in enumerate(runs):
-        velocity = 0.9 * velocity + all_gradients(problem, step, present)
-        present = present - RATE * velocity
-        if step % 2 == 1:
-            present[:] = present.mean(axis=0)
-            velocity = velocity if policy == "keep" else 0 * velocity
-        np.testing.assert_allclose(found, present, atol=1e-13)
-
-
-@pytest.mark.parametrize("optimizer", [{"optimizer": "adam"}, {"optimizer": "sgd", "momentum": 0.9}])
-def test_a_worker_without_a_first_gradient_takes_part_in_the_average(
-    optimizer: dict[str, Any],
-) -> None:
-    problem = LinearGradients(workers=3, steps=6, seed=4)
-    problem.pulls[1, :3] = np.nan
-    watcher = Watcher()
-    found = problem.drive(**LOCAL, **optimizer, local_steps=2, before_step=watcher)
-    assert np.isfinite(found).all()
-    states = [next(iter(watcher.algorithms[rank].optimizer.state.values())) for rank in range(3)]
-    if "step" in states[0]:
-        assert [int(state["step"]) for state in states] == [6, 3, 6], "it corrects the bias of the own moments"
-    np.testing.assert_allclose(found[1], np.broadcast_to(found[1].mean(axis=0), (3, 5)), atol=1e-14)

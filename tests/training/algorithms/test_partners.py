@@ -38,20 +38,3 @@ def test_choices_of_different_ranks_are_independent() -> None:
             np.add.at(table, (choices[one], choices[other]), 1)
             table = np.delete(np.delete(table, one, axis=0), other, axis=1)
             assert chi2_contingency(table).pvalue > UNLIKELY / 10
-
-
-def test_successive_choices_are_independent() -> None:
-    choices = drawn("complete", 4, workers=5)
-    table = np.zeros((4, 4))
-    np.add.at(table, (choices[:-1], choices[1:]), 1)
-    assert chi2_contingency(table).pvalue > UNLIKELY
-
-
-def test_the_seed_decides() -> None:
-    first, again, other = (drawn("ring", 0, workers=5, seed=seed) for seed in (1, 1, 2))
-    np.testing.assert_array_equal(first, again)
-    assert (first != other).any()
-
-
-def test_a_single_worker_has_no_partner() -> None:
-    assert RandomPartners([], seed=1, rank=0).next() is None

@@ -10,7 +10,6 @@ from mixing_matrices import mixing_matrix
 from numpy.typing import NDArray
 from simulated import CLUSTER, LinearGradients, run, settings
 
-from training.algorithms.choco_sgd import compress, expand
 from training.topology import make_topology
 
 RATE = 0.1
@@ -82,16 +81,6 @@ def test_diloco_is_nesterov_over_windows_of_adamw() -> None:
         np.testing.assert_allclose(found, present, atol=1e-12)
 
 
-def test_a_message_has_the_bytes_of_what_it_says() -> None:
-    values = np.random.default_rng(1).normal(size=1000)
-    message = compress(values, 0.1)
-    assert message.nbytes == 100 * 12
-    kept = expand(message, values)
-    assert kept.dtype == values.dtype
-    assert np.square(values - kept).sum() < 0.9 * np.square(values).sum()
-    assert not expand(compress(np.zeros(1000), 0.1), values).any()
-
-
 def test_the_record_and_the_clock_charge_the_compressed_message() -> None:
     slow = CLUSTER.model_copy(update={"bytes_per_second": 1e5})
     chosen = {"algorithm": "choco-sgd", "epochs": 1, "cluster": slow}
@@ -107,9 +96,3 @@ def test_a_momentum_beside_that_of_the_method_is_refused() -> None:
     for more in ({"optimizer": "adam"}, {"optimizer": "sgd", "momentum": 0.9}):
         with pytest.raises(ValueError, match=r"qg-dsgdm has its own momentum.*set train\.(optimizer=sgd|momentum=0)"):
             type(settings()).model_validate({"algorithm": "qg-dsgdm", **more})
-
-
-def test_eamsgd_doubled_the_momentum_of_the_optimiser() -> None:
-    with pytest.raises(ValueError, match=r"eamsgd has its own momentum; set train.momentum=0"):
-        type(settings()).model_validate({"algorithm": "eamsgd", "optimizer": "sgd", "momentum": 0.9})
-    assert settings(algorithm="eamsgd", optimizer="adam").optimizer == "adam"

@@ -32,25 +32,12 @@ def test_a_push_is_as_stale_as_there_are_other_workers(jitter: float) -> None:
     assert sum(times * number for times, number in found.items()) / found.total() == pytest.approx(5, rel=0.02)
 
 
-def test_the_right_half_of_the_staleness_is_geometric() -> None:
-    # Steps of exponential length: each next push is that of this worker with the probability 1 / n.
-    found = staleness(6, sleeping(0.0, pause_probability=1.0, pause_seconds=1.0, latency_seconds=1e-9))
-    for first, last in ((5, 9), (10, 19), (20, 99)):
-        ended = sum(found[number] for number in range(first, last + 1))
-        tried = sum(sum(found[more] for more in range(number, 99)) for number in range(first, last + 1))
-        assert ended / tried == pytest.approx(1 / 6, rel=0.12)
-
-
 def distances(workers: int, *, steps: int = 80, **chosen: Any) -> np.ndarray[Any, Any]:
     """Distance of the server from the minimum after each step, as a part of the first, over all workers."""
     problem = LinearGradients(workers=workers, steps=steps, seed=1, hessian=1.0, noise=0.0)
     defaults = {"optimizer": "sgd", "learning_rate": RATE, "scale_learning_rate": False, "cluster": TURNS}
     found = problem.drive(**defaults | chosen)
     return np.linalg.norm(found, axis=2).max(axis=1) / np.linalg.norm(problem.initial)
-
-
-def test_sequential_sgd_converges_at_this_rate() -> None:
-    assert distances(1, algorithm="sgd")[-1] < 1e-4
 
 
 @pytest.mark.parametrize(
@@ -88,30 +75,6 @@ def test_adag_removes_the_divergence_of_agn_with_many_workers_and_short_windows(
     assert plain.max() > 3
     assert scaled.max() < 1.1
     assert scaled[-1] < 0.5
-
-
-@pytest.mark.parametrize("curvature", [0.1, 0.8, 1.5, 1.95])
-@pytest.mark.parametrize("part", [0.3, 1.0])
-def test_easgd_is_stable_where_each_exchange_shrinks(curvature: float, part: float) -> None:
-    # 0 <= eta h <= 2 and 0 <= alpha <= (4 - 2 eta h) / (4 - eta h), whatever the number of workers.
-    alpha = part * (4 - 2 * curvature) / (4 - curvature)
-    start = np.random.default_rng(1).normal(size=(3, 5))
-    results = np.empty((3, 5))
-    found = elastic(curvature, alpha, start, results)
-    before, after = (np.square(each).sum() for each in (np.vstack([start, start[:1]]), np.vstack([found, results[:1]])))
-    assert after < before
-
-
-def test_easgd_diverges_far_from_there() -> None:
-    start = np.ones((1, 5))
-    assert np.abs(elastic(0.5, 1.5, start, np.empty((1, 5)))).max() > 1e6
-
-
-def elastic(curvature: float, alpha: float, start: Any, results: Any) -> np.ndarray[Any, Any]:
-    problem = LinearGradients(workers=len(start), steps=30, seed=1, hessian=curvature / RATE, noise=0.0)
-    defaults = {"optimizer": "sgd", "learning_rate": RATE, "scale_learning_rate": False, "cluster": TURNS}
-    chosen = {"algorithm": "easgd", "local_steps": 1, "alpha": alpha, "initial": start, "results": results}
-    return problem.drive(**defaults | chosen)[-1]
 
 
 def test_the_server_and_not_the_computation_limits_short_windows() -> None:

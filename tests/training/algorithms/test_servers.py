@@ -252,31 +252,6 @@ def test_a_special_case_is_another_method(case: str) -> None:
     np.testing.assert_allclose(drive(**one), drive(**other), atol=1e-9)
 
 
-def test_without_staleness_dynsgd_is_downpour_and_with_that_of_turns_one_at_a_lower_rate() -> None:
-    quiet = CLUSTER.model_copy(update={"slow_ranks": {}})
-    seen: list[Array] = []
-    for method in ("downpour", "dynsgd"):
-        # One worker after the other has a gradient, and then all see the server: no step is stale.
-        problem, watcher = LinearGradients(workers=3, steps=24, seed=5), Watcher()
-        for step in range(problem.steps):
-            problem.pulls[[rank for rank in range(3) if 2 * rank != step % 6], step] = np.nan
-        seen.append(problem.drive(cluster=quiet, algorithm=method, before_step=watcher, **SGD))
-        ages = sum((each.counters()["staleness"] for each in watcher.algorithms.values()), Counter())
-        assert ages == {0: 12}
-    np.testing.assert_array_equal(*seen)
-    # When each worker pushes in its turn, the two pushes of the others came before; at first, those of lower ranks.
-    turns = LinearGradients(workers=3, steps=24, seed=5)
-    in_order = CLUSTER.model_copy(update={"slow_ranks": {0: 1.0, 1: 1.0001, 2: 1.0002}})
-
-    def lower_rate(rank: int, step: int, algorithm: Algorithm) -> None:
-        algorithm.optimizer.param_groups[0]["lr"] = RATE / (3 if step else rank + 1)
-
-    stale = turns.drive(cluster=in_order, algorithm="dynsgd", **SGD)
-    slow = turns.drive(cluster=in_order, algorithm="downpour", before_step=lower_rate, **SGD)
-    np.testing.assert_allclose(stale, slow, atol=1e-13)
-    assert abs(stale - turns.drive(cluster=in_order, algorithm="downpour", **SGD)).max() > 1e-2
-
-
 @pytest.mark.parametrize("name", SERVERS)
 def test_all_workers_continue_from_the_same_model_after_an_exact_average(name: str) -> None:
     """Each once had the parts of the outer step only that others had added before it."""
@@ -308,19 +283,6 @@ def test_synchronous_easgd_moves_the_server_by_all_workers_at_once() -> None:
     assert abs(server - at.mean(axis=0)).max() > 1e-3
 
 
-@pytest.mark.parametrize("synchronous", [False, True])
-@pytest.mark.parametrize("method", ["easgd", "eamsgd"])
-def test_an_exchange_keeps_the_sum_of_the_workers_and_the_server(method: str, synchronous: bool) -> None:
-    problem = LinearGradients(workers=4, steps=9, seed=5, hessian=0.0, noise=0.0)
-    start = np.random.default_rng(1).normal(size=(4, 5))
-    results = np.empty((4, 5))
-    chosen = {"synchronous": True} if synchronous and method == "easgd" else {}
-    found = drive(problem, algorithm=method, local_steps=2, initial=start, results=results, **chosen)
-    # The server begins as the model of rank 0.
-    np.testing.assert_allclose(found[-1].sum(axis=0) + results[0], start.sum(axis=0) + start[0], atol=1e-13)
-    assert np.square(found[-1] - results).sum() < 0.2 * np.square(start - start[0]).sum()
-
-
 def test_the_returned_model_is_the_server_with_what_workers_have_left() -> None:
     for method, steps in (("downpour", 7), ("agn", 7), ("sharded", 1)):
         results = np.empty((4, 5))
@@ -345,22 +307,6 @@ def test_zealous_workers_gather_at_one_point_while_the_server_is_occupied() -> N
     assert 4 * 24 / 5 - 4 <= sum(pushes) < 0.8 * 4 * 24
     # A push after the last gradient gives a point at which nobody computes.
     assert all(made <= len(seen) <= made + 1 for made, seen in zip(pushes, points, strict=True))
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize("chosen", [{}, {"gradient": "moved"}, {"synchronous": True}, {"algorithm": "eamsgd"}], ids=str)
-def test_an_equilibrium_ends_a_window_early_but_not_each_step(chosen: dict[str, Any], optimizer: str) -> None:
-    """Each step was an exchange, since the condition held for all gradients shorter than 1."""
-    quiet = LinearGradients(workers=4, steps=96, seed=5, noise=0.0)
-    pushes = []
-    for stops in (False, True):
-        watcher = Watcher()
-        of_method = {"algorithm": "easgd", "local_steps": 12, "equilibrium_stop": stops} | chosen
-        of_method |= {"delta": 0.5} if chosen.get("algorithm") == "eamsgd" else {}
-        drive(quiet, **of_method, optimizer=optimizer, before_step=watcher)
-        pushes.append(watcher.algorithms[1].counters()["pushes"])
-    assert pushes[0] == 96 / 12
-    assert 1.5 * pushes[0] <= pushes[1] < 96 / 2
 
 
 @pytest.mark.parametrize(("gradient", "exchanges"), [("moved", [4, 7, 10, 13]), ("snapshot", [0, 5, 8, 11])])

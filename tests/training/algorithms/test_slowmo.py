@@ -1,4 +1,4 @@
-"""SlowMo is, in special cases, the base method, heavy ball, Lookahead, LocalSGD and BMUF (Wang et al. 2019)."""
+"""SlowMo is, in special cases, the base method, heavy ball and BMUF (Wang et al. 2019)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,22 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from simulated import ROUGH, KeptCheckpoints, LinearGradients, VectorRow, Watcher, matched, run, toy_rows
+from simulated import (
+    CLUSTER,
+    GOSSIP,
+    METHODS,
+    ROUGH,
+    KeptCheckpoints,
+    LinearGradients,
+    VectorRow,
+    Watcher,
+    matched,
+    run,
+    toy_rows,
+)
 from torch.optim import SGD
 
 from training.algorithms.base import Algorithm
-from training.transports.basics import run_now
 
 RATE = 0.1
 BASES: dict[str, dict[str, Any]] = {
@@ -75,26 +86,6 @@ def test_around_every_step_of_ar_sgd_it_is_heavy_ball(beta: float, changing: boo
         np.testing.assert_allclose(found[step], np.tile(row.parameters, (4, 1)), atol=1e-13)
 
 
-@pytest.mark.parametrize("alpha", [0.3, 1.0])
-@pytest.mark.parametrize("exact", [True, False])
-def test_on_one_worker_without_slow_momentum_it_is_lookahead(alpha: float, exact: bool) -> None:
-    given = problem(workers=1)
-    found = drive(given, algorithm="d-psgd", **slowmo(tau=4, alpha=alpha, exact=exact))
-    slow = fast = given.initial
-    for step in range(given.steps):
-        fast = fast - RATE * given.gradient(0, step, fast)
-        if step % 4 == 3:
-            slow = fast = slow + alpha * (fast - slow)
-        np.testing.assert_allclose(found[step, 0], fast, atol=1e-14)
-
-
-def test_around_workers_that_never_meet_it_is_local_sgd() -> None:
-    alone = {"algorithm": "ad-psgd", "partners": matched([[]])}
-    found = drive(problem(), **alone, **slowmo(tau=6, exact=True))
-    expected = drive(problem(), algorithm="local-sgd", local_steps=6)
-    np.testing.assert_allclose(found, expected, atol=1e-14)
-
-
 def test_with_a_constant_rate_it_is_blockwise_model_update_filtering() -> None:
     beta, alpha, given = 0.6, 0.8, problem()
     found = drive(
@@ -110,32 +101,6 @@ def test_with_a_constant_rate_it_is_blockwise_model_update_filtering() -> None:
             model = model + update
             present[:] = model
         np.testing.assert_allclose(found[step], present, atol=1e-14)
-
-
-@pytest.mark.parametrize("exact", [True, False])
-def test_the_slow_momentum_does_not_depend_on_the_learning_rate(exact: bool) -> None:
-    # Gradients that do not depend on the model; the rate changes between outer steps.
-    seen = []
-    for before in (set_rate, lambda *_: None):
-        watcher, momenta = Watcher(), []
-
-        def watch(rank: int, step: int, algorithm: Algorithm) -> None:
-            watcher(rank, step, algorithm)  # noqa: B023 - called before the loop continues
-            before(rank, step, algorithm)  # noqa: B023
-            if rank == 0 and step % 6 == 0:
-                momenta.append(run_now(algorithm.state())["momentum"])  # noqa: B023
-
-        given = LinearGradients(workers=4, steps=25, seed=3, hessian=0)
-        drive(
-            given,
-            algorithm="ad-psgd",
-            partners=matched([[]]),
-            before_step=watch,
-            **slowmo(tau=6, beta=0.7, exact=exact),
-        )
-        seen.append(np.array(momenta))
-    assert abs(seen[0][1:]).min() > 0
-    np.testing.assert_allclose(seen[0], seen[1], atol=1e-12)
 
 
 def test_the_rate_of_a_window_is_that_at_its_start() -> None:
@@ -213,3 +178,13 @@ def test_the_momentum_of_a_method_is_treated_like_that_of_the_optimizer(base: di
     # By default, as with the momentum of SGD.
     assert (momenta(optimizer_state="reset") == 0).all()
     assert (momenta() == 0).all()
+
+
+@pytest.mark.parametrize("method", ["d-psgd", *GOSSIP])
+def test_the_exact_average_ends_all_disagreement_also_with_averages_under_way(method: str) -> None:
+    # An exchange of a pair takes two and a half steps.
+    slow = CLUSTER.model_copy(update={"bytes_per_second": 40 / 1.25e-3, "jitter": 0.2})
+    found = drive(problem(steps=36), **METHODS[method], cluster=slow, **slowmo(tau=12, beta=0.6, exact=True))
+    spread = np.ptp(found, axis=1).max(axis=1)
+    assert spread[11::12].max() < 1e-14
+    assert spread[10::12].min() > 1e-3

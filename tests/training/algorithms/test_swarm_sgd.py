@@ -46,13 +46,6 @@ def test_a_worker_that_was_met_learned_of_the_average_only_after_its_next_local_
     np.testing.assert_allclose(found, expected, atol=1e-14)
 
 
-def test_an_average_comes_after_every_h_steps() -> None:
-    simulated = run(algorithm="swarm-sgd", local_steps=3, epochs=3)
-    for records in simulated.records:
-        assert sum(record["averages_begun"] for record in records) == 3 * 8 // 3
-        assert sum(sum(record["staleness"].values()) for record in records) == 3 * 8
-
-
 def test_geometric_numbers_of_local_steps_have_the_right_mean_and_differ_between_ranks() -> None:
     drawn = []
     for rank in range(2):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,7 +26,6 @@ from training.compiled import kernel, optimizer, perceptron, recurrent
 from training.compiled.engines import compiled_engine
 from training.compiled.kernel import asinh
 from training.flat_model import FlatModel
-from training.launching.rank import without_denormals
 from training.readers.batch import Batch
 from training.transports import kernels as vector_kernels
 from training.transports import serving
@@ -152,25 +149,6 @@ def test_more_particles_than_there_is_room_for_are_refused() -> None:
         gradients_of(in_double(ParticlesSettings(gru_width=4, frame=Frame.DETECTOR))).compute(batch)
 
 
-@pytest.mark.parametrize("flushed", [False, True])
-def test_denormal_numbers_are_those_of_autograd(flushed: bool) -> None:
-    models = [in_double(HlfSettings(hidden=[20, 10])) for _ in range(2)]
-    for model in models:
-        model.flat.detach()[: len(hlf_names()) * 20 : 3] = 1e-310
-    batch = batch_of(33, seed=1)
-    batch = Batch(batch.inputs, batch.labels, batch.weights * 1e-308)
-    for model, gradients in zip(models, (TorchGradients(models[0]), gradients_of(models[1])), strict=True):
-        if flushed:
-            with without_denormals():
-                gradients.compute(batch)
-        else:
-            gradients.compute(batch)
-        assert model.gradient.abs().max() < 1e-300
-    torch.testing.assert_close(
-        models[1].gradient, models[0].gradient, rtol=1e-6, atol=1e-320 if not flushed else 1e-307
-    )
-
-
 @pytest.mark.parametrize("poison", ["nan", "inf"])
 def test_what_is_not_finite_shows(poison: str) -> None:
     # A limit makes the infinite finite.
@@ -271,36 +249,6 @@ KERNELS = {
 def test_no_kernel_keeps_pythons_lock(name: str) -> None:
     assert len(KERNELS) > 20
     assert KERNELS[name].targetoptions["nogil"]
-
-
-@pytest.mark.slow
-def test_another_thread_runs_during_a_gradient() -> None:
-    torch.manual_seed(7)
-    gradients = gradients_of(FlatModel(HlfClassifier(HlfSettings(hidden=[300, 300]), SCALERS, 3)))
-    # This one compiles.
-    gradients.compute(batch_of(5, seed=1, dtype=torch.float32))
-    is_over, moments, size = threading.Event(), [], 20_000
-
-    def look() -> None:
-        while not is_over.wait(1e-3):
-            moments.append(time.perf_counter())
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    started = ended = 0.0
-    try:
-        while ended - started < 0.5:
-            batch = batch_of(size, seed=1, dtype=torch.float32)
-            started = time.perf_counter()
-            gradients.compute(batch)
-            ended = time.perf_counter()
-            size *= 2
-    finally:
-        is_over.set()
-        thread.join()
-    # Long after Python entered the kernel, and long before it left it.
-    quarter = (ended - started) / 4
-    assert any(started + quarter < moment < ended - quarter for moment in moments)
 
 
 @compiled

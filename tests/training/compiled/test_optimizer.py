@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from simulated import VectorRow, settings
-from torch.optim import Optimizer
 
 from training.compiled.optimizer import VectorOptimizer
 from training.loop.making import make_optimizer, torch_optimizer
@@ -85,12 +84,3 @@ class Idle:
 
     def step(self) -> None:
         pass
-
-
-def test_its_state_is_named_as_by_torch() -> None:
-    for chosen in CHOICES:
-        _, (torchs, ours) = pair(chosen)
-        states = [[dict(state) for state in each.state.values()] for each in (torchs, ours)]
-        names = [{name for state in found for name in state} for found in states]
-        assert names[0] == names[1]
-        assert isinstance(torchs, Optimizer)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any
 
@@ -18,7 +17,6 @@ from training.gridsearch.results import (
     Score,
     chosen,
     latency,
-    makespan,
     num_parameters,
     pareto_front,
     ranked,
@@ -139,21 +137,6 @@ def test_another_time_is_the_same_result() -> None:
 
 
 SECONDS = st.lists(st.integers(1, 20).map(float), min_size=1, max_size=6)
-
-
-def best_possible(seconds: list[float], slots: int) -> float:
-    """Over all ways to give each training a slot."""
-    return min(
-        max(sum(each for each, chosen in zip(seconds, way, strict=True) if chosen == slot) for slot in range(slots))
-        for way in itertools.product(range(slots), repeat=len(seconds))
-    )
-
-
-@given(SECONDS, st.integers(1, 3))
-def test_it_is_at_most_by_grahams_factor_longer_than_the_best(seconds: list[float], slots: int) -> None:
-    best = best_possible(seconds, slots)
-    found = makespan(seconds, slots)
-    assert best <= found <= best * (4 / 3 - 1 / (3 * slots)) * (1 + 1e-12)
 
 
 @given(SECONDS, st.integers(1, 16))

@@ -15,8 +15,7 @@ from spark_in_process import Here
 from features.columns import hlf_names
 from features.dataset import FeatureDataset
 from training.gridsearch import trainings as running
-from training.gridsearch.results import score
-from training.gridsearch.settings import GridSearchSettings, SearchJob, Trial
+from training.gridsearch.settings import GridSearchSettings, SearchJob
 from training.gridsearch.spark_job import SearchOutcome, search
 from training.gridsearch.trainings import (
     Curves,
@@ -62,27 +61,6 @@ def test_a_job_learns_and_is_written_and_read_again(dataset: FeatureDataset, tmp
     assert finished(tmp_path, JOB, 15) == found
     assert finished(tmp_path, JOB, 16) is None
     assert finished(tmp_path, JOB._replace(batch_size=8), 15) is None
-
-
-def test_a_job_that_is_done_is_not_done_again(
-    dataset: FeatureDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = run_job(search_on(dataset), JOB, 3, tmp_path)
-    monkeypatch.setattr(running, "_train", lambda *_: pytest.fail("it was trained again"))
-    assert run_job(search_on(dataset), JOB, 3, tmp_path) == first
-    assert run_job(search_on(dataset), JOB, 2, tmp_path) == first
-
-
-def test_the_same_seed_gives_the_same_numbers_and_another_does_not(dataset: FeatureDataset, tmp_path: Path) -> None:
-    folders = [tmp_path / name for name in ("one", "again", "other")]
-    for folder in folders:
-        folder.mkdir()
-    one, again, other = (
-        run_job(search_on(dataset, seed=seed), JOB, 3, folder).folds
-        for seed, folder in zip((1, 1, 2), folders, strict=True)
-    )
-    assert one == again
-    assert one != other
 
 
 def test_a_search_learns_from_the_training_split_only(tmp_path: Path) -> None:
@@ -163,24 +141,6 @@ def test_a_search_continues_after_a_job_that_fails(
 def test_a_class_with_too_few_events_for_the_folds_is_a_reason(dataset: FeatureDataset, tmp_path: Path) -> None:
     search = search_on(dataset)._replace(settings=GridSearchSettings(folds=140))
     assert "fewer than the 140 folds" in run_job(search, JOB, 1, tmp_path).error
-
-
-def test_every_axis_of_the_grid_changes_the_score(dataset: FeatureDataset, tmp_path: Path) -> None:
-    trials = {
-        "the others": Trial((6, 4), 16, 0.01, 3),
-        "widths": Trial((7, 4), 16, 0.01, 3),
-        "depth": Trial((6,), 16, 0.01, 3),
-        "batch": Trial((6, 4), 32, 0.01, 3),
-        "rate": Trial((6, 4), 16, 0.02, 3),
-        "epochs": Trial((6, 4), 16, 0.01, 4),
-    }
-    losses = {}
-    for name, trial in trials.items():
-        found = run_job(search_on(dataset), SearchJob.of(trial), trial.epochs, tmp_path)
-        scored = score(trial, found.num_parameters, found.folds)
-        assert scored is not None
-        losses[name] = scored.loss
-    assert len(set(losses.values())) == len(trials), losses
 
 
 def test_a_training_that_stands_for_several_rounds_counts_its_seconds_once(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from training.gridsearch.settings import GridSearchSettings, SearchJob, Trial, all_trials, first_trials, promoted, rungs
+from training.gridsearch.settings import GridSearchSettings, Trial, all_trials, first_trials, promoted, rungs
 
 SMALL: dict[str, Any] = {"hidden": [[4, 8], [2, 3]], "batch_size": [16, 32]}
 
@@ -17,29 +17,6 @@ def test_the_default_grid_is_the_one_of_cern() -> None:
     assert len(trials) == len(set(trials)) == 81
     assert len({trial.hidden for trial in trials}) == 27
     assert Trial((50, 20, 10), 64, 1e-3, 20) in trials
-
-
-@pytest.mark.parametrize(
-    ("axis", "values"),
-    [
-        ("hidden", [[4], [2, 3]]),
-        ("batch_size", [16]),
-        ("learning_rate", [0.1, 0.2, 0.3]),
-        ("epochs", [5, 10]),
-        ("depths", [1, 2]),
-    ],
-)
-def test_every_axis_changes_the_trials(axis: str, values: Any) -> None:
-    before, after = (
-        all_trials(GridSearchSettings.model_validate(chosen)) for chosen in (SMALL, SMALL | {axis: values})
-    )
-    assert set(before) != set(after)
-    assert len(after) == len({trial.key for trial in after})
-
-
-def test_trials_that_differ_in_epochs_only_are_one_training() -> None:
-    trials = all_trials(GridSearchSettings.model_validate(SMALL | {"epochs": [5, 10, 20]}))
-    assert len(trials) == 3 * len({SearchJob.of(trial) for trial in trials})
 
 
 def test_a_random_search_draws_without_replacement_and_by_the_seed() -> None:

@@ -14,7 +14,6 @@ from training.simulation.costs import (
     Link,
     Network,
     Nics,
-    all_reduce_seconds,
     average_seconds,
     recursive_doubling_seconds,
     ring_seconds,
@@ -90,16 +89,6 @@ def test_a_broadcast_takes_as_long_as_the_longest_branch(size: int) -> None:
     assert finished([tree(rank, size) for rank in range(size)]) <= bound + 1e-12
     assert bound == pytest.approx(math.ceil(math.log2(size)) * SLOW.seconds(NBYTES))
     assert tree_seconds(Network(SLOW, FAST, size), size, 0) == pytest.approx(math.ceil(math.log2(size)) * FAST.latency)
-
-
-def test_the_numbers_of_the_thesis_cloud() -> None:
-    # 8 workers, 10 Gb/s, 50 us: three rounds of 8 kB, and three messages out and three back around a ring.
-    network = ClusterSettings().network
-    assert 1e6 * all_reduce_seconds(network, 8, 8056) == pytest.approx(169.3, abs=0.1)
-    assert 1e6 * all_reduce_seconds(network, 8, 800_000) == pytest.approx(14 * (50 + 80), abs=0.1)
-    assert all_reduce_seconds(network, 1, 8056) == 0
-    assert all_reduce_seconds(network, 8, 10_000) == recursive_doubling_seconds(network, 8, 10_000)
-    assert all_reduce_seconds(network, 8, 10_001) == ring_seconds(network, 8, 10_001)
 
 
 def exchange(rank: int, steps: list[tuple[int, float]]) -> Program:

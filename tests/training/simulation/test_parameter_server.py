@@ -141,24 +141,6 @@ def test_pushes_to_one_shard_follow_each_other_in_the_order_of_asking_and_shards
     assert [seconds for _, seconds, _ in ended] == pytest.approx([1e-6 * n + quarter for n in (1, 2, 3)])
 
 
-@pytest.mark.parametrize(("ranks", "factor"), [((2, 4), 1), ((4, 5), 2)])
-def test_transfers_of_two_workers_of_one_host_share_its_card(ranks: tuple[int, int], factor: int) -> None:
-    """They push to shards 0 and 1, of the ranks 0 and 2: two other hosts, if the workers are 4 and 5."""
-    ended: list[float] = []
-
-    async def work(transport: Transport, server: ParameterServer) -> None:
-        started = transport.now()
-        if transport.rank in ranks:
-            await server.push(add_one, Where(ranks.index(transport.rank)))
-            ended.append(transport.now() - started)
-
-    on_workers(8, work, shards=4, per_host=2 if factor == 2 else 1)
-    quarter = CARD / 4
-    # One transfer each way; of two at once, the second comes a transfer later.
-    assert ended[0] == pytest.approx(4 * LATENCY + 2 * quarter)
-    assert ended[1] == pytest.approx(4 * LATENCY + (1 + factor) * quarter)
-
-
 def test_shards_of_one_host_share_its_card() -> None:
     """Workers 4 and 6, of two hosts, push to shards 0 and 1 of 12 and 13 numbers, both of host 0."""
     ended: list[float] = []

@@ -63,29 +63,6 @@ def test_gradients_of_some_workers_are_those_of_each_alone(name: str) -> None:
     assert not stacked.sums[2].any()
 
 
-def test_a_row_is_the_vector_of_one_worker() -> None:
-    stacked = StackedModels(toy_network(), 3)
-    row, out = stacked.row(1), stacked.parameters[1].numpy().copy()
-    row.write(out + 1)
-    row.write_gradient(2 * out)
-    assert (stacked.parameters[1] - stacked.parameters[0]).allclose(torch.ones(len(out)).double())
-    assert stacked.gradients[1].numpy().tolist() == (2 * out).tolist()
-    assert not stacked.gradients[0].any()
-    assert row.gradient_is_finite()
-    row.write_gradient(np.full_like(out, np.inf))
-    assert not row.gradient_is_finite()
-
-
-def test_a_recurrent_network_is_trained() -> None:
-    rows = toy_rows(40, groups=2)
-    sequences = rows.rows.inputs[0].reshape(-1, 2, 2).repeat(1, 1, 2)[:, :, :3].contiguous()
-    lengths = np.full(40, 2)
-    particles = type(rows)(rows.rows._replace(inputs=(sequences,), lengths=lengths), 1, rows.group_rows)
-    found = simulate(recurrent(), particles, particles, settings(workers=2, epochs=3), CLUSTER)
-    losses = [record["train_loss"] for record in found.records[0]]
-    assert losses[-1] < losses[0]
-
-
 def test_more_workers_than_row_groups_cut_them_anew() -> None:
     simulated = run(workers=12, train=toy_rows(246, groups=3), epochs=1)
     samples = [records[0]["samples"] for records in simulated.records]

@@ -14,11 +14,9 @@ from simulated import (
     METHODS,
     ROUGH,
     KeptCheckpoints,
-    LinearGradients,
     models,
     run,
     samples_per_second,
-    sleeping,
     toy_rows,
 )
 
@@ -156,15 +154,3 @@ def test_the_best_model_of_a_worker_that_is_gone_is_kept() -> None:
 def test_work_units_are_refused_where_all_take_the_same_number_of_steps(method: str) -> None:
     with pytest.raises(ValidationError, match="sharding: global has no effect: it needs workers that"):
         run(**METHODS_THAT_WAIT[method] | {"sharding": "global"})
-
-
-@pytest.mark.parametrize("method", ["ad-psgd", "swarm-sgd"])
-def test_the_slow_worker_learns_from_the_others(method: str) -> None:
-    # Its own few steps would leave it near the start: it follows by the averages that others begin with it.
-    problem = LinearGradients(workers=4, steps=60, seed=1, noise=0)
-    problem.initial[:] = 1
-    cluster = sleeping(5e-3, jitter=0.1, slow_ranks={2: 10.0})
-    chosen = {"optimizer": "sgd", "learning_rate": 0.05, "cluster": cluster}
-    alone = (1 - 0.05 * 0.7) ** 6
-    found = problem.drive(**METHODS[method], **chosen)
-    assert found[5, 2].mean() < 0.6 * alone

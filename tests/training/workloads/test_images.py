@@ -16,7 +16,7 @@ from models.networks.hlf_settings import HlfSettings
 from training.compiled.engines import PerceptronEngine, compiled_engine
 from training.errors import ImageFileError
 from training.launching.rank import RunSpec
-from training.readers.sharding import Assignment, Piece, assignment_of
+from training.readers.sharding import assignment_of
 from training.settings import TrainSettings
 from training.studies.run_in_simulator import train_in_simulator
 from training.studies.study import OwnRowsSettings
@@ -65,16 +65,6 @@ def test_the_digits_are_divided_once_for_all_runs() -> None:
 
     expected = np.rint(load_digits().data * 255 / 16)
     assert sorted(map(tuple, small.tolist())) == sorted(map(tuple, expected.tolist()))
-
-
-def test_every_epoch_mixes_all_rows_and_reads_each_once() -> None:
-    rows = MnistSettings().open().rows("train", TrainSettings())
-    pieces = [Piece(group, 0, size) for group, size in enumerate(rows.group_rows)]
-    orders = [rows.reading_order(Assignment(epoch, pieces, [len(rows)])) for epoch in (0, 1)]
-    for order in orders:
-        assert sorted(order.tolist()) == list(range(len(rows)))
-    assert np.corrcoef(orders[0], orders[1])[0, 1] < 0.2
-    assert np.corrcoef(orders[0], np.arange(len(rows)))[0, 1] < 0.2
 
 
 @pytest.mark.parametrize("method", ["ar-sgd", "ad-psgd"])
