@@ -56,8 +56,6 @@ def test_keys_without_effect_are_refused(chosen: dict[str, Any], key: str, besid
         ("sharded", {"bound": 3}, "bound", {"overlap": "thread"}),
         ("sharded", {"applies_sum": True}, "applies_sum", {"overlap": "thread"}),
         ("sharded", {"local_optimizer": True}, "local_optimizer", {"overlap": "thread"}),
-        ("mpca", {"form": "replacement", "alpha": 0.1}, "alpha", {"form": "displacement"}),
-        ("mpca", {"form": "replacement", "alpha_free": 1}, "alpha_free", {"form": "displacement"}),
         ("mpca", {"alpha_ramp": 0, "alpha_peak": 0.4}, "alpha_peak", {"alpha_ramp": 1}),
         ("mpca", {"beta": 1.0, "beta_ramp": 5}, "beta_ramp", {"beta": 0.9}),
         ("mpca", {"gamma": 0.0, "delta": 0.5}, "delta", {"gamma": 0.1}),

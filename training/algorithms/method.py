@@ -40,7 +40,7 @@ class Traits:
     plain_sgd: bool = False
     """Whether it is for steps of SGD only."""
     joint_model: bool = False
-    """Whether a driver can keep the joint model; the settings are then `JointModelSettings`."""
+    """Whether the model is a joint one that pulls the workers: for agents of Spark too, and not within SlowMo."""
 
     @property
     def needed(self) -> dict[str, str | int]:

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient, Counters, Worker
-from training.algorithms.method import Traits, TransportOptions, algorithm
-from training.algorithms.mpca_joint import JointModel, JointModelSettings, displace
-from training.effects import Mechanism
+from training.algorithms.method import MethodSettings, Traits, TransportOptions, algorithm
+from training.algorithms.mpca_joint import MOST_SHARDS, JointModel, MpcaConstants, displace
+from training.effects import Mechanism, Needs
 from training.transports.basics import Vector, is_finite
 
 
-class MpcaSettings(JointModelSettings):
+class MpcaSettings(MpcaConstants, MethodSettings):
     """Pull workers towards the projected average of all at every step; averages travel in the background."""
 
+    NEEDS: ClassVar[tuple[Needs, ...]] = (
+        Needs("alpha_peak", "alpha_ramp above 0", lambda own: own.alpha_ramp > 0),
+        Needs("beta_ramp", "beta below 1", lambda own: own.beta < 1),
+        *(Needs(key, "gamma above 0, a projection", lambda own: own.gamma > 0) for key in ("gamma_ramp", "delta")),
+    )
+
     name: Literal["mpca"]
+    shards: int = Field(default=MOST_SHARDS, ge=1, le=MOST_SHARDS)
+    """Number of parts of the model, exchanged in turn."""
+    weighted: bool = True
+    """Whether a worker's weight in the average is the number of its steps since the last one, else 1."""
     cycle_steps: int | None = Field(default=None, ge=1)
     """Number of steps between two exchanges; the worker then waits for the one before. Null: as many as one takes, so
     that nobody waits."""
@@ -45,8 +55,6 @@ class MpcaSettings(JointModelSettings):
     @override
     def mechanisms(self) -> tuple[Mechanism, ...]:
         cycles = Mechanism("mpca never exchanges", "algorithm.cycle_steps", self.cycle_steps or 1, counter="cycles")
-        if self.form == "replacement":
-            return (cycles,)
 
         def needed(free: float) -> int:
             # The ends of epochs exchange too where cycles have fixed steps.
@@ -97,8 +105,8 @@ class Mpca(Algorithm):
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
-        form, alpha = self._settings.form, self._settings.alpha_at(self.joint.cycles)
-        if form == "displacement" and alpha:
+        alpha = self._settings.alpha_at(self.joint.cycles)
+        if alpha:
             self.acted["pulls"] += 1
             self.model.read(self._local)
             self.model.write(displace(self._local, self.joint.projected, alpha))
@@ -127,24 +135,17 @@ class Mpca(Algorithm):
         self.model.read(self._local)
         steps = self.joint.begin(self._local, ending=ending)
         if not is_finite(self._local[part]):
-            self._install(part)
+            self._local[part] = self.joint.projected[part]
+            self.model.write(self._local)
         self._since = 0
         if steps:
             self._steps_per_cycle[steps] += 1
 
     async def _finish(self) -> bool:
         """Take over the result of the sum under way; returns whether no worker has more to contribute."""
-        part = self.joint.part
         is_end = await self.joint.finish()
         self._staleness[self._since] += 1
-        if self._settings.form == "replacement":
-            self.model.read(self._local)
-            self._install(part)
         return is_end
-
-    def _install(self, part: slice) -> None:
-        self._local[part] = self.joint.projected[part]
-        self.model.write(self._local)
 
     @override
     async def quiesce(self) -> None:

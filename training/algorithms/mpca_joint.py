@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
-from training.algorithms.method import MethodSettings
-from training.effects import Needs, SettingsSection
+from training.effects import SettingsSection
 from training.transports.basics import Vector, is_finite
 from training.transports.parameter_server import shard_slices
 from training.transports.transport import PendingSum, Transport
@@ -75,28 +74,6 @@ class MpcaConstants(SettingsSection):
         return self.gamma * _share(cycle, self.gamma_ramp)
 
 
-class JointModelSettings(MpcaConstants, MethodSettings):
-    """Settings of a method with a joint model: those with the trait `joint_model`."""
-
-    NEEDS: ClassVar[tuple[Needs, ...]] = (
-        *(
-            Needs(key, "form: displacement, which pulls", lambda own: own.form == "displacement")
-            for key in ("alpha", "alpha_peak", "alpha_free", "alpha_ramp")
-        ),
-        Needs("alpha_peak", "alpha_ramp above 0", lambda own: own.alpha_ramp > 0),
-        Needs("beta_ramp", "beta below 1", lambda own: own.beta < 1),
-        *(Needs(key, "gamma above 0, a projection", lambda own: own.gamma > 0) for key in ("gamma_ramp", "delta")),
-    )
-
-    shards: int = Field(default=MOST_SHARDS, ge=1, le=MOST_SHARDS)
-    """Number of parts of the model, exchanged in turn."""
-    form: Literal["displacement", "replacement"] = "displacement"
-    """How the average acts on a worker: it displaces the model before every gradient (equation 7), or replaces
-    the model when it arrives."""
-    weighted: bool = True
-    """Whether a worker's weight in the average is the number of its steps since the last one, else 1."""
-
-
 class JointShard(NamedTuple):
     """A shard of the joint model."""
 
@@ -133,40 +110,22 @@ def contribution(local: Vector, steps: int, *, weighted: bool = True) -> Vector:
     return message
 
 
-def aggregate(total: Vector) -> Vector | None:
-    """R = sum_i tau_i x_i / sum_i tau_i (equation 9), from the sum of the contributions; None: nobody contributed."""
-    return total[:-1] / total[-1] if total[-1] else None
-
-
-def replace_share(joint: Vector, aggregated: Vector, beta: float) -> Vector:
-    """x~_t = (1 - beta) x~_{t-1} + beta R (equation 8); beta is the replacement rate."""
-    replaced: Vector = (1 - beta) * joint + beta * aggregated
-    return replaced
-
-
-def next_trajectory(trajectory: Vector, change: Vector, delta: float) -> Vector:
-    """v~_t = delta v~_{t-1} + (1 - delta) (x~_t - x~_{t-1}) (equation 4); from joint models, not projections."""
-    following: Vector = delta * trajectory + (1 - delta) * change
-    return following
-
-
-def project(joint: Vector, trajectory: Vector, gamma: float) -> Vector:
-    """x~*_{t + gamma} = x~_t + gamma v~_t (equation 5)."""
-    projected: Vector = joint + gamma * trajectory
-    return projected
-
-
 def driver_rule(shard: JointShard, total: Vector, constants: MpcaConstants) -> JointShard:
     """The driver's rule of a cycle: equations 9, 8, 4 and 5; the same shard if nobody contributed.
 
     `total`: (n + 1,) sum of the workers' contributions.
     """
-    aggregated = aggregate(total)
-    if aggregated is None:
+    if not total[-1]:
         return shard
-    model = replace_share(shard.model, aggregated, constants.beta_at(shard.cycle))
-    trajectory = next_trajectory(shard.trajectory, model - shard.model, constants.delta)
-    return JointShard(model, trajectory, project(model, trajectory, constants.gamma_at(shard.cycle)), shard.cycle + 1)
+    beta, gamma, delta = constants.beta_at(shard.cycle), constants.gamma_at(shard.cycle), constants.delta
+    # R = sum_i tau_i x_i / sum_i tau_i (equation 9).
+    aggregated = total[:-1] / total[-1]
+    # x~_t = (1 - beta) x~_{t-1} + beta R (equation 8).
+    model = (1 - beta) * shard.model + beta * aggregated
+    # v~_t = delta v~_{t-1} + (1 - delta) (x~_t - x~_{t-1}) (equation 4); from joint models, not projections.
+    trajectory = delta * shard.trajectory + (1 - delta) * (model - shard.model)
+    # x~*_{t + gamma} = x~_t + gamma v~_t (equation 5).
+    return JointShard(model, trajectory, model + gamma * trajectory, shard.cycle + 1)
 
 
 def displace(local: Vector, projected: Vector, alpha: float) -> Vector:

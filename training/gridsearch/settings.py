@@ -71,18 +71,6 @@ class GridSearchSettings(SettingsSection):
         return architectures * len(self.batch_size) * len(self.learning_rate) * len(self.epochs)
 
     @model_validator(mode="after")
-    def _axes_have_no_twins(self) -> Self:
-        axes: dict[str, Sequence[float]] = {"batch_size": self.batch_size, "epochs": self.epochs}
-        axes["learning_rate"] = self.learning_rate
-        axes |= {f"hidden[{layer}]": widths for layer, widths in enumerate(self.hidden)}
-        axes |= {"depths": self.depths or []}
-        for name, values in axes.items():
-            twins = sorted({value for value in values if values.count(value) > 1})
-            if twins:
-                raise ValueError(f"{name}: {twins} is given twice")
-        return self
-
-    @model_validator(mode="after")
     def _values_suit_each_other(self) -> Self:
         deepest = max(self.depths or [1])
         if deepest > len(self.hidden):

@@ -45,9 +45,9 @@ class BaseSettings(BaseModel, ABC):
         """Name of the network."""
 
     @property
-    @abstractmethod
     def meaning(self) -> dict[str, Any]:
         """What the result of a training depends on, as plain values; no places of files."""
+        return self.model_dump(mode="json")
 
     @abstractmethod
     def open(self) -> Workload:
@@ -60,10 +60,7 @@ class BaseSettings(BaseModel, ABC):
             WarmStartError: The training cannot start from the configured model.
         """
 
-    @abstractmethod
     def to_json(self, written: Callable[[Path], str]) -> dict[str, Any]:
-        """The settings as plain values, which `workload_from_json` reads.
-
-        Args:
-            written: Writes a path as text.
-        """
+        """The settings as plain values, which `workload_from_json` reads; `written`: writes a path as text."""
+        paths = {name: written(value) for name, value in self if isinstance(value, Path)}
+        return {"workload": self.model_dump(mode="json") | paths}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -39,16 +39,6 @@ PixelArray = NDArray[np.uint8]
 Labels = NDArray[np.int64]
 
 
-class PublicFile(NamedTuple):
-    """A published file, of the same content everywhere."""
-
-    name: str
-    digest: str
-    """Digest of its content, uncompressed, with the name of the algorithm in front."""
-    size: int
-    """Size of its content, uncompressed [bytes]."""
-
-
 class LabelledImages(NamedTuple):
     """Images and their classes."""
 
@@ -60,27 +50,23 @@ class LabelledImages(NamedTuple):
 
 #: Sizes of the headers of an IDX file with images, and of one with labels.
 _IMAGES_HEADER, _LABELS_HEADER = 16, 8
-#: Images and labels for training, then for tests.
-MNIST: Final = (
-    PublicFile("train-images-idx3-ubyte", "md5:6bbc9ace898e44ae57da46a324031adb", _IMAGES_HEADER + 60_000 * 784),
-    PublicFile("train-labels-idx1-ubyte", "md5:a25bea736e30d166cdddb491f175f624", _LABELS_HEADER + 60_000),
-    PublicFile("t10k-images-idx3-ubyte", "md5:2646ac647ad5339dbf082846283269ea", _IMAGES_HEADER + 10_000 * 784),
-    PublicFile("t10k-labels-idx1-ubyte", "md5:27ae3e4e09519cfbb04c329615203637", _LABELS_HEADER + 10_000),
-)
+#: Images and labels for training, then for tests, each with the MD5 of its content, uncompressed.
+MNIST: Final = {
+    "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+    "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+    "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+    "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+}
 _CIFAR_SIDE: Final = 32
-_CIFAR_ROW: Final = 1 + 3 * _CIFAR_SIDE**2
-#: Five files for training, then one for tests.
-CIFAR10: Final = tuple(
-    PublicFile(name, f"sha1:{digest}", 10_000 * _CIFAR_ROW)
-    for name, digest in (
-        ("data_batch_1.bin", "aadd24acce27caa71bf4b10992e9e7b2d74c2540"),
-        ("data_batch_2.bin", "c0ba65cce70568cd57b4e03e9ac8d2a5367c1795"),
-        ("data_batch_3.bin", "1dd00a74ab1d17a6e7d73e185b69dbf31242f295"),
-        ("data_batch_4.bin", "aab85764eb3584312d3c7f65fd2fd016e36a258e"),
-        ("data_batch_5.bin", "26e2849e66a845b7f1e4614ae70f4889ae604628"),
-        ("test_batch.bin", "67eb016db431130d61cd03c7ad570b013799c88c"),
-    )
-)
+#: Five files for training, then one for tests, each with its SHA-1.
+CIFAR10: Final = {
+    "data_batch_1.bin": "aadd24acce27caa71bf4b10992e9e7b2d74c2540",
+    "data_batch_2.bin": "c0ba65cce70568cd57b4e03e9ac8d2a5367c1795",
+    "data_batch_3.bin": "1dd00a74ab1d17a6e7d73e185b69dbf31242f295",
+    "data_batch_4.bin": "aab85764eb3584312d3c7f65fd2fd016e36a258e",
+    "data_batch_5.bin": "26e2849e66a845b7f1e4614ae70f4889ae604628",
+    "test_batch.bin": "67eb016db431130d61cd03c7ad570b013799c88c",
+}
 
 
 def read_mnist(folder: Path) -> tuple[LabelledImages, LabelledImages]:
@@ -89,7 +75,7 @@ def read_mnist(folder: Path) -> tuple[LabelledImages, LabelledImages]:
     Raises:
         ImageFileError: A file is missing, or another than the public one.
     """
-    contents = _read("MNIST", folder, MNIST)
+    contents = _read("MNIST", folder, MNIST, "md5")
     train, test = (
         LabelledImages(
             images[_IMAGES_HEADER:].reshape(-1, 28, 28, 1),
@@ -107,49 +93,37 @@ def read_cifar10(folder: Path) -> tuple[LabelledImages, LabelledImages]:
         ImageFileError: A file is missing, or another than the public one.
     """
     inner = folder / "cifar-10-batches-bin"
-    advice = "The python version's pickles can run any code, so they are not read: unpack cifar-10-binary.tar.gz."
-    *train, test = (
-        _cifar_images(content)
-        for content in _read("CIFAR-10", inner if inner.is_dir() else folder, CIFAR10, advice=advice)
-    )
+    contents = _read("CIFAR-10 (binary version)", inner if inner.is_dir() else folder, CIFAR10, "sha1")
+    *train, test = map(_cifar_images, contents)
     return LabelledImages(*map(np.concatenate, zip(*train, strict=True))), test
 
 
 def _cifar_images(content: PixelArray) -> LabelledImages:
     """For each image the label, then 1,024 bytes of red, of green and of blue, row by row."""
-    rows = content.reshape(-1, _CIFAR_ROW)
+    rows = content.reshape(-1, 1 + 3 * _CIFAR_SIDE**2)
     planes = rows[:, 1:].reshape(-1, 3, _CIFAR_SIDE, _CIFAR_SIDE)
     return LabelledImages(np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), rows[:, 0].astype(np.int64))
 
 
-def _read(what: str, folder: Path, files: Sequence[PublicFile], *, advice: str = "") -> list[PixelArray]:
-    """The bytes of some public files of a folder."""
-    paths = [(folder / file.name, folder / f"{file.name}.gz") for file in files]
-    there = [next((path for path in pair if path.is_file()), None) for pair in paths]
-    missing = [file.name for file, path in zip(files, there, strict=True) if path is None]
-    if missing:
-        raise ImageFileError(
-            f"{folder} lacks {', '.join(missing)} of {what}, also as .gz; its public files are "
-            f"{', '.join(file.name for file in files)}. {advice} Without `folder` the workload takes the digits of "
-            f"scikit-learn."
-        )
-    return [_public(path, file) for file, path in zip(files, there, strict=True) if path]
+def _read(what: str, folder: Path, digests: Mapping[str, str], algorithm: str) -> list[PixelArray]:
+    """The bytes of some public files of a folder, each as it is or as `.gz`."""
+    return [_public(what, folder, name, algorithm, digest) for name, digest in digests.items()]
 
 
-def _public(path: Path, file: PublicFile) -> PixelArray:
-    """The bytes of a file with the known digest; never more than one byte above its known size is unpacked."""
+def _public(what: str, folder: Path, name: str, algorithm: str, expected: str) -> PixelArray:
+    """The bytes of a file with the known digest."""
+    packed = folder / f"{name}.gz"
+    path = packed if packed.is_file() else folder / name
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as opened:
-            content: bytes = opened.read(file.size + 1)
+        content = gzip.decompress(path.read_bytes()) if path is packed else path.read_bytes()
     except (OSError, EOFError, zlib.error) as cause:
-        raise ImageFileError(f"{path} cannot be read ({cause}). Get it again.") from cause
-    algorithm, _, expected = file.digest.partition(":")
+        raise ImageFileError(
+            f"{path} of {what} cannot be read ({cause}). Get the public files, or leave out `folder` for the digits of "
+            f"scikit-learn."
+        ) from cause
     digest = hashlib.new(algorithm, content, usedforsecurity=False).hexdigest()
     if digest != expected:
-        raise ImageFileError(
-            f"{path} is not the public {file.name}: the {algorithm} of its first {len(content):,} bytes is {digest}, "
-            f"not {expected}. Get it again."
-        )
+        raise ImageFileError(f"{path} is not the public file: its {algorithm} is not {expected}. Get it again.")
     return np.frombuffer(content, dtype=np.uint8)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -32,19 +31,13 @@ class _ImageSettings(BaseSettings):
     @property
     @override
     def meaning(self) -> dict[str, Any]:
-        content: dict[str, Any] = self.model_dump(mode="json", exclude={"folder"})
-        return content | {"digits": self.folder is None}
+        return self.model_dump(mode="json", exclude={"folder"}) | {"digits": self.folder is None}
 
     @override
     def open(self) -> Workload:
         from training.workloads.images import open_images
 
         return open_images(self.name, self.network, self.folder, augmentation=self.augmentation)
-
-    @override
-    def to_json(self, written: Callable[[Path], str]) -> dict[str, Any]:
-        folder = None if self.folder is None else written(self.folder)
-        return {"workload": self.model_dump(mode="json") | {"folder": folder}}
 
 
 @workload

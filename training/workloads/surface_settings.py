@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 from typing_extensions import override
@@ -28,17 +26,8 @@ class SurfaceSettings(BaseSettings):
     def network_name(self) -> str:
         return "beale"
 
-    @property
-    @override
-    def meaning(self) -> dict[str, Any]:
-        return self.model_dump(mode="json")
-
     @override
     def open(self) -> Workload:
         from training.workloads.surface import Surface
 
         return Surface(self.noise)
-
-    @override
-    def to_json(self, written: Callable[[Path], str]) -> dict[str, Any]:
-        return {"workload": self.model_dump(mode="json")}

@@ -17,7 +17,6 @@ from simulated import LinearGradients, VectorRow, Watcher, settings
 from training.algorithms import method as registration
 from training.algorithms.base import Algorithm, Wrapper
 from training.algorithms.method import MethodSettings, Traits, algorithm
-from training.algorithms.mpca_joint import JointModelSettings
 from training.algorithms.registry import METHODS, SlowMoSettings
 from training.loop.making import make_algorithm
 from training.settings import TrainSettings
@@ -92,12 +91,6 @@ def test_every_method_takes_steps_counts_and_is_restored(name: str, slowmo: dict
         run_now(made.result(result))
         np.testing.assert_array_equal(result, problem.initial)
     np.testing.assert_equal(states[1], states[0])
-
-
-def test_a_driver_can_keep_the_joint_model_where_the_settings_are_for_that() -> None:
-    assert {name for name, method in METHODS.items() if method.traits.joint_model} == {
-        name for name, method in METHODS.items() if issubclass(method.settings, JointModelSettings)
-    }
 
 
 def test_a_wrapper_passes_all_on() -> None:
