@@ -224,16 +224,12 @@ class Runner:
         return True
 
     def _leave(self, stage: Stage, current: Version, found: StageInputs) -> None:
-        """Leave a stage as it is, but for optional outputs, and for facts such as the new time of an unchanged file."""
+        """Leave a stage as it is, but for facts such as the new time of an unchanged file."""
         self.console.print(f"[bold]{stage.name}[/]: up to date", highlight=False)
         self.log.event("stage up to date", stage=stage.name)
         inputs, store = stage.remembered(found), self.run_folder.store(stage.name)
         if inputs is not None and json.loads(json.dumps(inputs)) != current.manifest["inputs"]:
             store.rewrite_manifest(current, current.manifest | {"inputs": inputs})
-        try:
-            stage.complete(self.config, current, self.console)
-        except OSError as error:
-            raise _about_files(stage, store.folder, error) from error
 
     def say_what_is_stale(self, stage: Stage, upstream: dict[str, Version]) -> None:
         """Name the stale stages whose versions a stage is going to use."""

@@ -57,7 +57,3 @@ class StalledError(TrainingError):
 
 class StudyError(TrainingError):
     """A comparison cannot continue: a process was killed, or a result cannot be read."""
-
-
-class WarmStartError(TrainingError):
-    """A training cannot start from the configured model."""

@@ -144,8 +144,6 @@ class TrainSettings(SettingsSection):
     seeds: int = Field(default=1, ge=1)
     """Number of trainings of each network, with the seeds `seed`, `seed` + 1 and so on. The first one is exported and
     promoted; the evaluation shows mean and spread of all."""
-    warm_start: bool = False
-    """Whether to start from weights and scaling of the model in use (`promote`), if it has the same layers."""
     precision: Literal["float32", "float64"] = "float32"
     """Floating point type of the network."""
     slowmo: SlowMoSettings | None = None
@@ -176,8 +174,7 @@ class TrainSettings(SettingsSection):
     stall_seconds: float = Field(default=300.0, gt=0)
     """Time without a step of any rank after which the run ends with a report of what each rank was doing [s]."""
     tensorboard: bool = False
-    """Whether to also write scalars for TensorBoard (needs `pip install tensorboardX`). For a network that is trained
-    already, its records give them."""
+    """Whether to also write scalars for TensorBoard (needs `pip install tensorboardX`)."""
     launcher: Literal["mpirun", "srun", "spark", "spark-agents"] = "mpirun"
     """What starts the workers: `mpirun`; `srun` in a SLURM allocation (with `--mpi=pmix`); `spark`: mpirun starts ranks
     inside the executors of the Spark cluster, without ssh; or `spark-agents`: Spark alone, without MPI (`mpca`)."""

@@ -23,7 +23,7 @@ from ingestion.storage import answers, file_digest, place, sizes_below
 #: Of the record and the summary of a training.
 _OF_TRAINING: Final = (
     "consensus_distance|created|exchange_seconds|hidden_seconds|per_rank|samples_per_second|seconds|seconds_by_kind"
-    "|started_from|wait_seconds"
+    "|wait_seconds"
 )
 #: Places of JSON, and of the counters, about the time, speed or source of a result, rather than the result. Whole
 #: places, since samples and classes may have any name.

@@ -161,9 +161,6 @@ class Stage(ABC):
         """New details of unchanged inputs for the manifest; None if there are none."""
         return None
 
-    def complete(self, config: Config, current: Version, console: Console) -> None:  # noqa: B027
-        """Add optional outputs of the config, such as scalars, to a version that is up to date."""
-
     def can_continue(self, folder: Path) -> bool:  # noqa: ARG002
         """Whether `run` would continue the interrupted work in a version folder."""
         return False

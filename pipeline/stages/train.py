@@ -9,14 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
-from rich.console import Console
-
 from models.networks.network_settings import NetworkSettings
 from models.networks.registry import ModelName
 from pipeline.config import Config
 from pipeline.configuration.sections import flat_items
 from pipeline.machine.doctor import Need
-from pipeline.runs.model_registry import Registry
 from pipeline.runs.provenance import now
 from pipeline.runs.store import Version
 from pipeline.stages.base import Check, Context, Part, Result, Stage
@@ -66,8 +63,6 @@ class Train(Stage):
         code += [config.model.of(network).module, *modules_of_method(settings)]
         if settings.launcher == "spark-agents":
             code += ["training.launching.agent_process"]
-        # It decides whether the training starts from the model in use.
-        code += ["pipeline.runs.seen_events"] if settings.warm_start else []
         upstream = ["features"]
         if config.model.of(network).is_searched:
             upstream.append("gridsearch")
@@ -112,20 +107,12 @@ class Train(Stage):
             ],
         )
 
-    def complete(self, config: Config, current: Version, console: Console) -> None:
-        """Write scalars for TensorBoard, if the config enabled them after the training."""
-        for network in config.model.names:
-            for folder, settings in config.trainings_of(network).items():
-                _write_scalars(settings, current.folder / folder, console)
-
     def _summary(self, context: Context, network: ModelName, folder: str, planned: _Planned) -> dict[str, Any]:
         """Summary of a training: done now, or taken over from the version in use."""
         from training.loop.checkpoints import is_of_another_release
 
-        settings = planned.settings
         if folder in context.taken_over_parts and context.current is not None:
             context.say(f"{folder}: nothing changed, taken over")
-            _write_scalars(settings, context.out_dir / folder, context.console)
             before = context.current.manifest["counters"]
             found: dict[str, Any] = {**before["networks"], **before["further"].get(network, {})}[folder]
             return found
@@ -134,7 +121,7 @@ class Train(Stage):
             context.say(f"{folder}: training begins anew: another release wrote the checkpoints in {checkpoints}")
         elif any(checkpoints.glob("*/complete.json")):
             context.say(f"{folder}: training continues from the checkpoint of an interrupted run")
-        return _train(context, network, folder, planned)
+        return _train(context, folder, planned)
 
 
 def modules_of_method(settings: TrainSettings) -> list[str]:
@@ -184,7 +171,7 @@ def refuse_idle(network: ModelName, settings: TrainSettings, features: Version |
         raise IdleSettingError(f"{network}: {cause}") from None
 
 
-def _train(context: Context, network: ModelName, folder: str, planned: _Planned) -> dict[str, Any]:
+def _train(context: Context, folder: str, planned: _Planned) -> dict[str, Any]:
     """Train a network into a folder; returns its summary."""
     from pipeline.machine.launching import launcher_of
     from training.launching.rank import RunSpec
@@ -194,13 +181,8 @@ def _train(context: Context, network: ModelName, folder: str, planned: _Planned)
     say, (model, settings) = context.say, planned
     for sentence in (f"{folder}: {describe(settings)}", *settings.advice()):
         say(sentence)
-    start_from = _start_from(context, network, model) if settings.warm_start else None
     spec = RunSpec(
-        HepSettings(
-            folder=context.upstream["features"].folder.absolute(),
-            network=model,
-            start_from=None if start_from is None else start_from.folder.absolute() / "model",
-        ),
+        HepSettings(folder=context.upstream["features"].folder.absolute(), network=model),
         settings,
         context.out_dir.absolute() / folder,
     )
@@ -222,52 +204,7 @@ def _train(context: Context, network: ModelName, folder: str, planned: _Planned)
     context.console.print(rank_table(summary))
     for sentence in about_what_was_left_out(summary):
         say(sentence)
-    return {**summary, "started_from": None if start_from is None else start_from.name, "created": now()}
-
-
-def _write_scalars(settings: TrainSettings, training: Path, console: Console) -> None:
-    """Write missing TensorBoard scalars of a finished training from its records, if the config asks for them."""
-    from training.loop.records import FOLDER, read_records, write_all
-
-    folder = training / FOLDER
-    if settings.tensorboard and not folder.exists():
-        write_all(read_records(training)[0], folder)
-        console.print(f"  {training.name}: scalars for TensorBoard in {folder}", highlight=False, markup=False)
-
-
-def _start_from(context: Context, network: ModelName, model: NetworkSettings) -> Version | None:
-    """The model in use, if it can be read, has the same layers and definitions, and has not seen a test event."""
-    from features.dataset import FeatureDataset
-    from features.schema import identities
-    from models.errors import SavedModelError
-    from models.saved_model import load_model
-    from pipeline.runs.seen_events import count_seen, dataset_of
-
-    current = Registry(context.config.run_dir, network).current()
-    if current is None:
-        context.say("there is no model in use to start from: fresh weights")
-        return None
-    try:
-        _, spec = load_model(current.folder / "model")
-    except SavedModelError as error:
-        context.say(f"the model in use, {current.name}, cannot be read ({error}): fresh weights")
-        return None
-    dataset = FeatureDataset.load(context.upstream["features"].folder)
-    wanted = (model, dataset.classes, dataset.definitions)
-    if (spec.settings, spec.classes, spec.definitions) != wanted:
-        context.say(f"the model in use, {current.name}, has other layers, classes or features: fresh weights")
-        return None
-    learnt_from = dataset_of(current.folder)
-    # After a change of the split, its training events may now be test events.
-    num_seen = None
-    if learnt_from is not None:
-        num_seen = count_seen(FeatureDataset.load(learnt_from), identities(dataset.files("test")))
-    if num_seen != 0:
-        events = "unknown events" if num_seen is None else f"{num_seen} of the test events"
-        context.say(f"the model in use, {current.name}, was trained on {events}: fresh weights")
-        return None
-    context.say(f"starting from the model in use, {current.name}, and its scaling")
-    return current
+    return {**summary, "created": now()}
 
 
 def _left_out(summary: Mapping[str, Any]) -> str:

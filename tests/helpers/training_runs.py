@@ -24,7 +24,6 @@ def make_spec(
     out: Path,
     *,
     model: dict[str, Any] | None = None,
-    start_from: Path | None = None,
     **train: Any,
 ) -> RunSpec:
     """A short run of a small perceptron on two workers, unless told otherwise.
@@ -34,7 +33,7 @@ def make_spec(
     out.mkdir(exist_ok=True)
     chosen = {"algorithm": "ar-sgd", "workers": 2, "epochs": 4, "batch_size": 8, "reader": "arrow"} | train
     network = settings_of({"name": "hlf", "hidden": [10, 5]} | (model or {}))
-    workload = HepSettings(folder=dataset.folder, network=network, start_from=start_from)
+    workload = HepSettings(folder=dataset.folder, network=network)
     return RunSpec(workload, TrainSettings(**nested(chosen)), out)
 
 

@@ -113,7 +113,6 @@ def train(
         DivergedError: The loss is no longer finite.
         CheckpointError: A checkpoint is damaged.
         ImageFileError: A file of images is missing, damaged, or another than the public one.
-        WarmStartError: The training cannot start from the configured model.
     """
     settings, meter = spec.train, Meter(transport.now)
     workload, owners, work = opened(spec, transport, rank=transport.rank, meter=meter)
@@ -161,7 +160,6 @@ def opened(spec: RunSpec, transport: Transport, *, rank: int, meter: Meter) -> O
     """Build network and reader from a spec, and set up this process for training.
 
     Raises:
-        WarmStartError: The training cannot start from the configured model.
         LaunchError: There is no GPU.
     """
     settings = spec.train

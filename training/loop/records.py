@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,21 +62,6 @@ class TensorBoardScalars:
         """Flush everything to disk."""
         if self._writer is not None:
             self._writer.close()
-
-
-def write_all(records: Iterable[dict[str, Any]], folder: Path) -> None:
-    """Write the numbers of a finished run; the folder is there once all are.
-
-    Raises:
-        LaunchError: The package tensorboardX is not there.
-    """
-    unfinished = folder.with_name(f".{folder.name}")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    scalars = TensorBoardScalars(unfinished)
-    for record in records:
-        scalars.write(record)
-    scalars.close()
-    unfinished.rename(folder)
 
 
 Record = dict[str, Any]

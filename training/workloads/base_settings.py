@@ -57,7 +57,6 @@ class BaseSettings(BaseModel, ABC):
             FeatureError: The features dataset cannot be read.
             NoEventsError: A split has no events.
             ImageFileError: A file of images is missing, damaged, or another than the public one.
-            WarmStartError: The training cannot start from the configured model.
         """
 
     def to_json(self, written: Callable[[Path], str]) -> dict[str, Any]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from typing_extensions import override
 
 from features.dataset import FeatureDataset
 from models.networks.network_settings import NetworkSettings
-from models.saved_model import ModelSpec, build, load_model, model_spec, save_model
-from training.errors import NoEventsError, WarmStartError
+from models.saved_model import build, load_model, model_spec, save_model
+from training.errors import NoEventsError
 from training.readers.memory import MemoryRows
 from training.readers.reader import Reader, open_reader
 from training.readers.sharding import OwnRows
@@ -23,24 +23,16 @@ from training.workloads.workload import Split, Workload, dtype_of
 class HepEvents(Workload):
     """Events of a features dataset, and one of the networks of `models.networks.registry`.
 
-    `start_from`: folder of the model that gives the initial weights and scaling; None for fresh weights.
-
     Raises:
         NoEventsError: The training or validation split has no events.
-        WarmStartError: The training cannot start from that model.
     """
 
-    def __init__(self, folder: Path, network: NetworkSettings, start_from: Path | None) -> None:
+    def __init__(self, folder: Path, network: NetworkSettings) -> None:
         self.dataset = FeatureDataset.load(folder)
         for split in ("train", "val"):
             if not self.dataset.num_rows(split):
                 raise NoEventsError(f"the {split} split of {folder} has no events. Make the features again, from more.")
         self._spec = model_spec(network, self.dataset)
-        self._start: dict[str, Tensor] | None = None
-        if start_from is not None:
-            model, spec = load_start(start_from, self._spec)
-            # Weights are meaningful only with the scaling of their training.
-            self._start, self._spec = model.state_dict(), self._spec._replace(scalers=spec.scalers)
 
     @override
     def group_rows(self, split: Split) -> list[int]:
@@ -48,10 +40,7 @@ class HepEvents(Workload):
 
     @override
     def network(self) -> nn.Module:
-        network = build(self._spec)
-        if self._start is not None:
-            network.load_state_dict(self._start)
-        return network
+        return build(self._spec)
 
     @override
     def owners(self, settings: TrainSettings, *, world_size: int) -> Owners | None:
@@ -84,20 +73,3 @@ class HepEvents(Workload):
     @override
     def load(self, folder: Path) -> nn.Module:
         return load_model(folder)[0]
-
-
-def load_start(folder: Path, wanted: ModelSpec) -> tuple[nn.Module, ModelSpec]:
-    """Read a model to start from, and what it is.
-
-    Raises:
-        WarmStartError: It is another network, or a network for other classes or features.
-    """
-    model, spec = load_model(folder)
-    for what in ("settings", "classes", "definitions"):
-        found, expected = getattr(spec, what), getattr(wanted, what)
-        if found != expected:
-            raise WarmStartError(
-                f"training cannot start from {folder}: its {what} are {found}, not {expected}. "
-                f"Set train.warm_start: false."
-            )
-    return model, spec

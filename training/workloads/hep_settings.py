@@ -26,8 +26,6 @@ class HepSettings(BaseSettings):
     """Folder of the features dataset."""
     network: NetworkSettings
     """The network, by its name or as a mapping with its `name` and settings."""
-    start_from: Path | None = None
-    """Folder of the model that gives the initial weights and scaling; null for fresh weights."""
 
     @field_validator("network", mode="before")
     @classmethod
@@ -49,12 +47,8 @@ class HepSettings(BaseSettings):
     def open(self) -> Workload:
         from training.workloads.hep import HepEvents
 
-        return HepEvents(self.folder, self.network, self.start_from)
+        return HepEvents(self.folder, self.network)
 
     @override
     def to_json(self, written: Callable[[Path], str]) -> dict[str, Any]:
-        return {
-            "dataset": written(self.folder),
-            "model": self.network.to_json(),
-            "start_from": None if self.start_from is None else written(self.start_from),
-        }
+        return {"dataset": written(self.folder), "model": self.network.to_json()}

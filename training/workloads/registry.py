@@ -32,12 +32,7 @@ def workload_from_json(content: Mapping[str, Any], resolved: Callable[[str], Pat
     """
     written = content.get("workload")
     if written is None:
-        start = content["start_from"]
-        return HepSettings(
-            folder=resolved(content["dataset"]),
-            network=content["model"],
-            start_from=None if start is None else resolved(start),
-        )
+        return HepSettings(folder=resolved(content["dataset"]), network=content["model"])
     folder = written.get("folder")
     content = dict(written) if folder is None else {**written, "folder": resolved(folder)}
     return WORKLOADS[content["name"]].model_validate(content)

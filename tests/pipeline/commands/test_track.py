@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -15,7 +14,6 @@ from urllib.request import url2pathname
 
 import pytest
 from command_line import SAMPLES, small_config
-from event_files import scalars
 from feature_datasets import write_dataset
 from published_by_hand import publish
 from rich.console import Console
@@ -194,32 +192,6 @@ def test_what_a_killed_command_left_half_logged_is_logged_anew(finished: Finishe
     whole = {each.network: each for each in track(run_folder)}
     assert (whole["hlf"].is_new, whole["particles"].is_new) == (False, True)
     assert client.get_run(half).info.lifecycle_stage == "deleted"
-
-
-def test_numbers_for_tensorboard_are_written_from_the_records(finished: Finished) -> None:
-    wanted = finished.run_folder.config.train.model_copy(update={"tensorboard": True})
-    assert finished.train().startswith("train: up to date\n")
-    folders = {network: finished.trained / network / "tensorboard" for network in ("hlf", "particles")}
-    said = "".join(f"  {network}: scalars for TensorBoard in {folder}\n" for network, folder in folders.items())
-    assert finished.train(train=wanted).startswith(f"train: up to date\n{said}")
-    for network, folder in folders.items():
-        expected = [(each["epoch"], pytest.approx(each["val_loss"])) for each in records(finished, network)]
-        assert scalars(folder, "val_loss") == expected
-    assert "TensorBoard" not in finished.train(train=wanted)
-
-
-def test_numbers_for_tensorboard_of_a_network_that_is_taken_over(tmp_path: Path, finished: Finished) -> None:
-    config = finished.run_folder.config
-    unwanted = shutil.ignore_patterns("tensorboard")
-    other = Finished(RunFolder(config.model_copy(update={"run_dir": tmp_path / "run"}), Console()), 0, 0)
-    shutil.copytree(config.run_dir, tmp_path / "run", ignore=unwanted)
-    first = other.trained
-    wanted = {"train": config.train.model_copy(update={"tensorboard": True})}
-    said = other.train(**wanted, train_by_network={"particles": {"epochs": 1}})
-    assert "hlf: nothing changed, taken over" in said
-    assert [epoch for epoch, _ in scalars(other.trained / "hlf" / "tensorboard", "val_loss")] == [0, 1, 2]
-    assert [epoch for epoch, _ in scalars(other.trained / "particles" / "tensorboard", "val_loss")] == [0]
-    assert not list(first.glob("*/tensorboard"))
 
 
 def test_a_server_that_is_not_there_is_named_without_its_password(

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from feature_datasets import write_dataset
 from training_runs import make_spec
 
 from training.launching import rank_process
@@ -50,3 +51,11 @@ def test_the_transport_of_the_last_run_was_never_closed(
     monkeypatch.setattr(rank_process, "train", train)
     assert rank_process.main(["rank", str(argument)]) == 0
     assert done == [each for name in runs for each in ("open", name, "close")]
+
+
+def test_arguments_of_the_launcher_are_not_written(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "set", rows={"train": [4], "val": [2], "test": [2]})
+    spec = make_spec(dataset, tmp_path / "out", launcher_args=["-x", "MY_TOKEN=hush"])
+    spec.save(tmp_path / "run.json")
+    assert "hush" not in (tmp_path / "run.json").read_text()
+    assert RunSpec.load(tmp_path / "run.json").train == spec.train.model_copy(update={"launcher_args": []})

@@ -93,7 +93,7 @@ def test_a_saved_network_is_read_again(tmp_path: Path) -> None:
     [
         MnistSettings(network="perceptron"),
         Cifar10Settings(folder=Path("/data/cifar"), augmentation=False),
-        HepSettings(folder=Path("/data/features"), network=HlfSettings(hidden=[7]), start_from=Path("/data/model")),
+        HepSettings(folder=Path("/data/features"), network=HlfSettings(hidden=[7])),
     ],
     ids=lambda each: str(each.name),
 )
