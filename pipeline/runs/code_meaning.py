@@ -25,13 +25,11 @@ PACKAGES: Final = ("pipeline", "ingestion", "features", "models", "training")
 #: print and store. A stage whose result depends on one of their modules names it as an entry point.
 _SHELL_WITH_RESULTS: Final = ("pipeline.stages.", "pipeline.reporting.")
 #: Registries, which import all methods of a kind. Only the methods that the config chooses run; they are entry points.
-#: A statement of a registry that names what it imports from its own folder, such as its table, changes no result.
 REGISTRIES: Final = frozenset(
     {"training.algorithms.registry", "training.workloads.registry", "models.networks.registry"}
 )
 #: By these names a module finds files beside it.
 _OWN_PLACE: Final = frozenset({"__file__", "__name__", "__package__", "__path__", "__spec__"})
-_WITHOUT_MEANING: Final = frozenset({"ctx", "kind", "type_comment"})
 
 
 class _Module(NamedTuple):
@@ -83,10 +81,8 @@ def _file_of(module: str) -> Path | None:
 def _read(name: str, file: Path, _modified: int) -> _Module:
     tree = ast.parse(file.read_text(encoding="utf-8"))
     imports = _imports(tree, name if file.name == "__init__.py" else name.rpartition(".")[0])
-    if name in REGISTRIES:
-        tree.body = _without_table(tree.body, name.rpartition(".")[0])
-    digest = hashlib.sha256(_canonical(tree).encode())
     words = {getattr(node, "id", getattr(node, "value", None)) for node in ast.walk(tree) if _is_word(node)}
+    digest = hashlib.sha256(ast.unparse(_Meaning().visit(tree)).encode())
     # A template includes others beside it, so that all files that are no code count with the module that names one, or
     # that knows its own place.
     data = sorted(_data_in(file.parent))
@@ -127,60 +123,28 @@ def _imports(tree: ast.Module, package: str) -> set[str]:
     return {name for name in names if name.split(".")[0] in PACKAGES}
 
 
-def _without_table(statements: list[ast.stmt], package: str) -> list[ast.stmt]:
-    """The functions and classes of a registry, and those of its other statements that name nothing of its folder."""
-    siblings = {
-        alias.asname or alias.name
-        for node in statements
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{package}.")
-        for alias in node.names
-    }
+class _Meaning(ast.NodeTransformer):
+    """Leaves out what changes no result. Types of arguments count where a decorator may read them."""
 
-    def counts(node: ast.stmt) -> bool:
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{package}."):
-            return False
-        named = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
-        return isinstance(node, ast.FunctionDef | ast.ClassDef) or not named & siblings
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        return None if isinstance(node.value, ast.Constant) else self.generic_visit(node)
 
-    return [node for node in statements if counts(node)]
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
+        self.generic_visit(node)
+        return node.orelse if _is_for_checkers(node) else node
 
-
-def _canonical(node: object, *, typed: bool = True) -> str:
-    """A syntax tree as text, equal under every Python: without positions, contexts, docstrings and empty fields.
-
-    `typed`: types of arguments count, since a decorator may read them.
-    """
-    if isinstance(node, list):
-        return f"[{','.join(_canonical(each, typed=typed) for each in node if not _without_effect(each))}]"
-    if not isinstance(node, ast.AST):
-        return repr(node)
-    if isinstance(node, ast.If) and _is_for_checkers(node):
-        return _canonical(node.orelse)
-    left_out: set[str] = set(_WITHOUT_MEANING)
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        typed = bool(node.decorator_list)
-        left_out |= set() if typed else {"returns"}
-    elif isinstance(node, ast.arguments):
-        pass
-    elif isinstance(node, ast.arg):
-        left_out |= set() if typed else {"annotation"}
-    else:
-        typed = True
-        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+    def visit_Raise(self, node: ast.Raise) -> ast.AST:
+        if isinstance(node.exc, ast.Call):
             node.exc.args = [arg for arg in node.exc.args if not _is_text(arg)]
-    parts = [type(node).__name__]
-    for name in node._fields:
-        value = getattr(node, name, None)
-        if name not in left_out and value is not None and value != []:
-            parts.append(f"{name}={_canonical(value, typed=typed)}")
-    return f"({' '.join(parts)})"
+        return self.generic_visit(node)
 
-
-def _without_effect(node: object) -> bool:
-    """Whether a statement is a plain value, such as a docstring, or only imports for type checkers."""
-    if isinstance(node, ast.If):
-        return _is_for_checkers(node) and not node.orelse
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        if not node.decorator_list:
+            node.returns = None
+            for each in ast.walk(node.args):
+                if isinstance(each, ast.arg):
+                    each.annotation = None
+        return self.generic_visit(node)
 
 
 def _is_for_checkers(node: ast.If) -> bool:
