@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,27 +23,33 @@ _MOST_NAMED: Final = 3
 def refuse_unshared(spark: SparkContext, folder: Path, inputs: Iterable[str] = ()) -> None:
     """Write a file; executors look for it and for one input of each folder, and write beside it.
 
-    `folder` exists, or is on object storage, which executors only list; inputs that are URLs are passed over.
+    A folder on object storage, and inputs that are URLs, are passed over.
     """
-    paths = {path.parent: path for path in (Path(each).absolute() for each in inputs if "://" not in each)}
+    needed = [*{path.parent: path for path in (Path(each).absolute() for each in inputs if "://" not in each)}.values()]
     slots = max(spark.defaultParallelism, 2)
+    with ExitStack() as stack:
+        probe = None
+        if "://" not in str(folder):
+            probe = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".shared-", dir=folder.absolute())))
+            # Executors may run as another user.
+            probe.chmod(0o777)
+            needed.append(probe / "driver")
+            needed[-1].touch()
 
-    def problems_of(look: Callable[[int], str]) -> list[str]:
-        return sorted(set(spark.parallelize(range(slots), slots).map(look).collect()) - {""})
+        def look(number: int) -> str:
+            """A problem, or nothing. A closure, since executors have no module of this package."""
+            time.sleep(_TASK_SECONDS)
+            host = socket.gethostname()
+            if hidden := [str(path) for path in needed if not path.exists()]:
+                return f"{host} does not see {hidden[0]}"
+            try:
+                if probe is not None:
+                    (probe / f"executor-{number}").touch()
+            except OSError as error:
+                return f"{host} cannot write into {error.filename} ({error})"
+            return ""
 
-    if "://" in str(folder):
-        if problems := problems_of(_looking(str(folder), paths.values())):
-            raise MachineError(
-                f"executors of {spark.master} do not reach what they need: {'; '.join(problems[:_MOST_NAMED])}. Give "
-                f"them the packages of `.[s3]`, the credentials in their environment (spark.executorEnv.AWS_...) and "
-                f"the network; inputs that are no URLs must be on storage that all hosts mount."
-            )
-        return
-    with tempfile.TemporaryDirectory(prefix=".shared-", dir=folder.absolute()) as probe:
-        # Executors may run as another user.
-        Path(probe).chmod(0o777)
-        Path(probe, "driver").touch()
-        problems = problems_of(_looking(str(folder.absolute()), paths.values(), Path(probe, "driver")))
+        problems = sorted(set(spark.parallelize(range(slots), slots).map(look).collect()) - {""})
     if problems:
         raise MachineError(
             f"the executors of {spark.master} do not share the storage of the driver, {socket.gethostname()}: "
@@ -50,32 +57,3 @@ def refuse_unshared(spark: SparkContext, folder: Path, inputs: Iterable[str] = (
             f"inputs on storage that all hosts mount under the same path (NFS, Lustre, CephFS ...), writable by the "
             f"user of the executors."
         )
-
-
-def _looking(folder: str, inputs: Iterable[Path], written: Path | None = None) -> Callable[[int], str]:
-    """What a task does: it returns a problem, or nothing. A closure, since executors have no module of this package.
-
-    `written` is None on object storage, whose library is the executor's own.
-    """
-    seconds, needed = _TASK_SECONDS, list(inputs)
-
-    def look(number: int) -> str:
-        time.sleep(seconds)
-        host = socket.gethostname()
-        try:
-            if written is None:
-                import fsspec  # noqa: PLC0415
-
-                system, name = fsspec.core.url_to_fs(folder)
-                system.ls(name, refresh=True)
-            elif not written.exists():
-                return f"{host} does not see {folder}"
-            else:
-                written.with_name(f"executor-{number}").touch()
-        except Exception as error:  # noqa: BLE001 - the driver reports it
-            does = "list" if written is None else "write into"
-            return f"{host} cannot {does} {folder} ({type(error).__name__}: {error})"
-        hidden = [str(path) for path in needed if not path.exists()]
-        return f"{host} does not see {hidden[0]}" if hidden else ""
-
-    return look

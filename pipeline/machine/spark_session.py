@@ -12,6 +12,7 @@ import time
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -317,22 +318,17 @@ def pass_on(source: int, target: int) -> None:
 
 def _away_from_main_thread(start: Callable[[], SparkContext]) -> SparkContext:
     """Start Spark in another thread: in the main thread it replaces our handler of Ctrl-C, and a Ctrl-C hangs."""
-    started: list[SparkContext] = []
-    failed: list[Exception] = []
+    started: Future[SparkContext] = Future()
 
     def run() -> None:
         try:
-            started.append(start())
+            started.set_result(start())
         except Exception as error:  # noqa: BLE001 - it is raised again in the main thread
-            failed.append(error)
+            started.set_exception(error)
 
     # A daemon, so that an interrupt does not wait for the start of Spark.
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
-    return started[0]
+    threading.Thread(target=run, daemon=True).start()
+    return started.result()
 
 
 def zip_code(folder: Path) -> Path:

@@ -65,24 +65,18 @@ class OutputFile(NamedTuple):
 
 
 def written_files(
-    folder: Path, but: Collection[str], *, earlier: Iterable[tuple[Path, Iterable[OutputFile]]]
+    folder: Path, but: Collection[str], *, earlier: tuple[Path, Iterable[OutputFile]]
 ) -> list[OutputFile]:
     """All files of a version, by path. They and their names are flushed to disk.
 
-    `earlier` yields folder and files of each earlier version, the newest first. A file that was taken over keeps its
-    digest: a new one would hide damage.
+    A file that was taken over from the `earlier` version, given as its folder and files, keeps its digest: a new one
+    would hide damage.
     """
     inside = sorted(folder.rglob("*"))
     paths = {each.relative_to(folder).as_posix(): each for each in inside if each.is_file() and each.name not in but}
-    known: dict[str, OutputFile] = {}
-    left = set(paths)
-    for before, files in earlier:
-        those = [each for each in files if each.path in left and not each.lies_in]
-        known |= {each.path: each for each in those if _is_taken_over(paths[each.path], before / each.path)}
-        # A link that this version does not explain is of an older one, which a continued run has taken it over from.
-        left = {name for name in left - known.keys() if paths[name].stat().st_nlink > 1}
-        if not left:
-            break
+    before, files = earlier
+    those = [each for each in files if each.path in paths and not each.lies_in]
+    known = {each.path: each for each in those if _is_taken_over(paths[each.path], before / each.path)}
     for path in paths.values():
         with path.open("rb") as file:
             os.fsync(file.fileno())

@@ -18,7 +18,7 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -166,7 +166,7 @@ class StageStore:
         `digests` of files on object storage are known; an earlier version wrote those `taken_over`.
         """
         own = {MANIFEST, own_folders.MARKER}
-        files = written_files(folder, but=own, earlier=self._earlier_files())
+        files = written_files(folder, but=own, earlier=self._files_in_use())
         if self.stored:
             files += [*self.stored.written(folder.name, digests or {}), *taken_over]
         outputs = [each.to_json() for each in files]
@@ -179,12 +179,12 @@ class StageStore:
         """Names of all complete versions, the oldest first."""
         return sorted((path.name for path in self._versions() if (path / MANIFEST).exists()), key=number_of)
 
-    def _earlier_files(self) -> Iterator[tuple[Path, list[OutputFile]]]:
-        """Folder and files of the complete versions whose manifests can be read, the newest first."""
-        for name in reversed(self.complete()):
-            folder = self.folder / name
-            with contextlib.suppress(OSError, ValueError, RunFolderError):
-                yield folder, Version(name, folder, self._manifest(folder)).files
+    def _files_in_use(self) -> tuple[Path, list[OutputFile]]:
+        """Folder and files of the version in use, none if it cannot be read."""
+        with contextlib.suppress(RunFolderError):
+            if version := self.current():
+                return version.folder, version.files
+        return self.folder, []
 
     def manifest_of(self, name: str) -> dict[str, Any] | None:
         """Manifest of a version; None if it is gone or damaged."""

@@ -14,7 +14,7 @@ from pipeline.runs.provenance import code_version
 from pipeline.runs.seen_events import copy_record
 from pipeline.runs.store import Version
 from pipeline.stages.base import Check, Context, Result, Stage
-from pipeline.terminal.tables import export_table, firmware_table
+from pipeline.terminal.tables import export_table
 
 if TYPE_CHECKING:
     from features.dataset import FeatureDataset
@@ -70,8 +70,6 @@ class Export(Stage):
                 found[network] = _export(context, network)
         (context.out_dir / "export.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
         context.console.print(export_table(found))
-        if any(each["firmware"] for each in found.values()):
-            context.console.print(firmware_table(found))
         return Result(
             summary=", ".join(
                 f"{network}: {each['forms']['model.onnx']['bytes'] / 1000:,.0f} kB, "

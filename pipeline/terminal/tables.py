@@ -237,17 +237,3 @@ def export_table(found: dict[str, Any]) -> Grid:
             f"{each['events_per_second']:,.0f}",
         )
     return table
-
-
-def firmware_table(found: dict[str, Any]) -> Grid:
-    """How firmware of each width differs from its network."""
-    table = Grid(
-        *("network", "bits", "differs by", "same class", "latency [ns]", "LUTs"),
-        title="firmware: difference of probabilities, simulated; latency and look-up tables, estimated",
-    )
-    for network, each in found.items():
-        for one in each["firmware"]:
-            same = f"{100 * one['same_class']:.1f} %"
-            estimates = f"{one['latency_ns']:.0f}", f"{one['lookup_tables']:,}"
-            table.add_row(network, str(one["bits"]), f"{one['largest_difference']:.1e}", same, *estimates)
-    return table

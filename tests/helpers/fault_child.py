@@ -6,7 +6,6 @@ python fault_child.py '{"kill_at": 4}' report --config my.yaml
                              at 0: as soon as the new version folder is there
     at_begin: [[...], ...]   run these commands once the new version folder is there
     file_bytes: 20000        from then on no file can become larger
-    hours: -48               the clock is so much ahead
     figures: false           their files stay empty
     as_anybody: true         without root's power to write what is write-protected
     wait_for: "path"         at the lock, make "path.<process id>" and wait until "path" is there; who then gets the
@@ -16,7 +15,6 @@ python fault_child.py '{"kill_at": 4}' report --config my.yaml
 from __future__ import annotations
 
 import ctypes
-import datetime as dt
 import functools
 import json
 import os
@@ -139,32 +137,6 @@ def limit_files(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
-def turn_clock(hours: float) -> None:
-    """Give Python another time of day; clocks that only measure continue."""
-    # Pydantic and pandas must have seen the real classes.
-    import pandas as pd  # noqa: F401
-    import pyspark.sql  # noqa: F401
-
-    import pipeline.runner  # noqa: F401
-
-    seconds, real, real_ns = hours * 3600, time.time, time.time_ns
-    time.time = lambda: real() + seconds
-    time.time_ns = lambda: real_ns() + int(seconds * 1e9)
-
-    class Meta(type):
-        def __instancecheck__(cls, instance: object) -> bool:
-            return isinstance(instance, real_datetime)
-
-    real_datetime = dt.datetime
-
-    class Turned(dt.datetime, metaclass=Meta):
-        @classmethod
-        def now(cls, tz: dt.tzinfo | None = None) -> dt.datetime:  # type: ignore[override]
-            return real_datetime.now(tz) + dt.timedelta(seconds=seconds)
-
-    dt.datetime = Turned  # type: ignore[misc]
-
-
 def without_roots_power() -> None:
     """Start this program again without the capability of writing everywhere; does nothing for others than root."""
     bounding_set_drop, dac_override = 24, 1  # <linux/prctl.h>, <linux/capability.h>
@@ -219,8 +191,6 @@ def main(faults: dict[str, Any]) -> None:
         without_figures(pytest.MonkeyPatch())
     if "file_bytes" in faults:
         after_begin(lambda: limit_files(faults["file_bytes"]))
-    if "hours" in faults:
-        turn_clock(faults["hours"])
     if "wait_for" in faults:
         wait_at_lock(Path(faults["wait_for"]))
     from pipeline.cli import app

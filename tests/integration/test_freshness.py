@@ -114,28 +114,6 @@ def test_edits_that_cannot_change_a_result_run_nothing(plans: Plans, edit: Edit)
     assert plans.reasons() == {}
 
 
-def test_a_cut_in_a_call_named_note_is_found(plans: Plans, edit: Edit) -> None:
-    """Freshness ignored such a statement by its name, and modules of errors by theirs."""
-    edit("features/leptons.py", "\n    return ", "\n    note()\n    return ")
-    edit(
-        "features/errors.py", "from __future__ import annotations\n", "from __future__ import annotations\n\n_NEW = 1\n"
-    )
-    assert plans.reasons()["features"] == ["code of features.errors changed", "code of features.leptons changed"]
-
-
-def test_code_of_the_figures_draws_again_and_trains_nothing(plans: Plans, edit: Edit) -> None:
-    edit(
-        "models/evaluation/figures.py",
-        "from __future__ import annotations\n",
-        "from __future__ import annotations\n\n_NEW = 1\n",
-    )
-    assert plans.reasons() == {
-        "evaluate": ["code of models.evaluation.figures changed"],
-        "export": [],
-        "report": [],
-    }
-
-
 @pytest.mark.parametrize(
     ("stage", "pattern"),
     [("features", "train/*.parquet"), ("train", "hlf/model/weights.pt"), ("ingest", "events/*.parquet")],
@@ -148,18 +126,6 @@ def test_an_output_that_is_gone_makes_its_stage_stale(plans: Plans, stage: str, 
     (reason,) = plans.reasons()[stage]
     assert reason == f"output is gone or changed: {gone.relative_to(version.folder)}"
     assert verify(plans.run_folder) == [str(gone)]
-
-
-def test_verify_finds_a_byte_that_changed(plans: Plans) -> None:
-    assert verify(plans.run_folder) == []
-    version = StageStore(plans.run_dir, "train").current()
-    assert version is not None
-    weights = version.folder / "hlf" / "model" / "weights.pt"
-    content = bytearray(weights.read_bytes())
-    content[len(content) // 2] ^= 1
-    weights.write_bytes(content)
-    assert plans.reasons() == {}
-    assert verify(plans.run_folder) == [str(weights)]
 
 
 def test_packages_of_another_version_are_mentioned_and_run_nothing(plans: Plans) -> None:

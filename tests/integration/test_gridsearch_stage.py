@@ -14,7 +14,6 @@ from features_stage import config_of, made_features
 from lent_spark import command
 
 from pipeline.machine.spark_session import SparkProvider
-from pipeline.terminal.exit_codes import Exit
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
@@ -25,11 +24,6 @@ GRID: dict[str, Any] = {
     "learning_rate": [0.01, 1e30],
     "epochs": [2, 4],
     "folds": 3,
-}
-NETWORKS: dict[str, Any] = {
-    "model": {"names": ["hlf", "particles"], "hlf": {"hidden": [6]}, "particles": {"gru_width": 5}},
-    "train": {"epochs": 2, "batch_size": 16, "reader": "arrow"},
-    "train_by_network": {"particles": {"epochs": 3, "learning_rate": 0.004}},
 }
 
 
@@ -160,60 +154,3 @@ def test_training_takes_over_what_was_found_and_is_stale_when_that_changes(searc
     assert "output of gridsearch" in said
     run = strict(searched.current("train") / "hlf" / "run.json")
     assert (run["model"]["hidden"], run["train"]["epochs"]) == ([5], 3)
-
-
-def test_training_that_waits_for_a_search_says_so(provider: SparkProvider, tmp_path: Path) -> None:
-    result = Analysis(provider, tmp_path / "new").run("train", "--set", "model.hlf.from_gridsearch=true")
-    assert result.exit_code == Exit.NOT_THERE_YET
-    assert "train needs the output of gridsearch" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("options", "is_wanted"),
-    [
-        ([], False),
-        (["model.hlf.from_gridsearch=true"], True),
-        (["model.hlf.from_gridsearch=true", "model.names=[particles]"], False),
-    ],
-)
-def test_the_plan_has_a_search_only_where_a_network_is_to_be_found(
-    provider: SparkProvider, tmp_path: Path, options: list[str], *, is_wanted: bool
-) -> None:
-    words = [word for each in options for word in ("--set", each)]
-    shown = Analysis(provider, tmp_path / "new").run("plan", *words).stdout
-    stages = [line.split()[0] for line in shown.splitlines() if not line.startswith(" ")]
-    assert ("gridsearch" in stages) == is_wanted
-    assert stages[-1] == "report"
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ("hidden=[[0]]", "'gridsearch.hidden.0.0'"),
-        ("search=halving", "gridsearch: search: halving raises the epochs itself"),
-        ("serach=grid", "unknown key 'gridsearch.serach'. Did you mean 'search'?"),
-    ],
-)
-def test_impossible_grids_are_refused_with_the_key(searched: Searched, change: str, words: str) -> None:
-    result = searched.run("gridsearch", "--set", f"gridsearch.{change}")
-    assert result.exit_code == Exit.USAGE
-    assert words in result.stderr
-
-
-@pytest.fixture(scope="module")
-def networks(provider: SparkProvider, tmp_path_factory: pytest.TempPathFactory) -> Analysis:
-    made = Analysis(provider, tmp_path_factory.mktemp("networks"), **NETWORKS)
-    said = made.done("train")
-    assert said.index("hlf: ar-sgd") < said.index("particles: ar-sgd")
-    return made
-
-
-def test_each_network_is_trained_as_it_is_to_be(networks: Analysis) -> None:
-    runs = {name: strict(networks.current("train") / name / "run.json") for name in ("hlf", "particles")}
-    assert [run["model"]["name"] for run in runs.values()] == ["hlf", "particles"]
-    differing = {key for key, value in runs["hlf"]["train"].items() if value != runs["particles"]["train"][key]}
-    assert differing == {"epochs", "learning_rate"}
-    assert runs["hlf"]["train"]["epochs"] == 2
-    counters = strict(networks.current("train") / "manifest.json")["counters"]["networks"]
-    assert {name: each["epochs"] for name, each in counters.items()} == {"hlf": 2, "particles": 3}
-    assert "train: up to date" in networks.done("train")

@@ -217,18 +217,6 @@ def test_a_removed_file_leaves_nothing_behind_and_nothing_is_read(analysis: Anal
     assert analysis.splits() == splits
 
 
-def test_a_replaced_file_is_read_and_its_predecessor_forgotten(analysis: Analysis) -> None:
-    path = analysis.data / "qcd_0.root"
-    write(path, events(700), identity="another")
-    shown = analysis.run("ingest")
-    assert f"input added: {path}" in shown
-    assert "input removed: " in shown
-    assert analysis.counters("ingest")["files_read"] == 1
-    assert {name.rsplit("-", 1)[0] for name in analysis.parts()} == {
-        uuid_of(name) for name in ("another", "ttbar_0.root", "wjets_0.root")
-    }
-
-
 def test_a_file_changed_in_place_is_read_again_and_its_kernels_run_again(analysis: Analysis) -> None:
     path = analysis.data / "ttbar_0.root"
     before, parts = path.stat(), analysis.parts()

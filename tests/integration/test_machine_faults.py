@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from command_line import SAMPLES
 from fault_child import after_begin, run_commands
 from lent_spark import command
 from ranks import wait_until
@@ -105,19 +101,6 @@ def test_a_disk_that_is_full_from_the_start_is_refused_before_anything_is_writte
         assert not (run_dir / "evaluate").exists()
 
 
-def test_a_full_disk_ends_an_evaluation_elsewhere_with_what_to_do(
-    undisturbed: Undisturbed, provider: SparkProvider, tmp_path: Path
-) -> None:
-    undisturbed.restore()
-    with disk_at(tmp_path, 1):
-        (tmp_path / "filler").write_bytes(bytes(1_040_000))
-        done = here(undisturbed, provider, "evaluate-files", "--out", str(tmp_path / "out"))
-        assert done.returncode == 1, done.stderr
-        assert "No space left on device" in done.stderr
-        assert "Check" in done.stderr
-        assert [path.name for path in tmp_path.iterdir()] == ["filler"]
-
-
 def test_a_limit_of_file_sizes_ends_a_stage_with_what_to_do(undisturbed: Undisturbed) -> None:
     undisturbed.restore("train")
     # A signal ends ranks.
@@ -179,52 +162,6 @@ def test_an_output_that_becomes_write_protected_ends_a_stage_with_what_to_do(
     done = undisturbed.run(stage, faults={"figures": False})
     assert done.returncode == 0, done.stderr
     undisturbed.check(stage)
-
-
-def test_elsewhere_a_folder_that_cannot_be_written_is_refused_too(undisturbed: Undisturbed, tmp_path: Path) -> None:
-    undisturbed.restore()
-    with write_protected(tmp_path):
-        done = undisturbed.run("evaluate-files", "--out", str(tmp_path / "out"), faults=AS_ANYBODY)
-    assert done.returncode == 1, done.stderr
-    assert "choose another folder with --out" in done.stderr
-
-
-def test_a_clock_that_goes_backwards_changes_nothing(undisturbed: Undisturbed) -> None:
-    run_dir = undisturbed.restore()
-    two_days_ago = {"hours": -48.0}
-    done = undisturbed.run("run", faults=two_days_ago)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("up to date") + done.stderr.count("up to date") == len(STAGES) - 1
-
-    done = undisturbed.run("promote", faults=two_days_ago)
-    assert done.returncode == 0, done.stderr
-    promoted = StageStore(run_dir / "registry", "hlf").current()
-    assert promoted is not None
-    (first,) = manifests(run_dir, "ingest")
-    assert promoted.manifest["promoted"] < first["created"], "the clock was not turned back"
-
-    added = undisturbed.data / "qcd_13TeV_PU20_1.root"
-    try:
-        shutil.copy(SAMPLES / added.name, added)
-        done = undisturbed.run("ingest", faults=two_days_ago)
-        assert done.returncode == 0, done.stderr
-        _, second = manifests(run_dir, "ingest")
-        assert second["created"] < first["created"]
-        assert second["counters"]["samples"]["qcd"]["entries"] == 2 * first["counters"]["samples"]["qcd"]["entries"]
-        done = undisturbed.run("ingest")
-        assert "ingest: up to date" in done.stdout + done.stderr
-    finally:
-        added.unlink(missing_ok=True)
-
-    done = undisturbed.run("clean", "--keep", "1", faults=two_days_ago)
-    assert done.returncode == 0, done.stderr
-    # What the model in use came from is older by number, and stays.
-    assert len(manifests(run_dir, "ingest")) == 2
-
-
-def manifests(run_dir: Path, stage: str) -> list[dict[str, Any]]:
-    """Of all versions, oldest number first."""
-    return [json.loads(path.read_text()) for path in sorted((run_dir / stage).glob("*/manifest.json"))]
 
 
 @pytest.mark.parametrize("command", ["export", "promote"])

@@ -17,9 +17,6 @@ from s3_server import s3_server
 from training_runs import flat_weights
 from undisturbed_run import version_of
 
-from ingestion.storage import place
-from pipeline.errors import MachineError
-from pipeline.machine.shared_storage import refuse_unshared
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.runs.store import StageStore
 
@@ -97,12 +94,3 @@ def test_the_same_files_and_the_same_results(runs: list[Finished]) -> None:
 def test_the_same_weights_with_either_reader(runs: list[Finished], reader: str) -> None:
     disk, server = runs
     np.testing.assert_array_equal(server.weights[reader], disk.weights["arrow"])
-
-
-def test_executors_that_do_not_reach_the_storage_are_named(runs: list[Finished], provider: SparkProvider) -> None:
-    spark = provider.context()
-    refuse_unshared(spark, place("s3://bucket/tests/run/ingest"))
-    with pytest.raises(
-        MachineError, match=r"do not reach what they need: .* cannot list s3://nobucket/x \(FileNotFound"
-    ):
-        refuse_unshared(spark, place("s3://nobucket/x"))

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from analyses import Analysis, write
 from made_events import distinct, lepton, made_event, track
-from scipy.stats import beta
 
 from pipeline.machine.spark_session import SparkProvider
 
@@ -87,41 +86,9 @@ def test_the_cutflow_counts_events_and_weights_by_class(weighted: Analysis) -> N
     assert (alone["events"], alone["weight"], alone["weight2"]) == (35, 110.0, 500.0)
 
 
-def test_counters_beside_the_cuts_are_in_both_files(weighted: Analysis) -> None:
-    folder = weighted.version("features")
-    expected = {"qcd_a": 38, "qcd_b": 25, "ttbar": 30, "wjets": 50}
-    assert json.loads((folder / "cutflow.json").read_text())["counters"] == {
-        "leptons_without_own_track": expected,
-        "events_with_wrapped_azimuths": dict.fromkeys(expected, 0),
-    }
-    line = "leptons without own track: qcd_a 38, qcd_b 25, ttbar 30, wjets 50\n"
-    assert line in (folder / "cutflow.txt").read_text()
-
-
-def test_efficiencies_are_those_computed_by_hand(weighted: Analysis) -> None:
-    (first, *_, last) = steps_of(weighted, "QCD")
-    assert first["efficiency"] == first["weighted_efficiency"] == {"value": 1.0, "low": 1.0, "high": 1.0}
-    raw, heavy = last["efficiency"], last["weighted_efficiency"]
-    # Jeffreys' interval of 60 of 76: quantiles of a beta distribution.
-    ends = beta.ppf([0.158655, 0.841345], 60.5, 16.5)
-    assert (raw["value"], raw["low"], raw["high"]) == pytest.approx((60 / 76, *ends), rel=1e-4)
-    assert heavy["value"] == pytest.approx(135 / 151)
-    assert heavy["low"] < 135 / 151 < heavy["high"]
-
-
 def test_weighted_efficiencies_may_be_above_one_where_events_of_negative_weight_are_rejected(
     weighted: Analysis,
 ) -> None:
     (*_, last) = steps_of(weighted, "W+jets")
     assert last["efficiency"]["value"] == pytest.approx(40 / 50)
     assert last["weighted_efficiency"]["value"] == pytest.approx(80 / 70)
-
-
-def test_selected_weights_of_all_splits_are_those_of_the_cutflow(weighted: Analysis) -> None:
-    selected = weighted.counters("features")["weights"]
-    assert {name: selected[name]["selected"] for name in WEIGHT_FILES} == {
-        "qcd_a": [55.0, 125.0],
-        "qcd_b": [50.0, 100.0],
-        "ttbar": [60.0, 120.0],
-        "wjets": [80.0, 160.0],
-    }

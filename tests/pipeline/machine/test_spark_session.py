@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -30,12 +29,6 @@ def test_the_shipped_archive_is_enough_to_import_the_tasks(tmp_path: Path) -> No
         env={"HOME": str(tmp_path)},
     )
     assert done.stdout.startswith(str(archive))
-
-
-def test_the_archive_holds_source_only(tmp_path: Path) -> None:
-    names = zipfile.ZipFile(zip_code(tmp_path)).namelist()
-    assert all(name.endswith(".py") for name in names)
-    assert {name.split("/")[0] for name in names} == {"ingestion", "features", "models", "training"}
 
 
 def test_the_cause_of_a_failed_job_is_the_tasks_own_exception() -> None:

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from features.kernels import OUTCOMES
-from ingestion.notes import notes
 from pipeline.reporting.cutflow import (
     Yield,
     as_applied,
@@ -112,26 +111,6 @@ def test_classes_of_several_samples_without_cross_sections_are_named() -> None:
     ]
 
 
-def test_samples_without_event_weights_are_named_once() -> None:
-    lacks = ["weight"]
-    files = [
-        {"sample": name, "entries": entries, "missing_optional": gone}
-        for name, entries, gone in (("a", 1, lacks), ("b", 1, []), ("a", 2, lacks), ("c", 0, lacks))
-    ]
-    one = "every event has weight 1"
-    assert notes(files, []) == [f"The files of a have no event weights: {one} (`weight: none` states it)."]
-    assert notes(files[1:2], []) == notes([{**files[0], "weight": "none"}], []) == []
-    (words,) = notes([{**files[0], "like_weights": ["Event_Weight", "xsec"]}], [])
-    assert words.startswith(f"The files of a have no branch Event.Weight: {one}. Branches named like weights: ")
-    assert "Event_Weight, xsec. State one under each of these samples (`weight: Event_Weight`), or" in words
-
-
-def test_the_published_convention_has_a_step_more() -> None:
-    config = {**CONFIG, "features": {**CONFIG["features"], "convention": "sparkdltrigger", "ordering": "file"}}
-    ingested, selected = counters({"rejected_lacks_a_kind": [1.0], "selected": [1.0]})
-    assert [step.yields["a"].events for step in cutflow(ingested, selected, config)] == [2, 2, 2, 1, 1, 1]
-
-
 def test_an_efficiency_of_weights_that_add_up_to_nothing_is_not_defined() -> None:
     steps = cutflow(*counters({"rejected_no_lepton": [1.0], "selected": [-1.0]}), CONFIG)
     assert steps[-1].weighted["a"] is None
@@ -149,12 +128,6 @@ def test_weights_of_very_different_sizes_keep_their_figures(rejected: list[float
     share = steps[-1].weighted["a"]
     assert share is not None
     assert 0 <= share.low <= share.high <= 1
-
-
-def test_shares_have_the_intervals_of_the_evaluation_for_weights_of_one_and_others() -> None:
-    assert efficiency(Yield(30, 30.0, 30.0), Yield(40, 40.0, 40.0)) == pytest.approx((0.75, 0.676, 0.812), abs=1e-3)
-    # Nothing passes: an upper limit instead of 0 +- 0.
-    assert efficiency(Yield(0, 0.0, 0.0), Yield(31, 31.0, 31.0)) == pytest.approx((0, 0, 0.0577), abs=1e-4)
 
 
 def test_intervals_of_weighted_samples_cover_what_they_promise() -> None:

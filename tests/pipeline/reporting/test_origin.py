@@ -86,19 +86,9 @@ def test_events_without_weights_of_a_generator_were_called_simulation(
     assert origin_of(config_of(tmp_path, ingest={"tree": tree}), files) == (note, None, "")
 
 
-def test_a_tree_of_another_name_in_one_sample_is_not_called_simulation(tmp_path: Path) -> None:
-    config = config_of(tmp_path)
-    config["samples"][0]["tree"] = "Events"
-    assert origin_of(config, files_of(dict.fromkeys(UUIDS, OWN), missing_optional=["weight"])).sample_note == ""
-
-
 def test_the_words_of_the_config_prevail(tmp_path: Path) -> None:
     said = {"sample_note": "collision data", "rates_note": "", "energy_tev": 5.02}
     assert origin_of(config_of(tmp_path, report=said), files_of(UUIDS)) == ("collision data", 5.02, "")
-
-
-def test_nothing_is_said_of_files_that_are_not_known(tmp_path: Path) -> None:
-    assert origin_of(config_of(tmp_path, ingest={"tree": "Events"}), []) == ("", None, "")
 
 
 @pytest.mark.parametrize("own", [False, True])

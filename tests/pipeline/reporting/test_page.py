@@ -144,15 +144,6 @@ def test_what_is_missing_is_said_in_words(tmp_path: Path) -> None:
     assert "Permutation importance" not in page.words
 
 
-def test_a_run_without_grid_search_and_export_has_neither_section(tmp_path: Path) -> None:
-    headings = ("Grid search", "settings of a perceptron", "Differs from torch by", "Time: median")
-    whole = page_of(made_versions(tmp_path / "a"), tmp_path / "a")
-    less = page_of(made_versions(tmp_path / "b", optional=()), tmp_path / "b")
-    assert [heading in whole.words for heading in headings] == [True] * 4
-    assert [heading in less.words for heading in headings] == [False] * 4
-    assert less.tables[0][1][-1] == NOTHING
-
-
 def test_every_exported_form_is_shown_with_its_size_and_parity(tmp_path: Path) -> None:
     made = made_versions(tmp_path)
     table = next(each for each in page_of(made, tmp_path).tables if each[0][:2] == ["Network", "Form"])
@@ -262,18 +253,6 @@ def test_the_importance_of_kinds_of_particles_is_a_table_of_the_networks_on_part
     ]
 
 
-def test_the_cutflow_is_on_the_page_and_in_the_numbers(tmp_path: Path) -> None:
-    made = made_versions(tmp_path)
-    page, content = render(made, REPORT, tmp_path / "card"), json.loads(numbers(made, REPORT))
-    for name in ("qcd", "tt&bar"):
-        assert [row["columns"][name]["events"] for row in content["cutflow"]] == [10, 9, 7, 7, 4, 4]
-    page = page.replace("\N{NO-BREAK SPACE}", " ")
-    assert "... e or mu with pT &gt; 25 GeV" in page
-    assert "... with isolation &lt; 0.45" in page
-    assert "4 · 40 % (+20 −18)" in page  # noqa: RUF001 - a minus
-    assert "(the weights within a sample are alike)" in page
-
-
 def test_shifts_by_weights_and_scales_stand_under_the_working_points(tmp_path: Path) -> None:
     made = made_versions(tmp_path)
     assert "percentage points" not in render(made, REPORT, tmp_path / "card")
@@ -295,38 +274,3 @@ def test_shifts_by_weights_and_scales_stand_under_the_working_points(tmp_path: P
     assert len(table.rows) > 1
     assert [row[:2] for row in table.rows[1:]] == [(name, "jet scale +2 %") for _ in table.rows[1:]]
     assert (table.caption, "root mean square" in page) == ("", False)
-
-
-def test_several_weights_had_a_row_each_and_none_for_their_spread(tmp_path: Path) -> None:
-    made = made_versions(tmp_path)
-    metrics = made["evaluate"].manifest["counters"]
-    run = next(iter(metrics["runs"].values()))
-    for key, number in (
-        ("weights", {"value": 0.5, "shift": -0.0123, "error": 0.001}),
-        ("weights_envelope", {"down": -0.0123, "up": 0.02, "rms": 0.01}),
-    ):
-        points = [
-            {"wanted": point["wanted"], "efficiencies": dict.fromkeys(metrics["classes"], number)}
-            for point in run["working_points"]
-        ]
-        varied = {"accuracy": number, "auc": number, "working_points": points}
-        run[key] = {"scale up": varied, "scale down": varied} if key == "weights" else varied
-    page = render(made, REPORT, tmp_path / "card")
-    assert "-1.23 +2.00 (1.00)" in page
-    assert "All: largest shifts down and up" in page
-    (table,) = [each for each in evaluation_tables(metrics) if each.rows[0][1] == "weights"]
-    measurable = sum(point["measurable"] for point in run["working_points"])
-    assert [row[1] for row in table.rows[1:]] == [
-        variation for variation in ("scale up", "scale down", "all 2") for _ in range(measurable)
-    ]
-    assert table.rows[-1][3:] == ("-1.23 +2.00 (1.00)",) * 4
-    assert "root mean square" in table.caption
-
-
-def test_weights_stand_in_the_cutflow_where_they_are_not_one(tmp_path: Path) -> None:
-    made = made_versions(tmp_path)
-    counters(made, "ingest")["weights"]["qcd"]["entries"] = [-12.5, 20.0]
-    page = page_of(made, tmp_path)
-    assert page.tables[5][1][1] == "10 · weights -12.5"
-    assert "not defined" in page.tables[5][2][1]
-    assert "(the weights within a sample are alike)" not in page.words

@@ -74,12 +74,6 @@ def test_a_version_with_manifest_but_without_pointer_is_not_seen(tmp_path: Path)
     assert make(store).name == "0003-abcdef01"
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    (tmp_path / "ingest").write_text("a file is in the way")
-    with pytest.raises(RunFolderError, match="cannot be written"):
-        make(StageStore(tmp_path, "ingest"))
-
-
 NOTES = ["2026-11-21-my-notes", "0007-deadbeef", "0001-abcdef01-backup", "\u00b2-x", "12", "0008-DEADBEEF"]
 
 
@@ -123,15 +117,6 @@ def test_links_to_versions_are_read_and_not_removed(tmp_path: Path) -> None:
     store.discard(store.folder / "0002-abcdef01")
     assert sorted(path.name for path in archive.iterdir()) == ["0001-abcdef01", "0002-abcdef01"]
     assert (archive / "0002-abcdef01" / "data").exists()
-
-
-def test_behind_a_link_to_all_versions_of_a_stage_nothing_is_removed_but_what_was_just_made(tmp_path: Path) -> None:
-    (tmp_path / "disk").mkdir()
-    (tmp_path / "ingest").symlink_to(tmp_path / "disk")
-    store = StageStore(tmp_path, "ingest")
-    killed, failed = make(store), make(store)
-    store.discard(failed)
-    assert [path.name for path in (tmp_path / "disk").iterdir()] == [killed.name]
 
 
 def published(tmp_path: Path, manifest: str) -> StageStore:

@@ -195,20 +195,6 @@ def test_objects_that_a_server_keeps_end_the_removal(site: Site) -> None:
     assert site.objects() == named(remote)
 
 
-def test_clean_in_a_linked_stage_folder_removes_nothing(site: Site) -> None:
-    remote = site.config("remote", site.storage)
-    run_here(remote, "ingest")
-    store = folder_of(remote).store("ingest")
-    under_way = store.next_folder("0" * 64)
-    store.begin(under_way)
-    (site.folder / "other").mkdir()
-    (site.folder / "other" / "ingest").symlink_to(store.folder)
-    before = site.objects()
-    clean(folder_of(site.config("other", site.storage)), 1)
-    assert under_way.is_dir()
-    assert site.objects() == before
-
-
 def test_lost_and_changed_objects_are_seen(site: Site) -> None:
     remote = site.config("remote", site.storage)
     run_here(remote, *STAGES)
@@ -337,22 +323,6 @@ def test_a_missing_bucket_and_refused_access_say_so(site: Site, monkeypatch: pyt
     with pytest.raises(RefusedFileError, match=rf"{site.storage}/ingest: the server refuses.*Set AWS_ACCESS_KEY_ID"):
         run_here(site.config("remote", site.storage), "ingest")
     assert not list((site.folder / "remote" / "ingest").glob("0*"))
-
-
-def test_storage_is_moved_by_the_next_version_and_can_be_used_again(site: Site) -> None:
-    """Parts never move, so versions with another `storage` read their files again; `clean` knows the present one."""
-    config = site.config("remote")
-    run_here(config, *STAGES)
-    expected = contents(config)
-    for storage in (site.storage, None, f"{site.storage}-2", site.storage):
-        site.config("remote", storage)
-        assert "up to date" in run_here(config, *STAGES)
-        run_here(config, *STAGES, force=True)
-        assert {each.lies_in.rpartition("/ingest")[0] for each in current(config, "ingest").files} == {storage or ""}
-        assert contents(config) == expected
-        clean(folder_of(config), 1)
-        assert clean(folder_of(config), 1) == []
-    assert site.objects() == named(config)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from made_manifests import made_versions
 
-from features.settings import FeatureSettings
-from models.evaluation.curves import KINEMATIC_EDGES
 from pipeline.config import Config
 from pipeline.errors import MissingInputError
 from pipeline.runs.store import Version
@@ -95,30 +93,6 @@ def test_other_classes_than_those_of_the_features_were_called_a_bug(tmp_path: Pa
     config = made_config(tmp_path, (1e5, 800.0))
     with pytest.raises(MissingInputError, match=r"made for the classes \['a', 'b'\].*pipeline features` first"):
         make_task(config, ["a", "b"], None, config.features, [])
-
-
-@pytest.mark.parametrize(("fractions", "by_rate"), [("rate", True), ("equal", False)])
-def test_the_fractions_are_a_setting(tmp_path: Path, fractions: str, by_rate: bool) -> None:
-    config = made_config(tmp_path, (1e5, 800.0), fractions=fractions)
-    task = make_task(config, config.classes, rates_before(config, finished(tmp_path)), config.features, [])
-    assert task.by_rate is by_rate
-    # Of a single background there is nothing to mix.
-    assert task.mixture.words == "QCD"
-
-
-def test_bins_of_the_leptons_began_at_23_gev_whatever_the_selection(tmp_path: Path) -> None:
-    config = made_config(tmp_path, (1e5, 800.0))
-    published = make_task(config, config.classes, None, FeatureSettings(), []).edges
-    assert published == KINEMATIC_EDGES
-    looser = make_task(
-        config, config.classes, None, FeatureSettings(min_lepton_pt=10, max_lepton_abs_eta=2.7), []
-    ).edges
-    assert looser["lepton_pt"] == (10, *KINEMATIC_EDGES["lepton_pt"])
-    assert looser["lepton_eta"] == (-2.7, *KINEMATIC_EDGES["lepton_eta"], 2.7)
-    assert make_task(config, config.classes, None, FeatureSettings(min_lepton_pt=400), []).edges["lepton_pt"] == (
-        400,
-        800,
-    )
 
 
 def test_the_name_of_the_signal_that_the_classes_imply_made_evaluate_stale(tmp_path: Path) -> None:

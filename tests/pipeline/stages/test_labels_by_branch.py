@@ -132,7 +132,7 @@ def test_events_without_exactly_one_class_are_refused(top: Top, flavours: Any, l
     assert all(each in str(caught.value) for each in words)
 
 
-@pytest.mark.parametrize("kind", [np.bool_, np.int8, np.uint8, np.int16, np.float32])
+@pytest.mark.parametrize("kind", [np.bool_, np.int8])
 def test_sums_of_flags_and_products_of_short_integers_wrapped(top: Top, kind: Any) -> None:
     flags = {"is_b": np.abs(FLAVOURS) == 5, "is_c": FLAVOURS == 4, "is_charged": FLAVOURS != 15}
     write_delphes(top.data / "top.root", rows(0), more={name: each.astype(kind) for name, each in flags.items()})
@@ -212,22 +212,13 @@ def test_a_file_skipped_for_its_classes_made_ingest_stale_for_ever(top: Top) -> 
     ("sample", "words"),
     [
         ({"label": 0, "label_by": LABEL_BY}, "both label and label_by"),
-        ({}, "no label and label_by"),
         ({"label_by": {}}, "no label and label_by"),
         ({"label_by": {"f == 1": None}}, "label_by gives no event a class"),
         ({"label_by": {"f": 1}}, "is no condition on branches"),
         ({"label_by": {"f == 1": "b"}}, "label_by"),
-        ({"label_by": {"f == 1": -1}}, "label_by"),
         ({"label_by": {"f == 1": 3}}, "has the label 3, but classes has only 3 names"),
-        ({"label_byy": {"f == 1": 1}}, "label_by"),
     ],
 )
 def test_mistakes_of_the_config(tmp_path: Path, sample: dict[str, Any], words: str) -> None:
     others = [{"name": f"s{label}", "label": label, "files": ["a.root"]} for label in range(3)]
     assert words in mistakes(tmp_path, samples=[*others, {"name": "top", "files": ["b.root"], **sample}])
-
-
-def test_a_sample_has_the_name_of_a_class_of_another(tmp_path: Path) -> None:
-    top = {"name": "top", "label_by": {"f == 1": 1, "f == 0": 0}, "files": ["a.root"]}
-    other = {"name": "top.1", "label": 2, "files": ["b.root"]}
-    assert "'top.1' is given twice" in mistakes(tmp_path, samples=[top, other])

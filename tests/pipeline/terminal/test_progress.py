@@ -28,17 +28,6 @@ def test_lines_have_rate_and_time_left_and_do_not_come_too_often(monkeypatch: py
     ]
 
 
-def test_the_time_before_the_first_news_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
-    out = io.StringIO()
-    with Bar(Console(file=out, width=200), "train", "steps") as bar:
-        for second, done in ((100, 1), (101, 11), (106, 61)):
-            clock[0] = float(second)
-            bar(done, 101)
-    assert out.getvalue().splitlines()[-1].strip() == "train: 61/101 steps, 10/s, about 4 s left"
-
-
 def test_work_that_stands_still_does_not_fill_the_log_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_SECONDS_OF_SILENCE", 0.01)
     out = io.StringIO()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +18,6 @@ from pipeline.terminal.tables import (
     cutflow_table,
     evaluation_tables,
     export_table,
-    firmware_table,
     rank_table,
     search_table,
 )
@@ -73,9 +71,7 @@ def exported() -> list[Grid]:
         "forms": {"model.onnx": {"bytes": 12_345_678, "largest_difference": 1.2e-7}}, "events_per_second": 1_234_567.0,
         "latency_us": {"p50": 1234.5, "p99": 12345.6, "p99_9": None},
     }  # fmt: skip
-    one = {"largest_difference": 1.234e-5, "same_class": 0.998, "latency_ns": 1105.0, "lookup_tables": 1_234_567}
-    firmware = [one | {"bits": bits} for bits in (8, 16)]
-    return [export_table({"particles": found}), firmware_table({"hlf": {"firmware": firmware}})]
+    return [export_table({"particles": found})]
 
 
 @pytest.mark.parametrize("make", [searched, ranks, evaluated, exported])
@@ -128,20 +124,3 @@ def test_a_log_file_gets_whole_lines_and_no_control_characters() -> None:
     console = SafeConsole(file=file, highlight=False, soft_wrap=True)
     console.print("[bold]x[/] " + "word " * 50 + "a\x1b[2Jfile\r")
     assert file.getvalue() == "x " + "word " * 50 + "a\\x1b[2Jfile\\r\n"
-
-
-@pytest.mark.parametrize(("classes", "widest"), [(("QCD", "ttbar"), 80), (("signal" * 15, "ttbar"), 127)])
-def test_a_piped_cutflow_with_weights_and_two_classes_fits_80_columns_unless_a_name_is_longer(
-    monkeypatch: pytest.MonkeyPatch, classes: tuple[str, ...], widest: int
-) -> None:
-    # Test processes have a width of their own; the terminal of the person who runs them is no part of this.
-    monkeypatch.setattr(os, "get_terminal_size", lambda *_: os.terminal_size((80, 25)))
-    monkeypatch.delenv("COLUMNS", raising=False)
-    half, last = Efficiency(0.5, 0.49, 0.51), "jets with pT > 30 GeV, |eta| < 2.6"
-    steps = [Step(last, *(dict.fromkeys(classes, each) for each in (Yield(9, 7.5, 9), half, half)))]
-    file = io.StringIO()
-    SafeConsole(file=file, highlight=False, soft_wrap=True).print(cutflow_table(steps))
-    assert max(map(len, file.getvalue().splitlines())) <= widest
-    assert "\u2026" not in file.getvalue()
-    assert file.getvalue().count(classes[0]) == 4
-    assert file.getvalue().count("0.5000+-0.0100") == 4
