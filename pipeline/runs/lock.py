@@ -18,9 +18,12 @@ from pipeline.runs.own_folders import MARKER
 def locked(run_dir: Path, name: str = ".lock") -> Iterator[None]:
     """Hold the run folder; a second run is refused. The lock ends with the process, however that ends.
 
+    A folder that was made for the lock is removed with it if it holds nothing else.
+
     Jobs with different lock files run beside each other.
     """
     try:
+        is_new = not run_dir.exists()
         run_dir.mkdir(parents=True, exist_ok=True)
         file = (run_dir / name).open("a+")
     except OSError as cause:
@@ -34,6 +37,10 @@ def locked(run_dir: Path, name: str = ".lock") -> Iterator[None]:
             yield
         finally:
             file.truncate(0)
+            if is_new and [each.name for each in run_dir.iterdir()] == [name]:
+                (run_dir / name).unlink()
+                with contextlib.suppress(OSError):
+                    run_dir.rmdir()
 
 
 @contextmanager
@@ -62,14 +69,18 @@ def is_read(folder: Path) -> bool:
 def _lock(file: TextIO, run_dir: Path) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Another run may just have removed the folder that it made.
+        is_mine = os.fstat(file.fileno()).st_nlink > 0
     except BlockingIOError:
-        file.seek(0)
-        raise FolderInUseError(
-            f"{run_dir} is in use by another run (process {file.read().strip() or 'unknown'}). "
-            f"Wait for it (--wait 600), end it, or choose another run_dir."
-        ) from None
+        is_mine = False
     except OSError as cause:
         raise RunFolderError(
             f"{run_dir}: its file system cannot lock files ({cause}), so two runs could write there at once. Mount it "
             f"with locks (Lustre: the option `flock`; NFS: a lock daemon), or choose a run_dir on another file system."
         ) from cause
+    if not is_mine:
+        file.seek(0)
+        raise FolderInUseError(
+            f"{run_dir} is in use by another run (process {file.read().strip() or 'unknown'}). "
+            f"Wait for it (--wait 600), end it, or choose another run_dir."
+        )

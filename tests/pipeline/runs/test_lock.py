@@ -6,10 +6,11 @@ import errno
 import fcntl
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pipeline.errors import RunFolderError
+from pipeline.errors import FolderInUseError, RunFolderError
 from pipeline.runs.lock import locked
 
 
@@ -30,3 +31,20 @@ def test_a_file_system_without_locks_is_refused_with_what_to_do(
 def test_a_run_folder_with_a_name_that_is_too_long_is_named(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match=r"cannot be written .*File name too long"), locked(tmp_path / ("x" * 300)):
         pytest.fail("it was not refused")
+
+
+def test_a_folder_in_which_nothing_was_made_is_removed_and_its_lock_file_cannot_be_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock, path = fcntl.flock, tmp_path / "run" / ".lock"
+    with locked(tmp_path / "run"):
+        assert path.exists()
+    assert list(tmp_path.iterdir()) == []
+
+    def after_the_other_removed_it(file: Any, how: int) -> None:
+        path.unlink()
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", after_the_other_removed_it)
+    with pytest.raises(FolderInUseError), locked(tmp_path / "run"):
+        pytest.fail("two runs hold the folder")
