@@ -72,6 +72,11 @@ def of_the_table(function: F) -> F:
     return function
 
 
+def needed_branches() -> list[str]:
+    """Branches that the features of plugins read besides the events."""
+    return sorted({branch for each in own_features().values() for branch in each.needs})
+
+
 def own_features() -> dict[str, Computed]:
     """The high-level features of plugins, by name."""
     return {name: each for name, each in FUNCTIONS.items() if each.is_own}

@@ -277,8 +277,9 @@ def find_config(name: str) -> Path:
     shipped = {path.stem: path for path in SHIPPED.glob("*.yaml")}
     if name in shipped:
         return shipped[name]
+    near = [*shipped, *(each.name for each in path.parent.glob("*.y*ml"))]
     raise ConfigError(
-        f"there is no config file '{path.absolute()}', and no shipped config '{name}'.{nearest(name, shipped)}"
+        f"there is no config file '{path.absolute()}', and no shipped config '{name}'.{nearest(path.name, near)}"
     )
 
 

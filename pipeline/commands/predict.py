@@ -19,6 +19,7 @@ import uproot
 from numpy.typing import NDArray
 
 from features.dataset import FeatureDataset
+from features.functions import needed_branches
 from ingestion.errors import BadFilesError, IngestionError
 from ingestion.files import FileInfo, found_files, of_tree
 from ingestion.paths import located
@@ -102,7 +103,8 @@ def predict(
     classifier = load_classifier(place)
     if taken := sorted({*keep} & {*OWN_COLUMNS, *probability_branches(classifier.classes)}):
         raise ConfigError(f"--keep: {', '.join(taken)} is a column of the scores themselves. Keep other branches.")
-    settings = IngestSettings.model_validate(classifier.reading.model_dump() | {"pass_through": list(keep)})
+    read = list(dict.fromkeys([*keep, *needed_branches()]))
+    settings = IngestSettings.model_validate(classifier.reading.model_dump() | {"pass_through": read})
     sample = SampleSettings(name="inputs", label=0, files=[located(each) for each in inputs], weight=NO_WEIGHT)
     infos = found_files(
         [sample], settings, run_folder.say, strict=True, needs_particles=classifier.selection.particles,
@@ -121,10 +123,10 @@ def predict(
         work = [(info, folder / name) for info, name in zip(infos, names, strict=True)]
         total = sum(info.entries for info in infos)
         if len(work) > 1 and find_spec("pyspark"):
-            found = _on_spark(run_folder, place, settings, work, total)
+            found = _on_spark(run_folder, place, settings, keep, work, total)
         else:
             with Bar(run_folder.console, "predict", "events", total) as bar:
-                found = [_score_file(classifier, settings, *each, on_events=bar.add) for each in work]
+                found = [_score_file(classifier, settings, keep, *each, on_events=bar.add) for each in work]
         BadFilesError.raise_any([each for each in found if not isinstance(each, FileDone)])
     files = [each._replace(path=str(out / Path(each.path).name)) for each in found if isinstance(each, FileDone)]
     return Done(files, total / max(time.monotonic() - began, 1e-9))
@@ -169,7 +171,12 @@ def _loaded(place: str) -> EventClassifier:
 
 
 def _on_spark(
-    run_folder: RunFolder, place: str, settings: IngestSettings, work: Sequence[tuple[FileInfo, Path]], total: int
+    run_folder: RunFolder,
+    place: str,
+    settings: IngestSettings,
+    keep: Sequence[str],
+    work: Sequence[tuple[FileInfo, Path]],
+    total: int,
 ) -> list[FileDone | tuple[str, IngestionError]]:
     """Score each file in a task."""
     with Bar(run_folder.console, "Spark", "") as bar:
@@ -180,7 +187,7 @@ def _on_spark(
         with Bar(run_folder.console, "predict", "events") as bar, counted(spark, bar, total) as done:
 
             def run(each: tuple[FileInfo, Path]) -> FileDone | tuple[str, IngestionError]:
-                return _score_file(_loaded(absolute), settings, *each, on_events=done.add)
+                return _score_file(_loaded(absolute), settings, keep, *each, on_events=done.add)
 
             return list(spark.parallelize(work, run_folder.spark.num_tasks(len(work))).map(run).collect())
     finally:
@@ -190,6 +197,7 @@ def _on_spark(
 def _score_file(
     classifier: EventClassifier,
     settings: IngestSettings,
+    keep: Sequence[str],
     info: FileInfo,
     path: Path,
     *,
@@ -198,7 +206,7 @@ def _score_file(
     """Write the scores of a file; an error of the file is a result, since Spark would try the task again."""
     counts: Counter[int] = Counter()
     try:
-        with _writer(path, classifier.classes, info.pass_through) as write:
+        with _writer(path, classifier.classes, {name: info.pass_through[name] for name in keep}) as write:
             for raw, scored in classifier.entries(info, settings):
                 has_scores = scored.flag == 0
                 best = np.nan_to_num(scored.probability, nan=-1.0).argmax(axis=1)

@@ -147,7 +147,7 @@ def _data(context: Context, candidates: Sequence[Candidate], dataset: FeatureDat
     """The selected events of `evaluate.data` with the probabilities of each model, by its name; empty without files."""
     import numpy as np
 
-    from features.functions import own_features
+    from features.functions import needed_branches
     from features.kernels import build_features
     from ingestion.copies import event_keys
     from ingestion.files import found_files
@@ -160,8 +160,7 @@ def _data(context: Context, candidates: Sequence[Candidate], dataset: FeatureDat
     if not config.evaluate.data:
         return {}
     # Without a file that cannot be read, the luminosity would be another.
-    own = {"pass_through": sorted({branch for each in own_features().values() for branch in each.needs})}
-    reading = IngestSettings.model_validate({**dataset.reading, **own})
+    reading = IngestSettings.model_validate({**dataset.reading, "pass_through": needed_branches()})
     sample = SampleSettings(name="data", label=0, files=config.evaluate.data, weight=NO_WEIGHT)
     files = found_files([sample], reading, context.say, strict=True, needs_particles=selection.particles).infos
     scorers = [EventClassifier(each.name, each.model, dataset.classes, reading, selection) for each in candidates]

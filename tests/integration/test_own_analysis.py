@@ -50,11 +50,12 @@ def test_own_features_are_columns_in_every_product(analysis: Analysis) -> None:
     assert features["met_significance"].to_numpy() == pytest.approx(significance, rel=1e-5)
     centrality = features["track_centrality"].to_numpy()
     assert ((centrality > 0) & (centrality < 1)).all()
+    assert features["num_vertices"].to_numpy() == pytest.approx(features["Vertex_size"].to_numpy())
     histograms = json.loads((analysis.output("features") / "histograms.json").read_text(encoding="utf-8"))
-    assert {"hlf.met_significance", "hlf.track_centrality"} <= histograms.keys()
+    assert {"hlf.met_significance", "hlf.track_centrality", "hlf.num_vertices"} <= histograms.keys()
     session = onnxruntime.InferenceSession(analysis.output("export") / "residual" / "model.onnx")
     inputs = json.loads(session.get_modelmeta().custom_metadata_map["inputs"])
-    assert inputs["hlf"]["names"][-2:] == ["met_significance", "track_centrality"]
+    assert inputs["hlf"]["names"][-3:] == ["met_significance", "track_centrality", "num_vertices"]
 
 
 def test_the_own_method_trains_the_own_network_on_two_ranks(analysis: Analysis) -> None:

@@ -33,6 +33,12 @@ def track_centrality(events: SelectedEvents) -> Any:
     return ak.sum(tracks.pt, axis=1) / (ak.sum(tracks.pt * np.cosh(tracks.eta), axis=1) + 1e-3)
 
 
+@high_level_feature(unit="1", meaning="primary vertices", bins=(20, 0, 100), needs=["Vertex_size"])
+def num_vertices(events: SelectedEvents) -> Any:
+    """From a branch that the config names in `ingest.pass_through`."""
+    return events.records()["Vertex_size"]
+
+
 @network("residual")
 class ResidualSettings(NetworkSettings):
     """A perceptron on the high-level features with a skip connection around each layer."""
