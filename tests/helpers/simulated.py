@@ -308,6 +308,10 @@ class LinearGradients:
         gradient: NDArray[np.float64] = self.hessian * at - self.pulls[rank, step]
         return gradient
 
+    def gradients(self, step: int, at: NDArray[np.float64]) -> NDArray[np.float64]:
+        """g of all workers at a step; both (workers, parameters)."""
+        return np.array([self.gradient(rank, step, at[rank]) for rank in range(self.workers)])
+
     def drive(
         self,
         *,

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from simulated import LinearGradients, Pairs, Watcher, sleeping
+from simulated import LinearGradients, Pairs, Watcher
 
 from training.simulation.cluster import ClusterSettings
 from training.simulation.transport import SimNetwork, SimTransport
@@ -103,19 +101,6 @@ def test_the_mean_moves_by_the_gradients_alone(
     assert sum(count["averages_begun"] for count in counts) == sum(count["averages_received"] for count in counts)
 
 
-@pytest.mark.slow
-@FEW
-@given(workers=st.integers(2, 8), seed=st.integers(0, 1000), cluster=clusters, method=methods, exchange=protocols)
-def test_gossip_alone_keeps_the_mean(
-    workers: int, seed: int, cluster: ClusterSettings, method: dict[str, Any], exchange: str
-) -> None:
-    problem, watcher = LinearGradients(workers=workers, steps=12, seed=seed, hessian=0, noise=0), Watcher()
-    start = np.random.default_rng(seed).normal(size=(workers, 5))
-    chosen = {"before_step": watcher, "exchange": exchange, "seed": seed, "optimizer": "sgd"}
-    problem.drive(cluster=cluster, initial=start, **chosen, **method)
-    np.testing.assert_allclose(mean_at_the_end(watcher), start.mean(axis=0), atol=1e-13)
-
-
 @FEW
 @given(
     workers=st.integers(2, 6),
@@ -164,30 +149,3 @@ def test_no_list_of_pairs_ends_in_a_deadlock(
     problem = LinearGradients(workers=workers, steps=6, seed=1)
     chosen = {"partners": lambda rank: Pairs(lists[rank]), "exchange": exchange, "slowmo": {"tau": 2}}
     assert np.isfinite(problem.drive(cluster=cluster, **chosen, **method)).all()
-
-
-def test_no_order_of_three_workers_ends_in_a_deadlock() -> None:
-    cluster = sleeping(0.0, latency_seconds=0.5)
-    choices = [[other for other in range(3) if other != rank] for rank in range(3)]
-    twice = [list(itertools.product(each, each)) for each in choices]
-    for partners in itertools.product(*twice):
-        for starts in itertools.product([0.0, 0.5, 1.0], repeat=3):
-            meet(cluster, partners, starts)
-
-
-def meet(cluster: ClusterSettings, partners: tuple[tuple[int, ...], ...], starts: tuple[float, ...]) -> None:
-    """Three workers begin their averages at some times, and each the next when the last is done."""
-    clock = VirtualClock()
-    network = SimNetwork(clock, cluster, 3)
-
-    async def work(transport: SimTransport) -> None:
-        rank = transport.rank
-        shared = await transport.shared_vector(np.array([float(rank)]))
-        await clock.sleep(starts[rank])
-        for partner in partners[rank]:
-            await shared.average_with(partner)
-
-    for transport in network.transports():
-        clock.spawn(work(transport), f"worker {transport.rank}")
-    clock.run()
-    assert sum(vectors[0].values[0] for vectors in network.vectors.values()) == 3

@@ -84,10 +84,6 @@ def test_slowmo_averages_exactly_where_nothing_is_gained_by_not_doing_so(algorit
         assert forced.slowmo_is_exact
 
 
-def test_slowmo_has_the_values_of_the_thesis() -> None:
-    assert SlowMoSettings().model_dump() == {"tau": 12, "alpha": 1.0, "beta": 0.6, "exact_average": None}
-
-
 def test_a_ring_is_for_d_psgd_and_everybody_for_pairs() -> None:
     graphs = {name: getattr(method.settings(name=name), "topology", None) for name, method in METHODS.items()}
     assert graphs["d-psgd"] == "ring"
@@ -127,7 +123,3 @@ def test_settings_that_may_well_be_meant_otherwise_are_named(chosen: dict[str, A
     found = TrainSettings.model_validate({"algorithm": "swarm-sgd", **chosen}).advice()
     assert len(found) == len(advice)
     assert all(sentence.startswith(start) for sentence, start in zip(found, advice, strict=True))
-
-
-def test_srun_may_be_told_the_cores_of_a_rank() -> None:
-    assert TrainSettings(launcher="srun", launcher_args=["-c", "4"]).launcher_args == ["-c", "4"]

@@ -61,8 +61,7 @@ def test_the_pull_towards_the_projection_of_two_steps_ago_by_hand() -> None:
     under_way = None
     for step, found in enumerate(run_of_all):
         local -= constants.alpha_at(shard.cycle) * (local - shard.projected)
-        gradients = np.array([problem.gradient(rank, step, local[rank]) for rank in range(3)])
-        local -= RATE * gradients
+        local -= RATE * problem.gradients(step, local)
         np.testing.assert_allclose(found, local, atol=1e-13)
         if step % 2 == 1:
             if under_way is not None:

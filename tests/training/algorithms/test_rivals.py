@@ -18,11 +18,6 @@ RING = mixing_matrix(make_topology("ring", 5))
 Matrix = NDArray[np.float64]
 
 
-def gradients(problem: LinearGradients, step: int, at: Matrix) -> Matrix:
-    """(workers, parameters)."""
-    return np.array([problem.gradient(rank, step, at[rank]) for rank in range(problem.workers)])
-
-
 def top_2(values: Matrix) -> Matrix:
     """Each row's two elements of largest magnitude."""
     smallest = np.argsort(abs(values), axis=1)[:, :-2]
@@ -35,7 +30,7 @@ def test_choco_sgd_is_algorithm_2() -> None:
     problem = LinearGradients(workers=5, steps=12, seed=2)
     present = known = np.tile(problem.initial, (5, 1))
     for step, found in enumerate(problem.drive(algorithm="choco-sgd", gamma=0.37, fraction=0.4, **PLAIN)):
-        half = present - RATE * gradients(problem, step, present)
+        half = present - RATE * problem.gradients(step, present)
         known = known + top_2(half - known)
         present = half + 0.37 * (RING @ known - known)
         np.testing.assert_allclose(found, present, atol=1e-13)
@@ -53,7 +48,7 @@ def test_qg_dsgdm_is_algorithm_1() -> None:
     problem = LinearGradients(workers=5, steps=12, seed=2)
     present, momentum = np.tile(problem.initial, (5, 1)), np.zeros((5, 5))
     for step, found in enumerate(problem.drive(algorithm="qg-dsgdm", beta=0.8, **PLAIN)):
-        half = present - RATE * (gradients(problem, step, present) + 0.8 * momentum)
+        half = present - RATE * (problem.gradients(step, present) + 0.8 * momentum)
         after = RING @ half
         momentum = 0.8 * momentum + 0.2 * (present - after) / RATE
         present = after
@@ -68,7 +63,7 @@ def test_diloco_is_nesterov_over_windows_of_adamw() -> None:
     present = np.tile(origin, (3, 1))
     first, second = np.zeros((3, 5)), np.zeros((3, 5))
     for step, found in enumerate(driven):
-        slope = gradients(problem, step, present)
+        slope = problem.gradients(step, present)
         present = present * (1 - 0.05 * 0.1)
         first, second = 0.9 * first + 0.1 * slope, 0.999 * second + 0.001 * slope**2
         corrected = first / (1 - 0.9 ** (step + 1)) / (np.sqrt(second / (1 - 0.999 ** (step + 1))) + 1e-8)

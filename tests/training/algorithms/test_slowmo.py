@@ -79,9 +79,7 @@ def test_around_every_step_of_ar_sgd_it_is_heavy_ball(beta: float, changing: boo
     for step in range(given.steps):
         if changing:
             heavy_ball.param_groups[0]["lr"] = rates(step)
-        row.write_gradient(
-            np.mean([given.gradient(rank, step, row.parameters) for rank in range(given.workers)], axis=0)
-        )
+        row.write_gradient(given.gradients(step, np.tile(row.parameters, (4, 1))).mean(axis=0))
         heavy_ball.step()
         np.testing.assert_allclose(found[step], np.tile(row.parameters, (4, 1)), atol=1e-13)
 
@@ -95,7 +93,7 @@ def test_with_a_constant_rate_it_is_blockwise_model_update_filtering() -> None:
     model, update = given.initial, np.zeros(5)
     present = np.tile(model, (4, 1))
     for step in range(given.steps):
-        present = present - RATE * np.array([given.gradient(rank, step, present[rank]) for rank in range(4)])
+        present = present - RATE * given.gradients(step, present)
         if step % 6 == 5:
             update = beta * update + alpha * (present.mean(axis=0) - model)
             model = model + update
@@ -140,17 +138,6 @@ def test_workers_at_different_rates_have_the_same_model_after_an_exact_average()
     chosen = {"algorithm": "swarm-sgd", "schedule": {"decay": "cosine"}, "slowmo": {"tau": 1, "exact_average": True}}
     found = run(train=toy_rows(400), workers=4, epochs=2, **chosen)
     assert found.records[0][-1]["consensus_distance"] < 1e-12
-
-
-def test_momentum_of_sgd_starts_anew_after_an_outer_step_by_default_and_moments_of_adam_do_not() -> None:
-    for optimizer, expected in (({"momentum": 0.9}, 0.0), ({"optimizer": "adam"}, 1.0)):
-        watcher = Watcher()
-        slow = {"slowmo": {"tau": 6, "beta": 0.5}}
-        drive(problem(), algorithm="ad-psgd", partners=matched(PAIRS), before_step=watcher, **slow, **optimizer)
-        for algorithm in watcher.algorithms.values():
-            (state,) = algorithm.optimizer.state.values()
-            largest = max(abs(value).max().item() for name, value in state.items() if name != "step")
-            assert (largest > 0) == bool(expected)
 
 
 def test_slowmo_leaves_the_averages_between_its_outer_steps_as_they_are_without_it() -> None:

@@ -26,15 +26,8 @@ def test_a_choice_survives_its_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [
-        "",
-        '{"hidden": [9',
-        "[]",
-        "null",
-        '{"hidden": [9], "batch_size": 64, "learning_rate": 0.1}',
-        '{"hidden": [9], "batch_size": 64, "learning_rate": 0.1, "epochs": 3, "momentum": 0.9}',
-    ],
-    ids=["empty", "cut off", "a list", "nothing", "a key is missing", "a key too many"],
+    ['{"hidden": [9', '{"hidden": [9], "batch_size": 64, "learning_rate": 0.1}'],
+    ids=["cut off", "a key is missing"],
 )
 def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path, content: str) -> None:
     path = tmp_path / "best.json"
@@ -46,14 +39,9 @@ def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path, content: str) -
 @pytest.mark.parametrize(
     ("train", "batch_size"),
     [
-        ({"algorithm": "sgd", "workers": 1}, 64),
-        ({"algorithm": "ar-sgd", "workers": 1}, 64),
         ({"algorithm": "ar-sgd", "workers": 3}, 21),
         ({"algorithm": "ar-sgd", "workers": 100}, 1),
         ({"algorithm": "local-sgd", "workers": 4}, 64),
-        ({"algorithm": "d-psgd", "workers": 4}, 64),
-        ({"algorithm": "ad-psgd", "workers": 4}, 64),
-        ({"algorithm": "swarm-sgd", "workers": 4}, 64),
     ],
     ids=lambda each: f"{each['algorithm']}-{each['workers']}" if isinstance(each, dict) else None,
 )

@@ -146,8 +146,3 @@ def test_folds_cover_the_rows_once_and_keep_the_classes_in_proportion() -> None:
         assert np.bincount(labels[fold.val]).tolist() == [8, 4, 2]
     again = make_folds(labels, 5, seed=1)
     assert all((one.val == other.val).all() for one, other in zip(folds, again, strict=True))
-
-
-def test_the_largest_fold_sets_the_number_of_steps() -> None:
-    folds = [Fold(np.arange(size), np.arange(0)) for size in (32, 33)]
-    assert steps_per_epoch(folds, batch_size=16) == 3

@@ -21,7 +21,6 @@ from training.gridsearch.results import (
     pareto_front,
     ranked,
     score,
-    speed_ups,
 )
 from training.gridsearch.settings import Trial
 from training.gridsearch.trainings import Curves
@@ -134,16 +133,3 @@ def test_another_time_is_the_same_result() -> None:
         for each, best in ((quick, quick), (slow, slow), (made(9, [0.7, 0.7]), slow))
     )
     assert first == second != other
-
-
-SECONDS = st.lists(st.integers(1, 20).map(float), min_size=1, max_size=6)
-
-
-@given(SECONDS, st.integers(1, 16))
-def test_nothing_is_faster_than_its_slots_or_its_longest_training(seconds: list[float], most_slots: int) -> None:
-    found = speed_ups(seconds, most_slots)
-    assert list(found) == [slots for slots in (1, 2, 4, 8, 16) if slots <= most_slots]
-    assert found[1] == pytest.approx(1.0)
-    for slots, factor in found.items():
-        assert factor * (1 + 1e-12) >= 1
-        assert factor <= min(slots, len(seconds), sum(seconds) / max(seconds)) * (1 + 1e-12)

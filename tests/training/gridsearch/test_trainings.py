@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from feature_datasets import write_dataset
 from spark_in_process import Here
@@ -15,11 +14,10 @@ from spark_in_process import Here
 from features.columns import hlf_names
 from features.dataset import FeatureDataset
 from training.gridsearch import trainings as running
+from training.gridsearch.results import ranked
 from training.gridsearch.settings import GridSearchSettings, SearchJob
-from training.gridsearch.spark_job import SearchOutcome, search
+from training.gridsearch.spark_job import SearchOutcome, num_trainings, search
 from training.gridsearch.trainings import (
-    Curves,
-    Fold,
     GridSearchError,
     JobResult,
     Search,
@@ -27,7 +25,6 @@ from training.gridsearch.trainings import (
     make_folds,
     run_job,
 )
-from training.readers.batch import Rows
 from training.settings import TrainSettings
 
 JOB = SearchJob((6, 4), 16, 0.01)
@@ -63,19 +60,6 @@ def test_a_job_learns_and_is_written_and_read_again(dataset: FeatureDataset, tmp
     assert finished(tmp_path, JOB._replace(batch_size=8), 15) is None
 
 
-def test_a_search_learns_from_the_training_split_only(tmp_path: Path) -> None:
-    copy = write_dataset(tmp_path / "set", rows={"train": [50, 50], "val": [20], "test": [20]})
-    folders = [tmp_path / name for name in ("before", "after")]
-    found = []
-    for folder in folders:
-        folder.mkdir()
-        running._load.cache_clear()
-        found.append(run_job(search_on(copy), JOB, 2, folder).folds)
-        for path in (path for split in ("val", "test") for path in copy.files(split)):
-            pq.write_table(pq.read_table(path).slice(0, 1), path)
-    assert found[0] == found[1] != []
-
-
 def test_scaling_and_balance_never_see_the_judged_fold(dataset: FeatureDataset) -> None:
     rows, classes = running._load(dataset.folder, 1)
     fold = make_folds(rows.labels.numpy(), 3, seed=1)[0]
@@ -87,22 +71,6 @@ def test_scaling_and_balance_never_see_the_judged_fold(dataset: FeatureDataset) 
     np.testing.assert_array_equal(weights[fold.train], others[fold.train])
     sums = np.bincount(rows.labels.numpy()[fold.train], weights=weights[fold.train])
     np.testing.assert_allclose(sums, len(fold.train) / len(classes), rtol=1e-5)
-
-
-def test_a_job_learns_on_the_fitted_scale_with_a_seed_for_each_fold(
-    dataset: FeatureDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = []
-
-    def noted(make_network: Any, settings: Any, rows: Rows, fold: Fold, *, seed: int, num_steps: int) -> Curves:
-        seen.append((make_network().scaling.mean.tolist(), seed))
-        return Curves([0.1], [0.1], [0.9])
-
-    monkeypatch.setattr(running, "train_on_fold", noted)
-    run_job(search_on(dataset, seed=7), JOB, 1, tmp_path)
-    means, seeds = zip(*seen, strict=True)
-    assert seeds == (7, 8, 9)
-    assert len({tuple(mean) for mean in means}) == 3
 
 
 def test_a_job_that_fails_is_a_result_with_its_reason_and_is_tried_again(
@@ -138,11 +106,6 @@ def test_a_search_continues_after_a_job_that_fails(
     assert [each.trial.batch_size for each in found.scores] == [32]
 
 
-def test_a_class_with_too_few_events_for_the_folds_is_a_reason(dataset: FeatureDataset, tmp_path: Path) -> None:
-    search = search_on(dataset)._replace(settings=GridSearchSettings(folds=140))
-    assert "fewer than the 140 folds" in run_job(search, JOB, 1, tmp_path).error
-
-
 def test_a_training_that_stands_for_several_rounds_counts_its_seconds_once(
     dataset: FeatureDataset, tmp_path: Path
 ) -> None:
@@ -153,6 +116,17 @@ def test_a_training_that_stands_for_several_rounds_counts_its_seconds_once(
     # The file of the winner is that of its three epochs now, which also stands for its first round.
     assert again.num_taken_over == 4
     assert len(again.training_seconds) == 3
+
+
+def test_halving_gives_the_best_more_epochs(dataset: FeatureDataset, tmp_path: Path) -> None:
+    chosen = {"hidden": [[4, 8], [3]], "batch_size": [16, 32], "learning_rate": [0.001, 0.01], "epochs": [6]}
+    found = searched(search_on(dataset), tmp_path, **chosen, search="halving", halving_factor=2)
+    # Each setting once, as its last round left it; the winner is of the last one, whatever others had before.
+    assert sorted(one.trial.epochs for one in found.scores) == [1] * 4 + [2] * 2 + [3, 6]
+    assert ranked(found.scores)[0].trial.epochs == 6
+    assert [one.rung for one in ranked(found.scores)] == [3, 2, 1, 1, 0, 0, 0, 0]
+    settings = GridSearchSettings(**chosen, folds=3, search="halving", halving_factor=2)
+    assert num_trainings(search_on(dataset)._replace(settings=settings)) == 8 + 4 + 2 + 1
 
 
 def test_trials_were_trained_at_a_constant_rate_whatever_the_schedule(dataset: FeatureDataset, tmp_path: Path) -> None:

@@ -141,50 +141,6 @@ def test_pushes_to_one_shard_follow_each_other_in_the_order_of_asking_and_shards
     assert [seconds for _, seconds, _ in ended] == pytest.approx([1e-6 * n + quarter for n in (1, 2, 3)])
 
 
-def test_shards_of_one_host_share_its_card() -> None:
-    """Workers 4 and 6, of two hosts, push to shards 0 and 1 of 12 and 13 numbers, both of host 0."""
-    ended: list[float] = []
-
-    async def work(transport: Transport, server: ParameterServer) -> None:
-        started = transport.now()
-        if transport.rank in (4, 6):
-            await server.push(add_one, Where(transport.rank // 2 - 2))
-            ended.append(transport.now() - started)
-
-    on_workers(8, work, shards=8, per_host=2)
-    first, second = 12 * 8 / BANDWIDTH, 13 * 8 / BANDWIDTH
-    assert ended == pytest.approx([4 * LATENCY + 2 * first, 4 * LATENCY + first + 2 * second])
-
-
-def test_nothing_is_lost_and_the_order_is_that_of_the_clocks_for_rules_that_do_not_commute() -> None:
-    made: dict[tuple[int, int], float] = {}
-    final = np.empty(SIZE)
-
-    async def work(transport: Transport, server: ParameterServer) -> None:
-        for step in range(5):
-            number = 5 * transport.rank + step
-
-            def rule(shard: Shard, number: int = number) -> None:
-                shard.vector *= 2
-                shard.vector += number
-                made[shard.number, shard.clock] = number
-
-            await sleep(transport, 1e-3 * (1 + (7 * number) % 5))
-            if not server.begin_push(rule):
-                raise AssertionError
-            await server.drain()
-        await transport.barrier()
-        clocks = await server.pull(final)
-        assert clocks.tolist() == [20] * 3
-
-    on_workers(4, work, shards=3)
-    for shard, part in enumerate((final[:33], final[33:66], final[66:])):
-        value = 0.0
-        for clock in range(20):
-            value = 2 * value + made[shard, clock]
-        assert set(part) == {value}
-
-
 def test_an_occupied_shard_is_not_waited_for() -> None:
     async def work(transport: Transport, server: ParameterServer) -> None:
         if transport.rank == 1:

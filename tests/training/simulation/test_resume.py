@@ -110,17 +110,6 @@ def test_the_clock_of_the_learning_rate_continues(method: str) -> None:
     assert [record["samples_seen_by_all"] for records in whole.records for record in records] == [120, 240] * 3
 
 
-def test_steps_without_a_gradient_are_counted_once() -> None:
-    rows = toy_rows(120, groups=6)
-    rows.rows.inputs[0][17] = float("nan")
-    kept = KeptCheckpoints()
-    whole = training(kept, train=rows, algorithm="swarm-sgd")
-    assert [sum(record["steps_not_finite"] for record in epoch) for epoch in zip(*whole.records, strict=True)] == [1, 1]
-    for position in (WITHIN, BETWEEN):
-        resumed = training(KeptCheckpoints(), kept.at(position), train=rows, algorithm="swarm-sgd")
-        assert_same(resumed, whole, position)
-
-
 def test_the_best_model_so_far_is_remembered() -> None:
     kept = KeptCheckpoints()
     chosen: dict[str, Any] = {"algorithm": "d-psgd", "learning_rate": 0.4}
@@ -134,14 +123,6 @@ def test_the_best_model_so_far_is_remembered() -> None:
     assert begun.best(0) is not None
     np.testing.assert_array_equal(begun.best(0), kept.best(0))
     assert begun.best(1) is None
-
-
-def test_checkpoints_change_no_numbers_of_a_synchronous_method() -> None:
-    often, rarely = (training(KeptCheckpoints(), checkpoint_steps=steps) for steps in (2, 100))
-    np.testing.assert_array_equal(models(often), models(rarely))
-    for one, other in zip(often.records[0], rarely.records[0], strict=True):
-        assert one["train_loss"] == pytest.approx(other["train_loss"], rel=1e-14)
-        assert one["seconds_by_kind"]["compute"] == pytest.approx(other["seconds_by_kind"]["compute"], rel=1e-9)
 
 
 #: Methods whose model is not the mean of the workers' models.

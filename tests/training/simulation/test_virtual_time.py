@@ -33,16 +33,6 @@ def on_workers(workers: int, work: Callable[[SimTransport], Coroutine[Any, Any, 
     return clock.now
 
 
-def test_an_error_says_in_which_worker_it_was() -> None:
-    async def fail(transport: SimTransport) -> None:
-        if transport.rank == 2:
-            raise ValueError("no")
-
-    with pytest.raises(ValueError, match="no") as caught:
-        on_workers(3, fail)
-    assert caught.value.__notes__ == ["in the simulated worker 2"]
-
-
 @pytest.mark.parametrize("kind", ["all_reduce_sum", "broadcast", "barrier"])
 def test_a_worker_that_is_missing_in_a_collective_is_a_stall_with_the_names_of_those_who_wait(kind: str) -> None:
     async def meet(transport: SimTransport) -> None:
@@ -73,18 +63,6 @@ def test_collectives_give_everybody_the_sum_and_the_vector_of_rank_0() -> None:
 
     # Two rounds of a broadcast; an all-reduce of four in two rounds.
     assert on_workers(4, meet) == pytest.approx(4 * MESSAGE)
-
-
-def test_messages_of_one_link_arrive_in_order() -> None:
-    async def exchange(transport: SimTransport) -> None:
-        other = 1 - transport.rank
-        pending = [transport.begin_exchange(np.full(5, float(number)), [other]) for number in range(3)]
-        for number, exchanged in enumerate(pending):
-            ((got),) = await exchanged
-            assert got.tolist() == [number] * 5
-
-    # Each begins to leave when the one before has left.
-    assert on_workers(2, exchange) == pytest.approx(LATENCY + 3 * 40 / BANDWIDTH)
 
 
 def test_a_locked_average_takes_two_round_trips_and_the_next_waits_for_it() -> None:
@@ -187,17 +165,6 @@ def test_kinds_of_work_add_up_to_the_time_of_every_worker(method: str) -> None:
         total = sum(record["seconds"] for record in records)
         farewell = 0 if "on a host" in method else 0.8e-3
         assert total == pytest.approx(simulated.seconds - farewell, abs=5e-4)
-
-
-@pytest.mark.parametrize("algorithm", ["ar-sgd", "d-psgd"])
-def test_the_workers_that_wait_for_a_slow_one_say_so(algorithm: str) -> None:
-    cluster = sleeping(1e-3, slow_ranks={1: 10.0}, latency_seconds=1e-5)
-    simulated = run(algorithm=algorithm, topology="complete", cluster=cluster, epochs=1)
-    for rank, (record,) in enumerate(simulated.records):
-        # Eight steps, in each of which the others are nine milliseconds early.
-        expected = 0.0 if rank == 1 else 8 * 9e-3
-        assert record["wait_seconds"] == pytest.approx(expected, abs=2e-4)
-        assert record["seconds_by_kind"]["compute"] == pytest.approx(8e-2 if rank == 1 else 8e-3, rel=1e-6)
 
 
 def test_waiting_for_a_lock_is_no_communication() -> None:

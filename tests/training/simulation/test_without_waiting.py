@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 from simulated import (
     CLUSTER,
     EVERY,
@@ -75,23 +74,6 @@ def test_every_event_is_used_once_an_epoch_by_whoever_is_ready(method: str) -> N
     assert all(len(found) == 1 and np.isfinite(next(iter(found))) for found in losses)
 
 
-def test_the_first_unit_of_an_epoch_makes_a_worker_validate_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    from training.simulation.stacked import StackedWork
-
-    validated: list[tuple[int, int, float]] = []
-    validate = StackedWork.validate
-
-    async def watched(self: StackedWork, parameters: Any, share: Any) -> Any:
-        validated.append((self._rank, share.num_parts, self._evaluator.clock.now))
-        return await validate(self, parameters, share)
-
-    monkeypatch.setattr(StackedWork, "validate", watched)
-    simulated = run(algorithm="ad-psgd", train=TRAIN, cluster=STRAGGLER, epochs=3)
-    within = [each for each in validated if each[2] < simulated.seconds - 0.01]
-    assert len(within) == 2, "one worker for each epoch but the last"
-    assert {(rank != 2, parts) for rank, parts, _ in within} == {(True, 1)}
-
-
 @pytest.mark.parametrize("workers", [3, 2, 5])
 @pytest.mark.parametrize("position", [(0, 24), (1, 0)])
 @pytest.mark.parametrize("method", ["ad-psgd", "swarm-sgd on a host", "mpca", "agn", "sharded sparse beside"])
@@ -148,9 +130,3 @@ def test_the_best_model_of_a_worker_that_is_gone_is_kept() -> None:
     best = min(parts, key=lambda part: part["val_loss"])
     np.testing.assert_array_equal(begun.best(0), best["model"].numpy())
     assert best["val_loss"] == min(record["val_loss"] for record in whole.records[0][:2])
-
-
-@pytest.mark.parametrize("method", ["ar-sgd", "d-psgd", "swarm-sgd"])
-def test_work_units_are_refused_where_all_take_the_same_number_of_steps(method: str) -> None:
-    with pytest.raises(ValidationError, match="sharding: global has no effect: it needs workers that"):
-        run(**METHODS_THAT_WAIT[method] | {"sharding": "global"})

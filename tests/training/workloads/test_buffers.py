@@ -99,16 +99,6 @@ def test_the_rest_of_the_workers_continues_from_the_mean_of_the_buffers() -> Non
     assert steps == [10 + 15, 10 + 15], "batches that batch norm counted"
 
 
-@pytest.mark.parametrize(
-    "chosen", [{"algorithm": "ad-psgd"}, {"algorithm": "swarm-sgd", "slowmo": {"tau": 4}}], ids=str
-)
-def test_workers_that_do_not_wait_validate_with_published_buffers(chosen: dict[str, Any]) -> None:
-    found = run(sharding="global", epochs=8, learning_rate=0.02, **chosen)
-    assert found.records[0][-1]["val_accuracy"] > 0.6
-    assert found.best is not None
-    assert np.isfinite(found.best.buffers).all()
-
-
 @pytest.mark.parametrize("resuming", [{}, {"workers": 2}], ids=["as many", "fewer"])
 def test_buffers_that_are_not_finite_stay_with_their_worker_until_it_validates(resuming: dict[str, Any]) -> None:
     kept = KeptCheckpoints()

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
-from simulated import CLUSTER
 
 from models.errors import SavedModelError
 from models.networks.hlf_settings import HlfSettings
@@ -18,12 +17,10 @@ from training.errors import ImageFileError
 from training.launching.rank import RunSpec
 from training.readers.sharding import assignment_of
 from training.settings import TrainSettings
-from training.studies.run_in_simulator import train_in_simulator
 from training.studies.study import OwnRowsSettings
 from training.workloads.hep_settings import HepSettings
 from training.workloads.images_settings import Cifar10Settings, MnistSettings
 
-SETTINGS = TrainSettings(workers=4, epochs=5, batch_size=32, learning_rate=3e-3)
 NETWORKS: dict[str, tuple[MnistSettings | Cifar10Settings, int]] = {
     "lenet5": (MnistSettings(), 61_706),
     "perceptron": (MnistSettings(network="perceptron"), 4_798_010),
@@ -65,16 +62,6 @@ def test_the_digits_are_divided_once_for_all_runs() -> None:
 
     expected = np.rint(load_digits().data * 255 / 16)
     assert sorted(map(tuple, small.tolist())) == sorted(map(tuple, expected.tolist()))
-
-
-@pytest.mark.parametrize("method", ["ar-sgd", "ad-psgd"])
-@pytest.mark.slow
-def test_lenet_learns_the_digits_on_four_virtual_workers(method: str) -> None:
-    settings = TrainSettings.model_validate({**SETTINGS.model_dump(), "algorithm": method, "batch_size": 16})
-    trained = train_in_simulator(MnistSettings().open(), settings, CLUSTER)
-    assert trained.counts.weighted_accuracy > 0.95
-    assert len(trained.labels) == 359
-    assert len(trained.history) == 4
 
 
 def test_a_saved_network_is_read_again(tmp_path: Path) -> None:
