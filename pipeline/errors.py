@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import errno
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -121,13 +120,3 @@ def out_of_room(error: BaseException | None) -> OSError | None:
             return error
         error = error.__cause__ or error.__context__
     return None
-
-
-def says_out_of_room(words: str) -> bool:
-    """Whether a message of another process names such an error.
-
-    Examples:
-        >>> says_out_of_room("IOException: No space left on device")
-        True
-    """
-    return any(os.strerror(number) in words for number in _NO_ROOM)

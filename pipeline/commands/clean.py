@@ -86,7 +86,7 @@ def _removable(run_folder: RunFolder, keep: int) -> dict[StageStore, list[Path]]
     for store in stores:
         old = store.unfinished()
         # Withdrawn models do not count, since a rollback skips them.
-        worth_keeping = store.models() if isinstance(store, Registry) else store.complete()
+        worth_keeping = [*store.promoted()] if isinstance(store, Registry) else store.complete()
         first_kept = number_of(worth_keeping[-keep:][0]) if worth_keeping else 0
         old += [store.folder / name for name in store.complete() if number_of(name) < first_kept]
         for folder in old:

@@ -19,6 +19,7 @@ from models.networks.registry import NETWORKS
 from models.prediction import predict
 from pipeline.errors import USER_ERRORS, ConfigError, MissingInputError, PromotionError, cannot_write, nearest
 from pipeline.run_folder import RunFolder
+from pipeline.runs import own_folders
 from pipeline.runs.fingerprint import Fingerprint
 from pipeline.runs.model_registry import Registry, model_digest
 from pipeline.runs.outputs import changed_files
@@ -105,6 +106,7 @@ def _promote(
         if not changed_files(current.folder, current.files):
             return PromotionOutcome(network, promoted=False, reason=f"it is in use already, as {current.name}")
         _publish(run_folder, registry, trained, digest, None)
+        own_folders.remove(current.folder)
         return PromotionOutcome(
             network, promoted=True, reason=f"files of {current.name}, the same model, were gone or changed"
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import sys
 import tempfile
 import threading
@@ -23,7 +22,7 @@ from pydantic import SecretStr
 from ingestion import plugins
 from ingestion.environment import LOCAL_SPARK, ignored
 from pipeline.configuration.shell_sections import SparkSettings
-from pipeline.errors import MachineError, SparkJobError, says_out_of_room
+from pipeline.errors import MachineError, SparkJobError
 from pipeline.machine.shared_storage import refuse_unshared
 from pipeline.runs.code_meaning import ROOT
 
@@ -43,6 +42,10 @@ _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 _LONGEST_FOLDER: Final = 64
 #: Further options of the driver's JVM.
 JVM_VARIABLE: Final = "HEP_PIPELINE_JVM_OPTIONS"
+_ADVICE: Final = (
+    "Check space and permissions of the run folder and of spark.local.dir; that all executors see run folder and input "
+    "files under the paths of the driver; and their memory and logs. --debug shows all messages of Spark."
+)
 #: The JVM prints this at every start, since Spark requests its vector module.
 _NO_NEWS: Final = b"WARNING: Using incubator modules"
 
@@ -128,7 +131,7 @@ def watched(bar: Bar, total: int, count: Callable[[], int]) -> Iterator[None]:
         cause = _cause(str(error))
         # Errors of our own name their fix, and are no fault of Spark.
         of_ours = re.match(r"(?:ingestion|features|models|training)\.[\w.]*: (.*)", cause)
-        raise SparkJobError(of_ours[1] if of_ours else f"a Spark job failed: {cause}. {_advice(cause)}") from error
+        raise SparkJobError(of_ours[1] if of_ours else f"a Spark job failed: {cause}. {_ADVICE}") from error
     finally:
         finished.set()
         watcher.join()
@@ -182,15 +185,6 @@ def _cause(words: str) -> str:
     return (chosen or next((line for line in lines if "SparkException" in line), lines[0]))[:500]
 
 
-def _advice(cause: str) -> str:
-    """The fix for a failure of Spark."""
-    if says_out_of_room(cause):
-        return "Check space and permissions of the run folder, and of spark.local.dir, where Spark keeps shuffled data."
-    if cause.startswith("FileNotFoundError"):
-        return "All executors need the run folder and the inputs under the same path as the driver: check their mounts."
-    return "If executors were lost, check their memory and logs; --debug shows all messages of Spark."
-
-
 def _start(settings: SparkSettings, folder: str) -> SparkContext:
     import pyspark  # noqa: PLC0415 - Spark is loaded only by stages that need it
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415
@@ -232,7 +226,8 @@ def _start(settings: SparkSettings, folder: str) -> SparkContext:
     def start() -> SparkContext:
         if SparkContext._gateway is None:
             # Otherwise PySpark reuses the JVM of an earlier context.
-            SparkContext._ensure_initialized(gateway=_start_jvm(conf, secrets))
+            SparkContext._ensure_initialized(gateway=_start_jvm(conf))
+        # Not before: every user can read the command line of the JVM.
         return SparkContext.getOrCreate(conf.setAll(list(secrets.items())))
 
     try:
@@ -282,26 +277,16 @@ def _environment(changes: Mapping[str, str | None]) -> Iterator[None]:
         write(before)
 
 
-def _start_jvm(conf: SparkConf, secrets: Mapping[str, str]) -> JavaGateway:
-    """Start the JVM like Spark; copy its output to our standard error, without known lines.
-
-    Secrets are in a file that only this user can read: every user can read the command line of the JVM.
-    """
+def _start_jvm(conf: SparkConf) -> JavaGateway:
+    """Start the JVM like Spark; copy its output to our standard error, without known lines."""
     from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
 
     source, sink = os.pipe()
     threading.Thread(target=pass_on, args=(source, 2), daemon=True).start()
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:
-        for name, value in secrets.items():
-            escaped = value.replace("\\", 2 * "\\")
-            file.write(f"{name}={escaped}\n")
-        file.flush()
-        words = shlex.join(["--properties-file", file.name, "--load-spark-defaults", "pyspark-shell"])
-        try:
-            with _environment({"PYSPARK_SUBMIT_ARGS": words} if secrets else {}):
-                gateway: JavaGateway = launch_gateway(conf, popen_kwargs={"stderr": sink})  # type: ignore[no-untyped-call]
-        finally:
-            os.close(sink)
+    try:
+        gateway: JavaGateway = launch_gateway(conf, popen_kwargs={"stderr": sink})  # type: ignore[no-untyped-call]
+    finally:
+        os.close(sink)
     return gateway
 
 

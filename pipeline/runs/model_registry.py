@@ -63,10 +63,6 @@ class Registry(StageStore):
         """Digests of the models that were not withdrawn, by name of their version, the oldest first."""
         return self._digests(withdrawn=False)
 
-    def models(self) -> list[str]:
-        """Names of the promoted models, the oldest first; of a model that a repair published again, the newest."""
-        return sorted({digest: name for name, digest in self.promoted().items()}.values(), key=number_of)
-
     def withdrawn_digests(self) -> set[str]:
         """Digests of the models that were rolled back."""
         return set(self._digests(withdrawn=True).values())
@@ -80,16 +76,12 @@ class Registry(StageStore):
         }
 
     def earlier_models(self, current: Version) -> list[str]:
-        """Names of the models before one, the oldest first. A repair publishes the same model again."""
-        digest, number = model_digest(current.files), number_of(current.name)
-        return [name for name, each in self.promoted().items() if number_of(name) < number and each != digest]
+        """Names of the models before one, the oldest first."""
+        return [name for name in self.promoted() if number_of(name) < number_of(current.name)]
 
     def withdraw(self, version: Version, when: str) -> None:
-        """Mark a model as rolled back, in every version that holds it."""
-        for name, digest in self.promoted().items():
-            if digest == model_digest(version.files):
-                twin = Version(name, self.folder / name, self.manifest_of(name) or {})
-                self.rewrite_manifest(twin, twin.manifest | {_WITHDRAWN: when})
+        """Mark a model as rolled back."""
+        self.rewrite_manifest(version, version.manifest | {_WITHDRAWN: when})
 
     def recovered(self) -> Version | None:
         """The model in use; a missing pointer is first set to the newest promoted model.

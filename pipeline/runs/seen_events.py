@@ -18,7 +18,6 @@ from features.errors import FeatureError
 from features.schema import identities, readable
 from ingestion.copies import UInt64s, read_keys
 from ingestion.storage import sizes_below
-from pipeline.errors import RunFolderError
 from pipeline.runs.store import StageStore, Version
 
 #: File beside the model that names the features of the training.
@@ -79,7 +78,7 @@ def _originals(features: Path, keys: UInt64s) -> list[str] | None:
                 own = read_keys(file.place(ingested.folder))
                 places = np.flatnonzero(keys[np.searchsorted(keys[:-1], own)] == own)
                 found += [f"{uuid}:{int(start) + place}" for place in places]
-    except (FileNotFoundError, KeyError, RunFolderError):
+    except (FileNotFoundError, KeyError):
         return None
     return found
 

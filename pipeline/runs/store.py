@@ -20,7 +20,7 @@ import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple
 
 from ingestion.errors import IngestionError
 from ingestion.secrets import redact_all
@@ -36,17 +36,6 @@ MANIFEST_VERSION: Final = 3
 #: File with the words of the claims on object storage, by folder there.
 _CLAIMS: Final = "storage.json"
 _NAME: Final = re.compile(r"([0-9]{4,})-[0-9a-f]{8}")
-
-
-class _Content(dict[str, Any]):
-    """Keys and values of a manifest; a missing key raises an error with a message."""
-
-    def __init__(self, content: dict[str, Any], *, where: str, fix: str) -> None:
-        super().__init__(content)
-        self._where, self._fix = where, fix
-
-    def __missing__(self, key: str) -> NoReturn:
-        raise RunFolderError(f"{self._where} lacks '{key}'. {self._fix}")
 
 
 class Version(NamedTuple):
@@ -181,7 +170,7 @@ class StageStore:
 
     def _files_in_use(self) -> tuple[Path, list[OutputFile]]:
         """Folder and files of the version in use, none if it cannot be read."""
-        with contextlib.suppress(RunFolderError):
+        with contextlib.suppress(RunFolderError, KeyError):
             if version := self.current():
                 return version.folder, version.files
         return self.folder, []
@@ -194,11 +183,8 @@ class StageStore:
             return None
 
     def _manifest(self, folder: Path) -> dict[str, Any]:
-        """The manifest of a version; access to a missing key, on any level, raises `RunFolderError`."""
         path = folder / MANIFEST
-        fix = f"It is damaged. Remove {folder} and {self.pointer}, and run the command again."
-        text = path.read_text(encoding="utf-8")
-        found = json.loads(text, object_hook=lambda each: _Content(each, where=str(path), fix=fix))
+        found = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(found, dict):
             raise ValueError(f"{path} holds no JSON object")  # noqa: TRY004 - as of other damage
         return found
@@ -243,7 +229,7 @@ class StageStore:
         try:
             current = self._name_in_use() if self.pointer.exists() else ""
             used = used_by(readable, manifests.get(current), self.stored.root)
-        except (OSError, ValueError, KeyError, TypeError, RunFolderError):
+        except (OSError, ValueError, KeyError, TypeError):
             return {}
         return self.stored.unused(used, self._claims().get(str(self.stored.root), ()))
 

@@ -15,7 +15,6 @@ from ingestion.storage import footers, make_folder, sizes_below
 from ingestion.tally import WRAPPED_AZIMUTHS, by_sample, total
 from pipeline.config import Config
 from pipeline.configuration.sections import flat_items
-from pipeline.errors import RunFolderError
 from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import counted
 from pipeline.runs.fingerprint import Input
@@ -174,7 +173,7 @@ def _earlier_files(current: Version | None) -> tuple[list[FileInfo], list[BadFil
     try:
         infos = [FileInfo(**each) for each in current.manifest["inputs"]]
         return infos, [BadFile(**each) for each in current.manifest["counters"]["bad_files"]]
-    except (KeyError, TypeError, RunFolderError):
+    except (KeyError, TypeError):
         # Other code wrote it, which makes the stage stale: all files are checked again.
         return [], []
 

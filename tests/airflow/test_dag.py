@@ -140,11 +140,6 @@ def test_the_report_comes_whatever_promote_says(default: Any) -> None:
     assert default["schedule"] == "0 0 * * *"
 
 
-def test_a_task_that_waits_holds_no_slot_and_no_timeout_of_a_command(default: Any) -> None:
-    assert each_task(default, "reschedules") == {True}
-    assert "time.sleep" not in DAG_FILE.read_text()
-
-
 def test_a_task_has_an_owner_and_words_and_what_it_makes_is_an_asset(default: Any) -> None:
     assert each_task(default, "owner") == {"hep"}
     assert all(each["doc"] for each in default["tasks"].values())
@@ -274,13 +269,6 @@ def test_it_waits_for_files_and_for_another_run_and_then_skips_or_fails(make_sit
         "AirflowRescheduleException",
         "AirflowSensorTimeout",
     ]
-
-
-def test_a_wait_for_files_is_no_part_of_the_wait_for_another_run(make_site: MakeSite) -> None:
-    site = make_site(exit_codes={"ingest": 75})
-    hours = {"files_hours": 1, "lock_hours": 2}
-    ends = site.ends(*({"task": "ingest", "params": hours, "waited": seconds} for seconds in (7300, 10900)))
-    assert [each.split(":")[0] for each in ends] == ["AirflowRescheduleException", "AirflowSensorTimeout"]
 
 
 def test_errors_that_stay_are_not_tried_again(make_site: MakeSite) -> None:

@@ -239,8 +239,6 @@ def test_a_file_changed_in_place_is_read_again_and_its_kernels_run_again(analysi
 @pytest.mark.parametrize(
     ("change", "taken_over"),
     [
-        ({"split": {"train": 0.3, "val": 0.3, "test": 0.4}}, 3),
-        ({"rows_per_group": 10}, 3),
         ({"balance": "downsample"}, 3),
         ({"isolation_cone": 0.4}, 0),
     ],

@@ -95,18 +95,6 @@ def test_the_model_in_use_keeps_all_that_it_came_from(run_folder: RunFolder) -> 
     assert left(run_dir, "evaluate") == ["0004"]
 
 
-def test_a_model_that_a_repair_published_again_counts_once(run_folder: RunFolder) -> None:
-    run_dir = run_folder.config.run_dir
-    registry = Registry(run_dir, "hlf")
-    names = [publish(registry, train=night(run_dir)["train"], model=model) for model in ("a", "b", "c", "c")]
-    clean(run_folder, 2)
-    assert registry.complete() == names[1:]
-    # One that cannot be read counts for itself.
-    (registry.folder / names[1] / "manifest.json").write_text("{")
-    clean(run_folder, 2)
-    assert registry.complete() == names[1:]
-
-
 def test_withdrawn_models_do_not_take_the_place_of_those_that_a_rollback_goes_to(run_folder: RunFolder) -> None:
     run_dir = run_folder.config.run_dir
     registry = Registry(run_dir, "hlf")

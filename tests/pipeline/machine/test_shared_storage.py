@@ -13,7 +13,6 @@ from pyspark import SparkContext
 
 from pipeline.errors import MachineError
 from pipeline.machine.shared_storage import refuse_unshared
-from pipeline.machine.spark_session import _advice
 
 pytestmark = pytest.mark.spark
 
@@ -48,7 +47,3 @@ def test_run_folders_on_storage_of_the_driver_ended_in_a_file_not_found_error(
     with pytest.raises(MachineError, match=rf"do not share the storage.*{told} {folder}.*Put run_dir"):
         refuse_unshared(spark, folder)
     assert list(folder.iterdir()) == []
-
-
-def test_a_file_that_is_gone_is_no_question_of_memory() -> None:
-    assert "mounts" in _advice("FileNotFoundError: [Errno 2] No such file or directory: '/run/x'")

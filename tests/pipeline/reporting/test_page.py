@@ -11,7 +11,7 @@ import pytest
 from made_manifests import REPORT, Page, counters, made_versions, page_of
 
 from pipeline.reporting.page import numbers, render
-from pipeline.runs.store import StageStore, Version
+from pipeline.runs.store import Version
 from pipeline.terminal.tables import evaluation_tables
 
 #: Ends an attribute and a tag, then tries to run.
@@ -202,18 +202,6 @@ def test_the_grid_search_shows_its_best_and_what_failed(tmp_path: Path) -> None:
     words = " ".join(page.words.split())
     assert "12 settings of a perceptron on the high-level features (1 more failed)" in words
     assert "the loss is not finite" in words
-
-
-def test_a_page_is_made_of_manifests_as_they_are_read_from_disk(tmp_path: Path) -> None:
-    """A key that is not there is damage; what a version need not have must not be asked for."""
-    made = made_versions(tmp_path)
-    for version in made.values():
-        folder = tmp_path / "read" / version.manifest["stage"] / version.name
-        folder.mkdir(parents=True)
-        (folder / "manifest.json").write_text(json.dumps(version.manifest), encoding="utf-8")
-        read = StageStore(tmp_path / "read", version.manifest["stage"]).manifest_of(version.name)
-        made[version.manifest["stage"]] = version._replace(manifest=read)
-    assert "Several trainings" not in page_of(made, tmp_path).words
 
 
 def test_several_trainings_are_shown_with_their_spread_and_which_one_the_rest_is_of(tmp_path: Path) -> None:

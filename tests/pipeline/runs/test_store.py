@@ -9,7 +9,6 @@ import pytest
 
 from pipeline.errors import RunFolderError
 from pipeline.runs import own_folders
-from pipeline.runs.fingerprint import Fingerprint
 from pipeline.runs.store import StageStore
 from pipeline.runs.stored_files import KERNELS
 
@@ -119,14 +118,6 @@ def test_links_to_versions_are_read_and_not_removed(tmp_path: Path) -> None:
     assert (archive / "0002-abcdef01" / "data").exists()
 
 
-def published(tmp_path: Path, manifest: str) -> StageStore:
-    """A store whose current version has a manifest of this text."""
-    store = StageStore(tmp_path, "ingest")
-    version = store.commit(make(store), {"counters": {"events": 3}, "upstream": {}})
-    (version.folder / "manifest.json").write_text(manifest)
-    return store
-
-
 @pytest.mark.parametrize(
     ("file", "text", "words"),
     [
@@ -143,23 +134,6 @@ def test_a_damaged_pointer_or_manifest_is_named_with_the_fix(tmp_path: Path, fil
         store.current()
     if words == "damaged" and "manifest" in file:
         assert store.manifest_of("0001-abcdef01") is None
-
-
-def test_what_a_manifest_lacks_is_named_with_the_fix(tmp_path: Path) -> None:
-    store = published(tmp_path, '{"manifest_version": 3, "counters": {"samples": [{}]}, "outputs": [{"path": "a"}]}')
-    version = store.current()
-    assert version is not None
-    for use in (
-        lambda: version.manifest["created"],
-        lambda: version.manifest["counters"]["parts"],
-        lambda: version.manifest["counters"]["samples"][0]["name"],
-        lambda: version.files,
-        lambda: version.made_from,
-        lambda: Fingerprint.from_json(version.manifest["counters"]["samples"][0]),
-        lambda: (store.manifest_of("0001-abcdef01") or {})["digest"],
-    ):
-        with pytest.raises(RunFolderError, match=r"0001-abcdef01/manifest\.json lacks '\w+'.*Remove"):
-            use()
 
 
 def test_unused_outputs_go_with_their_folders_and_those_in_use_stay(tmp_path: Path) -> None:

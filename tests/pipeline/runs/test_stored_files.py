@@ -330,12 +330,8 @@ def test_a_missing_bucket_and_refused_access_say_so(site: Site, monkeypatch: pyt
     [
         "s3://bucket",
         "s3://key:hush@bucket/x",
-        "/data/x",
-        "gs://bucket/x",
         "s3://bucket/a*",
         "s3://bucket/../x",
-        "s3://bucket/x/..",
-        "s3://bucket/x/./",
     ],
 )
 def test_other_addresses_than_a_prefix_of_a_bucket_are_refused(site: Site, storage: str) -> None:

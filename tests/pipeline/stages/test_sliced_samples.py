@@ -20,7 +20,6 @@ from features.dataset import FeatureDataset
 from features.matrices import high_level_in
 from features.schema import SPLITS
 from models.evaluation.bootstrap import Replicas
-from models.evaluation.discriminant import discriminant
 from models.evaluation.measurements import measure
 from models.evaluation.rates import Rates
 from models.evaluation.scored_events import ScoredEvents
@@ -137,11 +136,3 @@ def test_slices_whose_sizes_say_nothing_give_the_numbers_of_the_whole_within_err
             found, wanted = point[key]["QCD"], expected[key]["QCD"]["value"]
             assert found["low"] < wanted < found["high"]
         assert point["rates"]["ttbar"]["value"] == pytest.approx(expected["rates"]["ttbar"]["value"])
-
-
-def test_by_their_numbers_of_events_the_thinned_slices_would_be_off(of: Mapping[str, Made]) -> None:
-    # Else the test above would pass without cross-sections too.
-    scored = scored_by_ht(of["thinned"].events)
-    score = discriminant(scored.probabilities, signal={1: 1.0}, fractions={QCD: 1.0})[scored.labels == QCD]
-    for point in of["thinned"].points:
-        assert (score >= point["threshold"]).mean() > point["backgrounds"]["QCD"]["high"]
