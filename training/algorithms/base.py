@@ -15,9 +15,8 @@ from training.transports.basics import Vector, is_finite
 from training.transports.transport import Transport
 
 if TYPE_CHECKING:
-    from torch.optim import Optimizer
-if TYPE_CHECKING:
     from torch import nn
+    from torch.optim import Optimizer
 
 
 class VectorModel(Protocol):
@@ -122,12 +121,7 @@ class Kept:
 
 
 class Algorithm(Kept, ABC):
-    """Turns local gradients into updates of the local model; a transport connects it to the other workers.
-
-    Args:
-        settings: Settings of the method.
-        worker: The worker.
-    """
+    """Turns local gradients into updates of the local model; a transport connects it to the other workers."""
 
     traits: Traits = Traits()
     momenta: Sequence[Vector] = ()
@@ -242,12 +236,7 @@ async def consensus_distance(own: Vector, mean: Vector, transport: Transport) ->
 
 
 def reset_optimizer(optimizer: Optimizer, *, momenta: Sequence[Vector] = ()) -> None:
-    """Set the state of an optimiser to 0, with Adam's count of steps, so that its bias correction restarts.
-
-    Args:
-        optimizer: The optimiser.
-        momenta: Momentum vectors of the method itself.
-    """
+    """Set the state of an optimiser, and a method's own momenta, to 0; Adam's bias correction restarts too."""
     for momentum in momenta:
         momentum.fill(0)
     for state in optimizer.state.values():
@@ -256,11 +245,7 @@ def reset_optimizer(optimizer: Optimizer, *, momenta: Sequence[Vector] = ()) -> 
 
 
 class Wrapper(Kept):
-    """Another method, with something around its steps.
-
-    Args:
-        base: The base method.
-    """
+    """Another method, with something around its steps."""
 
     def __init__(self, base: Algorithm) -> None:
         self.base = base

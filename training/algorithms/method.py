@@ -110,16 +110,7 @@ METHODS: Final[dict[str, Method]] = {}
 
 
 def algorithm(name: str, settings: type[MethodSettings], traits: Traits) -> Callable[[A], A]:
-    """Register a class as the method of this name.
-
-    Args:
-        name: Name in the config.
-        settings: Its settings, with `name: Literal[name]`.
-        traits: What other code asks about it.
-
-    Raises:
-        ValueError: Another class has this name, or the settings have another one.
-    """
+    """Register a class as the method of this name, with settings that have the field `name: Literal[name]`."""
     if get_args(settings.model_fields["name"].annotation) != (name,):
         raise ValueError(f"{settings.__name__} needs the field `name: Literal[{name!r}]`.")
 

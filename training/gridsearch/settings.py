@@ -9,15 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from models.networks.network_settings import NetworkSettings
 from training.effects import Needs, SettingsSection
 from training.errors import TrainingError
 from training.random_streams import random_stream
 from training.settings import TrainSettings
-
-PositiveFloat = Annotated[float, Field(gt=0)]
 
 
 class GridSearchSettings(SettingsSection):
@@ -199,11 +197,7 @@ class Choice(NamedTuple):
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read what `save` wrote.
-
-        Raises:
-            TrainingError: The file is missing or damaged.
-        """
+        """Read what `save` wrote."""
         try:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as cause:

@@ -45,16 +45,8 @@ def search(
 ) -> SearchOutcome:
     """Run a search; trainings of an interrupted search in `folder` are not repeated.
 
-    Args:
-        spark: The running context.
-        common: Data and settings.
-        folder: Folder of the results, one small file per training; every task must reach it.
-        done: Counts trainings as they end.
-        num_tasks: Gives the number of Spark tasks for a number of trainings.
-        on_round: Called with a sentence when a round of successive halving begins.
-
-    Raises:
-        GridSearchError: All trainings of a round failed.
+    `folder`: one small file per training; every task must reach it. `done`: counts trainings as they end. `num_tasks`:
+    Spark tasks for a number of trainings. `on_round`: called with a sentence when a round of halving begins.
     """
     settings = common.settings
     trials = first_trials(settings, seed=common.train.seed)

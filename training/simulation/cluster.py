@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat
 
 from training.effects import Needs, SettingsSection
 from training.random_streams import random_stream
@@ -30,7 +30,7 @@ class ClusterSettings(SettingsSection):
     """Computing time per event of the batch [s]."""
     jitter: float = Field(default=0.0, ge=0)
     """Spread of the computing time: standard deviation of the logarithm of a log-normal factor of mean 1."""
-    slow_ranks: dict[int, float] = Field(default={})
+    slow_ranks: dict[NonNegativeInt, PositiveFloat] = Field(default={})
     """Stragglers: slow ranks with the factor on their computing time, for example `{0: 10}`."""
     pause_probability: float = Field(default=0.0, ge=0, le=1)
     """Probability that other work on the machine interrupts a step, 0 to 1."""
@@ -50,14 +50,6 @@ class ClusterSettings(SettingsSection):
     """Processor time of a push to a shard, under its lock, besides the messages [s]."""
     ring_above_bytes: float = Field(default=10_000, ge=0)
     """Size of a vector above which an all-reduce goes around a ring; below, by recursive doubling."""
-
-    @field_validator("slow_ranks")
-    @classmethod
-    def _factors_are_positive(cls, value: dict[int, float]) -> dict[int, float]:
-        for rank, factor in value.items():
-            if rank < 0 or factor <= 0:
-                raise ValueError(f"slow_ranks: rank {rank} with factor {factor}: both must be positive")
-        return value
 
     @property
     def network(self) -> Network:

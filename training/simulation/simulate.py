@@ -66,9 +66,6 @@ def simulate(
         owners: Who owns which training rows, with `settings.skew`; None: all read all.
         files: Makes the files of a rank; None: everything stays in memory.
         resume: A checkpoint to resume from.
-
-    Raises:
-        DivergedError: The loss is no longer finite.
     """
     world_size = settings.workers
     use_threads(settings.threads)

@@ -40,13 +40,11 @@ class Collective:
         self.complete = 0.0
         """Time at which the last worker arrived."""
 
-    def bring(self, rank: int, vector: Vector) -> None:
-        """Take the vector of a worker that arrives; the result replaces its content when the worker continues."""
-        self._vectors[rank] = vector
-
-    def arrive(self, rank: int, task: VirtualTask) -> None:
-        """Let a worker wait for the end."""
+    def arrive(self, rank: int, vector: Vector | None, task: VirtualTask) -> None:
+        """Let a worker wait for the end; the result replaces the content of its vector when it continues."""
         self._tasks[rank] = task
+        if vector is not None:
+            self._vectors[rank] = vector
         self._missing -= 1
         if self._missing:
             return
@@ -140,13 +138,8 @@ class SimNetwork:
     ) -> Generator[Register, None, float]:
         """Take part in the collective operation of this number; all workers take part in all, in the same order.
 
-        The number is 0 for those that a worker waits for, of which it is in one at a time.
-
-        Returns:
-            The time until the last worker arrived [s].
-
-        Raises:
-            AssertionError: Others are in another kind of operation, because of a bug in an algorithm.
+        The number is 0 for those that a worker waits for, of which it is in one at a time. The result is the time until
+        the last worker arrived [s].
         """
         collective = self._collectives.get(number)
         if collective is None:
@@ -158,10 +151,8 @@ class SimNetwork:
             collective = self._collectives[number] = Collective(kind, self.world_size, self.clock, close)
         if collective.kind != kind:
             raise AssertionError(f"rank {rank} is in {kind}, others are in {collective.kind}")
-        if vector is not None:
-            collective.bring(rank, vector)
         arrived = self.clock.now
-        yield partial(collective.arrive, rank)
+        yield partial(collective.arrive, rank, vector)
         return collective.complete - arrived
 
     def add_up(self, vectors: Sequence[Vector]) -> tuple[float, Vector]:

@@ -76,10 +76,7 @@ class VirtualClock:
         heappush(self._events, (when, self._order, what))
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str, *, keep: bool = True) -> VirtualTask:
-        """Start a coroutine now.
-
-        `keep`: whether `run` checks that the task ends; not needed for short tasks.
-        """
+        """Start a coroutine now; `keep`: whether `run` checks that it ends."""
         task = VirtualTask(work, name, self)
         if keep:
             self._tasks.append(task)
@@ -91,11 +88,7 @@ class VirtualClock:
         return suspend(self.now + seconds)
 
     def run(self) -> None:
-        """Run until nothing more can happen.
-
-        Raises:
-            StalledError: A task never ended: nothing will resume it.
-        """
+        """Run until nothing more can happen; a task that nothing will resume is a `StalledError`."""
         events = self._events
         while events:
             self.now, _, what = heappop(events)

@@ -19,11 +19,7 @@ W = TypeVar("W", bound=type[Any])
 
 
 def workload(kind: W) -> W:
-    """Register settings, with `name: Literal[...] = ...`, as the workload of this name.
-
-    Raises:
-        ValueError: There is a workload of this name.
-    """
+    """Register settings, with `name: Literal[...] = ...`, as the workload of this name, which no other may have."""
     name = kind.model_fields["name"].default
     if name in WORKLOADS:
         raise ValueError(f"there is a workload '{name}' already")
@@ -51,13 +47,7 @@ class BaseSettings(BaseModel, ABC):
 
     @abstractmethod
     def open(self) -> Workload:
-        """Open the rows; this imports torch.
-
-        Raises:
-            FeatureError: The features dataset cannot be read.
-            NoEventsError: A split has no events.
-            ImageFileError: A file of images is missing, damaged, or another than the public one.
-        """
+        """Open the rows; this imports torch."""
 
     def to_json(self, written: Callable[[Path], str]) -> dict[str, Any]:
         """The settings as plain values, which `workload_from_json` reads; `written`: writes a path as text."""

@@ -186,10 +186,13 @@ _NETWORKS: Final = {
 
 
 class Images(Workload):
-    """Images of the splits, and a network."""
+    """The images of `mnist` or `cifar10`, and a network.
 
-    def __init__(self, splits: Splits, network: str, *, augmentation: bool) -> None:
-        self._splits = splits
+    `folder`: of the public files; None for scikit-learn's digits. `augmentation`: whether training takes random crops.
+    """
+
+    def __init__(self, name: str, network: str, folder: Path | None, *, augmentation: bool) -> None:
+        self._splits = splits = _splits(name, folder)
         self._network = _NETWORKS[network]
         self._scaler = self._network.scaler(splits["train"].pixels)
         self.augmentation = self._network.augmentation if augmentation else None
@@ -241,21 +244,6 @@ class Images(Workload):
         except Exception as cause:  # Unpickling damaged bytes raises almost any error.
             raise SavedModelError(f"{folder} holds no readable model ({cause}). Train again.") from cause
         return module
-
-
-def open_images(name: str, network: str, folder: Path | None, *, augmentation: bool) -> Images:
-    """A workload of images.
-
-    Args:
-        name: `mnist` or `cifar10`.
-        network: Name of the network.
-        folder: Folder of the public files; None for scikit-learn's digits.
-        augmentation: Whether training takes random crops, of which half are mirrored.
-
-    Raises:
-        ImageFileError: A file is missing, damaged, or another than the public one.
-    """
-    return Images(_splits(name, folder), network, augmentation=augmentation)
 
 
 # Cached, since the runs of a study share them.

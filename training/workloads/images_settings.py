@@ -35,9 +35,9 @@ class _ImageSettings(BaseSettings):
 
     @override
     def open(self) -> Workload:
-        from training.workloads.images import open_images
+        from training.workloads.images import Images
 
-        return open_images(self.name, self.network, self.folder, augmentation=self.augmentation)
+        return Images(self.name, self.network, self.folder, augmentation=self.augmentation)
 
 
 @workload

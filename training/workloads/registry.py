@@ -23,13 +23,7 @@ WorkloadSettings = BaseSettings
 
 
 def workload_from_json(content: Mapping[str, Any], resolved: Callable[[str], Path]) -> WorkloadSettings:
-    """Read what `to_json` wrote; other keys are ignored.
-
-    `resolved`: reads a path from text.
-
-    Raises:
-        ValueError: A value is missing or invalid.
-    """
+    """Read what `to_json` wrote; other keys are ignored. `resolved`: reads a path from text."""
     written = content.get("workload")
     if written is None:
         return HepSettings(folder=resolved(content["dataset"]), network=content["model"])

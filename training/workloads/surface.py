@@ -50,11 +50,7 @@ class Beale(nn.Module):
 
 
 class Surface(Workload):
-    """Rows of noise.
-
-    Args:
-        noise: Variance of each component.
-    """
+    """Rows of noise, with this variance of each component."""
 
     def __init__(self, noise: float) -> None:
         self._noise = noise

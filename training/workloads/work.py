@@ -68,14 +68,7 @@ class Work(Protocol):
 
 
 class ReaderWork(Work):
-    """Batches from a reader.
-
-    Args:
-        model: The worker's network.
-        reader: Delivers the batches.
-        draws: The random numbers of the steps.
-        alive: Called within long work to report progress.
-    """
+    """Batches from a reader; `draws`: the random numbers of the steps; `alive`: called within long work."""
 
     model: FlatModel
 

@@ -18,6 +18,8 @@ from training.gridsearch.results import ranked
 from training.gridsearch.settings import GridSearchSettings, SearchJob
 from training.gridsearch.spark_job import SearchOutcome, num_trainings, search
 from training.gridsearch.trainings import (
+    Curves,
+    Fold,
     GridSearchError,
     JobResult,
     Search,
@@ -25,6 +27,7 @@ from training.gridsearch.trainings import (
     make_folds,
     run_job,
 )
+from training.readers.batch import Rows
 from training.settings import TrainSettings
 
 JOB = SearchJob((6, 4), 16, 0.01)
@@ -73,6 +76,24 @@ def test_scaling_and_balance_never_see_the_judged_fold(dataset: FeatureDataset) 
     np.testing.assert_allclose(sums, len(fold.train) / len(classes), rtol=1e-5)
 
 
+def test_a_job_learns_on_fitted_and_balanced_rows_with_a_seed_for_each_fold(
+    dataset: FeatureDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def noted(make_network: Any, settings: Any, rows: Rows, fold: Fold, *, seed: int, num_steps: int) -> Curves:
+        sums = np.bincount(rows.labels[fold.train], weights=rows.weights[fold.train])
+        np.testing.assert_allclose(sums, len(fold.train) / 3, rtol=1e-5)
+        seen.append((tuple(make_network().scaling.mean.tolist()), seed))
+        return Curves([0.1], [0.1], [0.9])
+
+    monkeypatch.setattr(running, "train_on_fold", noted)
+    assert run_job(search_on(dataset, seed=7), JOB, 1, tmp_path).error == ""
+    means, seeds = zip(*seen, strict=True)
+    assert seeds == (7, 8, 9)
+    assert len(set(means)) == 3
+
+
 def test_a_job_that_fails_is_a_result_with_its_reason_and_is_tried_again(
     dataset: FeatureDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +125,12 @@ def test_a_search_continues_after_a_job_that_fails(
     found = searched(search_on(dataset), tmp_path, hidden=[[4]], batch_size=[16, 32], epochs=[1])
     assert [each.reason for each in found.failed] == ["MemoryError: no room"]
     assert [each.trial.batch_size for each in found.scores] == [32]
+
+
+def test_every_axis_of_a_job_changes_the_losses(dataset: FeatureDataset, tmp_path: Path) -> None:
+    jobs = [JOB, JOB._replace(hidden=(7, 4)), JOB._replace(batch_size=32), JOB._replace(learning_rate=0.02)]
+    losses = {tuple(run_job(search_on(dataset), job, 2, tmp_path).folds[0].val_loss) for job in jobs}
+    assert len(losses) == len(jobs)
 
 
 def test_a_training_that_stands_for_several_rounds_counts_its_seconds_once(

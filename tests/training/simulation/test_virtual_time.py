@@ -33,6 +33,16 @@ def on_workers(workers: int, work: Callable[[SimTransport], Coroutine[Any, Any, 
     return clock.now
 
 
+def test_an_error_says_in_which_worker_it_was() -> None:
+    async def fail(transport: SimTransport) -> None:
+        if transport.rank == 2:
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no") as caught:
+        on_workers(3, fail)
+    assert caught.value.__notes__ == ["in the simulated worker 2"]
+
+
 @pytest.mark.parametrize("kind", ["all_reduce_sum", "broadcast", "barrier"])
 def test_a_worker_that_is_missing_in_a_collective_is_a_stall_with_the_names_of_those_who_wait(kind: str) -> None:
     async def meet(transport: SimTransport) -> None:
