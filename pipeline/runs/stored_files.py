@@ -56,12 +56,10 @@ class StoredFiles:
                 # To create is a conditional PUT (If-None-Match).
                 system.pipe_file(name, words.encode(), mode="create" if is_first else "overwrite")
             except FileExistsError as cause:
-                # The library asks again if an answer is lost.
-                if self._words() != words:
-                    raise StorageInUseError(
-                        f"{self.root / MARKER} is there already: another run with the same `storage` was faster. Give "
-                        f"each run folder a storage of its own."
-                    ) from cause
+                raise StorageInUseError(
+                    f"{self.root / MARKER} is there already: another run with the same `storage` was faster. Give "
+                    f"each run folder a storage of its own, or begin again."
+                ) from cause
 
     def written(self, version: str, digests: Mapping[str, str]) -> list[OutputFile]:
         """The files that the run of a version wrote, without kernel outputs."""

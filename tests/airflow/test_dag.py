@@ -140,20 +140,6 @@ def test_the_report_comes_whatever_promote_says(default: Any) -> None:
     assert default["schedule"] == "0 0 * * *"
 
 
-def test_a_task_has_an_owner_and_words_and_what_it_makes_is_an_asset(default: Any) -> None:
-    assert each_task(default, "owner") == {"hep"}
-    assert all(each["doc"] for each in default["tasks"].values())
-    assert {name: each["outlets"] for name, each in default["tasks"].items() if each["outlets"]} == {
-        "ingest": ["hep_events"],
-        "features": ["hep_features"],
-        "train": ["hep_networks"],
-        "export": ["hep_onnx"],
-        "report": ["hep_report"],
-        "promote": ["hep_model_in_use"],
-    }
-    assert [name for name, each in default["tasks"].items() if each["links"]] == ["report"]
-
-
 def test_the_environment_sets_values_and_never_the_graph(make_site: MakeSite, default: Any) -> None:
     site = make_site(
         HEP_PIPELINE_CONFIG="nightly.yaml",
@@ -194,16 +180,6 @@ def test_all_that_a_site_can_set_is_documented(default: Any, tmp_path: Path) -> 
     assert {name for name in needed if name not in documented} == set()
 
 
-@pytest.mark.parametrize(("word", "meaning"), [("false", False), ("0", False), ("True", True), ("maybe", None)])
-def test_a_flag_is_what_its_word_says(make_site: MakeSite, word: str, meaning: bool | None) -> None:
-    found = make_site(HEP_PIPELINE_TRACK=word, HEP_PIPELINE_SCHEDULE="none").dag()
-    if meaning is None:
-        assert found == {"refused": "HEP_PIPELINE_TRACK=maybe: write yes or no"}
-    else:
-        assert found["params"]["track"] is meaning
-        assert found["schedule"] == "None"
-
-
 def test_only_a_backfill_and_a_given_end_leave_files_out_and_they_do_so_in_a_folder_of_their_own(
     make_site: MakeSite, tmp_path: Path
 ) -> None:
@@ -238,20 +214,6 @@ def test_only_a_backfill_and_a_given_end_leave_files_out_and_they_do_so_in_a_fol
     assert [each["assets"] for each in found[:5]] == [events] * 3 + [{}] * 2
 
 
-def test_what_is_not_wanted_or_has_nothing_to_do_is_skipped(make_site: MakeSite) -> None:
-    site = make_site(
-        exit_codes={"simulate": 99, "gridsearch": 99, "features": 66}, MLFLOW_TRACKING_URI="https://example.org"
-    )
-    runs = [{"task": name} for name in ("gridsearch", "features", "track", "clean", "simulate")]
-    runs += [{"task": "promote", "params": {"promote": False}}]
-    ends = site.ends(*runs, {"task": "track", "params": {"track": True}}, {"task": "clean", "params": {"keep": 5}})
-    assert [each.split(":")[0] for each in ends] == ["AirflowSkipException"] * 6 + ["done"] * 2
-    assert ends[1] == "AirflowSkipException: features: what it reads is not there yet"
-    *_, track, clean = site.called()
-    assert track["env"]["MLFLOW_TRACKING_URI"] == "https://example.org"
-    assert clean["words"][2:5] == ["clean", "--keep", "5"]
-
-
 def test_it_waits_for_files_and_for_another_run_and_then_skips_or_fails(make_site: MakeSite) -> None:
     site = make_site(exit_codes={"ingest": 66, "train": 75})
     hours = {"files_hours": 1, "lock_hours": 2}
@@ -284,13 +246,6 @@ def test_errors_that_stay_are_not_tried_again(make_site: MakeSite) -> None:
     assert (
         ends["train"] == "AirflowFailException: train ended with exit code 2: the command line or the config is wrong"
     )
-
-
-def test_without_the_interpreter_a_task_says_so(make_site: MakeSite, tmp_path: Path) -> None:
-    missing = tmp_path / "nothing" / "python"
-    site = make_site(HEP_PIPELINE_PYTHON=str(missing), HEP_PIPELINE_DIR=str(ROOT))
-    (end,) = site.ends({"task": "train"})
-    assert end.startswith(f"AirflowFailException: {missing} cannot be started in {ROOT}: ")
 
 
 @pytest.mark.parametrize(

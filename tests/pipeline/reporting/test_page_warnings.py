@@ -91,10 +91,3 @@ def test_the_smallest_of_several_probabilities_is_judged_by_their_number(tmp_pat
     assert warnings(made) == []
     _overtrained(made, 0.0049)
     assert len(warnings(made)) == 1
-
-
-def test_no_training_events_and_enough_events_are_nothing_to_warn_of(tmp_path: Path) -> None:
-    made = made_versions(tmp_path)
-    counters(made, "evaluate")["num_events"] = 1000
-    counters(made, "evaluate")["runs"]["hlf"]["train_against_test"] = {}
-    assert warnings(made) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from ingestion.secrets import redact_all
-from pipeline.runs.fingerprint import Fingerprint, Input, changed_code, reasons_to_run
+from pipeline.runs.fingerprint import Fingerprint, Input, reasons_to_run
 
 BASE = Fingerprint({"u1": Input("a.root", "1"), "u2": Input("b.root", "2")}, {"x.a": 1, "x.b": [1]}, {"features": "f"})
 
@@ -47,8 +47,3 @@ def test_inputs_can_be_left_out_of_parts_too() -> None:
     whole = BASE._replace(parts={"hlf": BASE})
     left = whole.without_inputs(["u1"])
     assert list(left.inputs) == list(left.parts["hlf"].inputs) == ["u2"]
-
-
-def test_modules_that_run_no_more_count_as_changed() -> None:
-    now = BASE._replace(code={"models": "m"})
-    assert changed_code(BASE, now) == ["features", "models"]

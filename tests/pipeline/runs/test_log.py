@@ -52,16 +52,6 @@ def test_metrics_say_when_each_stage_was_made_and_what_failed(tmp_path: Path) ->
     assert found["hep_pipeline_last_run_timestamp_seconds", ""] > 1767225600
 
 
-def test_metrics_of_two_run_folders_are_different_series(tmp_path: Path) -> None:
-    series = []
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        RunLog(tmp_path / name).write_metrics({"ingest": None}, {"hlf": None}, failed=None)
-        families = text_string_to_metric_families((tmp_path / name / METRICS).read_text())
-        series += [(one.name, frozenset(one.labels.items())) for each in families for one in each.samples]
-    assert len(series) == len(set(series)) == 12
-
-
 def test_a_night_that_skipped_ten_files_looked_like_any_other(tmp_path: Path) -> None:
     made = {"created": "2026-01-01T00:00:00+00:00", "seconds": 2.5}
     samples_of = {"qcd": {"entries": 90, "events": 70}, "ttbar": {"entries": 9, "events": 7}}

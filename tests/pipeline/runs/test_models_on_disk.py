@@ -108,16 +108,6 @@ def test_a_single_exported_file_is_called_by_its_folder_or_its_own_name(tmp_path
     assert names(path.rename(tmp_path / "v1.2.onnx")) == ["v1.2"]
 
 
-def test_a_folder_name_is_taken_whole_and_may_hold_an_equals_sign(version: Path) -> None:
-    assert names(version.rename(version.with_name("v1.2")) / "hlf") == ["hlf"]
-    run = (version.with_name("v1.2") / "hlf").rename(version.with_name("rate-0.5"))
-    assert names(run) == ["rate-0.5"]
-    (version.parent / "a=b").mkdir()
-    moved = run.rename(version.parent / "a=b" / "net")
-    assert names(moved) == ["net"]
-    assert names(f"mine={moved}") == ["mine"]
-
-
 @pytest.mark.parametrize(
     "words",
     [

@@ -255,25 +255,6 @@ def test_an_older_copy_of_the_run_folder_is_another_writer(site: Site) -> None:
     assert verify(folder_of(remote)) == []
 
 
-def test_a_lost_answer_is_no_second_writer(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library sends a conditional request again if it hears nothing; the server then has the object already."""
-    from s3fs import S3FileSystem
-
-    call = S3FileSystem._call_s3
-
-    async def twice(self: Any, method: str, *args: Any, **kwargs: Any) -> Any:
-        if "IfNoneMatch" in kwargs:
-            await call(self, method, *args, **kwargs)
-        return await call(self, method, *args, **kwargs)
-
-    monkeypatch.setattr(S3FileSystem, "_call_s3", twice)
-    store = StageStore(site.folder / "one", "ingest", storage=place(site.storage))
-    folder = store.next_folder("aaaaaaaa")
-    store.begin(folder)
-    store.commit(folder, {})
-    assert site.objects() == {"ingest/made-by-hep-pipeline"}
-
-
 @pytest.mark.minutes
 def test_killed_at_any_request_nothing_half_is_visible_and_the_next_run_finishes(site: Site) -> None:
     expected, remote = site.config("local"), site.config("remote", site.storage)

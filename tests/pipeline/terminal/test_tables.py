@@ -90,18 +90,6 @@ def test_tables_fit_80_columns_with_each_number_whole(make: Callable[[], list[Gr
         assert sum("─" in line for line in lines) == (2 if make is ranks else 1), shown
 
 
-def test_columns_without_room_follow_with_the_names_of_the_rows() -> None:
-    table = Grid("model", "kept", *(f"class {number}" for number in range(7)), keys=2)
-    for name in ("a", "b"):
-        table.add_row(name, "90%", *(f"{number}.{'1' * 11}" for number in range(7)))
-    file = io.StringIO()
-    Console(file=file, width=80).print(table)
-    heads = [line.split() for line in file.getvalue().splitlines() if "model" in line]
-    assert [head[:2] for head in heads] == [["model", "kept"]] * 2
-    assert [word for head in heads for word in head].count("class") == 7
-    assert [line.split()[0] for line in file.getvalue().splitlines() if "%" in line] == ["a", "b", "a", "b"]
-
-
 @pytest.mark.parametrize("weight", [9, 7.5])
 def test_a_cutflow_fits_and_a_file_has_all_columns_side_by_side(weight: float) -> None:
     whole, half = Efficiency(1.0, 1.0, 1.0), Efficiency(0.5, 0.49, 0.51)
