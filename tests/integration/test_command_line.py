@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
 
-import onnx
 import pytest
 from command_line import STAGES, version_folders, versions
-from lent_spark import command
 from typer.testing import CliRunner
 from undisturbed_run import Undisturbed
 
 from pipeline.cli import app
-from pipeline.machine.spark_session import SparkProvider
 from pipeline.terminal.exit_codes import Exit
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
@@ -77,28 +73,6 @@ def test_counters_in_the_manifests_add_up_along_the_chain(finished: Finished) ->
         assert {"fingerprint", "config", "packages", "code_version", "command"} <= manifest.keys()
 
 
-def test_exported_files_say_where_they_come_from_and_how_a_trigger_decides(finished: Finished) -> None:
-    (folder,) = finished.run_dir.glob("export/*/hlf")
-    assert {path.name for path in folder.iterdir()} == {"model.onnx", "one_event.onnx", "config.pbtxt", "run.json"}
-    every, one = (
-        {each.key: each.value for each in onnx.load(folder / name).metadata_props}
-        for name in ("model.onnx", "one_event.onnx")
-    )
-    assert every == one
-    (evaluated,) = finished.run_dir.glob("evaluate/*/metrics.json")
-    metrics = json.loads(evaluated.read_text())
-    points = json.loads(every["working_points"])
-    assert points["signal"] == metrics["signal"] == "ttbar"
-    assert points["fractions"] == metrics["mixture"]["fractions"]
-    assert [(each["signal_efficiency"], each["threshold"]) for each in points["points"]] == [
-        (each["wanted"], each["threshold"]) for each in metrics["runs"]["hlf"]["working_points"]
-    ]
-    current = versions(finished.run_dir)
-    assert re.fullmatch(rf"train {current['train']} [0-9a-f]{{16}}", every["run_id"])
-    assert json.loads(every["code"]).keys() == {"train", "export"}
-    assert len(set(json.loads(every["digests"]).values())) == 2
-
-
 def test_the_second_run_does_nothing_and_says_so(finished: Finished) -> None:
     before = versions(finished.run_dir)
     again = invoke("run", "--config", finished.config)
@@ -152,20 +126,6 @@ def test_a_stage_run_on_its_own_says_that_what_it_reads_from_is_stale(finished: 
         "note: train is stale (hlf: config train.seed changed (1 -> 7)); evaluate uses its current version"
         in done.stderr
     )
-
-
-def test_a_model_is_never_evaluated_on_features_it_was_not_made_from(
-    finished: Finished, provider: SparkProvider, tmp_path: Path
-) -> None:
-    copied = shutil.copytree(finished.run_dir, tmp_path / "run")
-    options = ["--set", f"run_dir={copied}", "--set", "features.split={train: 0.2, val: 0.16, test: 0.64}"]
-    assert command(provider, "features", "--config", finished.config, *options).exit_code == 0
-    done = invoke("evaluate", "--config", finished.config, *options)
-    assert done.exit_code == Exit.USER_ERROR
-    assert "evaluate cannot use train" in done.stderr
-    assert "python -m pipeline train" in done.stderr
-    plan = invoke("plan", "--config", finished.config, *options).stdout
-    assert stages_shown(plan)["train"].startswith("stale")
 
 
 @pytest.mark.usefixtures("no_figures")
