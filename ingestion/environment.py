@@ -75,13 +75,8 @@ ONE_HOST_MPI: Final = {
 }
 #: Where another Open MPI is.
 _OTHER_MPI: Final = ("OPAL_PREFIX", "PRTE_PREFIX", "PMIX_PREFIX", "OMPI_HOME")
-#: Files of users and sites that count as little, from the current folder or the home folder.
-FILES: Final = ("matplotlibrc", "~/.config/matplotlib/matplotlibrc", ".numba_config.yaml")
-_MPI_FILES: Final = tuple(f"~/.{layer}/mca-params.conf" for layer in ("openmpi", "prte", "pmix"))
 #: What a process of ours has instead.
 _SET: Final = {"LC_ALL": "C.UTF-8", "MPLBACKEND": "agg", "PYTHONSAFEPATH": "1"}
-#: Names that were there and are ignored, for `doctor`.
-_NOTED: Final = "HEP_PIPELINE_IGNORED"
 #: The folder with our packages.
 _ROOT: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - pathlib takes time
 #: The start of a command line for a module of ours, with its arguments.
@@ -112,11 +107,7 @@ def cleaned(before: Mapping[str, str], *, kept: Collection[str] = ()) -> dict[st
     own = _SET if _is_installed() else {**_SET, "PYTHONPATH": _ROOT}
     own = {name: value for name, value in own.items() if name not in kept}
     without = {name for name in ignored(EVERYWHERE, before) if name not in kept}
-    # Nearly everyone has a UTF-8 locale, which changes nothing.
-    noted = {name for name in without if before[name] not in {"", own.get(name)} and not before[name].endswith("UTF-8")}
-    noted.update(before.get(_NOTED, "").split())
-    after = {name: value for name, value in before.items() if name not in without} | own
-    return after | ({_NOTED: " ".join(sorted(noted))} if noted else {})
+    return {name: value for name, value in before.items() if name not in without} | own
 
 
 def of_one_host(before: Mapping[str, str], *, own_mpi: bool) -> dict[str, str]:
@@ -129,16 +120,6 @@ def of_one_host(before: Mapping[str, str], *, own_mpi: bool) -> dict[str, str]:
     # MPI has shared memory here. mpirun also reads files below the home folder.
     own = {"OMPI_MCA_btl": "^tcp", "HOME": os.devnull, **files}
     return {name: value for name, value in before.items() if name not in without} | own
-
-
-def noted(env: Mapping[str, str], *, local_spark: bool, one_host: bool = False) -> list[str]:
-    """Variables and files that are there, and that this process, its Spark and its ranks ignore.
-
-    `env` is the environment after `enter`.
-    """
-    of_others = ignored((LOCAL_SPARK if local_spark else {}) | (ONE_HOST_MPI if one_host else {}), env)
-    files = [name for name in (*FILES, *(_MPI_FILES if one_host else ())) if os.path.exists(os.path.expanduser(name))]  # noqa: PTH110, PTH111 - as above
-    return [*env.get(_NOTED, "").split(), *(name for name in of_others if env[name]), *files]
 
 
 def enter(*, kept: Collection[str] = ()) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import errno
 import re
-import ssl
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,13 +22,8 @@ _LASTING: Final = {
     *(errno.EINVAL, errno.EOVERFLOW, errno.EFBIG),
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM),
 }
-#: Where credentials come from, by the begin of the URL; the empty one is of any other.
-_CREDENTIALS: Final = {
-    "s3": "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_ENDPOINT_URL for a server other than Amazon's).",
-    "http": "Put user name and password into the URL, as docs/own-files.md shows.",
-    "root": "Renew the proxy (X509_USER_PROXY) or the token (BEARER_TOKEN_FILE).",
-    "": "Check the credentials of this server.",
-}
+#: What the errors of servers that refuse begin with or hold: certificates, credentials, buckets; XRootD has numbers.
+_REFUSALS: Final = re.compile(r"\w*(Cert|Credentials)\w*Error: |NoSuchBucket: |.*(\[3010\]|auth failed)", re.IGNORECASE)
 #: Libraries whose errors are of the network, even if they are no OSError.
 _REMOTE_LIBRARIES: Final = {"aiohttp", "botocore", "fsspec", "fsspec_xrootd", "http", "requests", "urllib3"}
 
@@ -111,14 +105,10 @@ def read_error(path: str, *, where: str, cause: Exception) -> IngestionError:
         return UnreadableFileError(f"{path} cannot be opened any more ({cause}). Check the path and its permissions.")
     if not _of_the_program(cause):
         return DamagedFileError.at(path, where=where, cause=cause)
-    if isinstance(cause, ImportError):
-        return ProgramReadError(
-            f"{path}: {where} needs a package that is not installed ({_first_line(cause)}). Install it."
-        )
     return ProgramReadError(
-        f"{path}: {where} cannot be read ({_described(cause)}). Such an exception comes from a broken package or from "
-        f"an error of this program, rarely from damage. Run `make setup` or `python -m pipeline doctor`; if only this "
-        f"file fails, take it out of the sample's files."
+        f"{path}: {where} cannot be read ({_described(cause)}): a package is missing or broken, or this program has an "
+        f"error. Run `make setup` or `python -m pipeline doctor`; if only this file fails, take it out of the sample's "
+        f"files."
     )
 
 
@@ -128,18 +118,12 @@ def remote_error(path: str, *, where: str, cause: Exception) -> IngestionError |
     reason: BaseException = cause
     while isinstance(reason, FileNotFoundError) and reason.__cause__ is not None:
         reason = reason.__cause__
-    if "://" in path:
-        if isinstance(reason, ssl.SSLCertVerificationError) or "Certificate" in type(reason).__name__:
-            return RefusedFileError(
-                f"{path}: the certificate of the server is not trusted ({_first_line(reason)}). If the server is the "
-                f"right one, set SSL_CERT_FILE to a file with the certificate of its authority (PEM)."
-            )
-        if type(reason).__name__ == "NoSuchBucket":
-            return RefusedFileError(f"{path}: {_first_line(cause)}. Correct the URL in the config.")
-        if _is_refused(reason):
-            fix = next(words for begin, words in _CREDENTIALS.items() if path.lower().startswith(begin))
-            return RefusedFileError(f"{path}: the server refuses access to {where} ({_described(reason)}). {fix}")
-    passes = isinstance(cause, TimeoutError | ConnectionError | BlockingIOError | InterruptedError) or (
+    if "://" in path and _is_refused(reason):
+        return RefusedFileError(
+            f"{path}: the server refuses {where} ({_described(reason)}). Correct the URL, the credentials or the "
+            f"certificate; docs/own-files.md names the variables of each kind of server."
+        )
+    passes = isinstance(cause, TimeoutError | ConnectionError) or (
         isinstance(cause, OSError) and cause.errno and cause.errno not in _LASTING
     )
     if not (passes or ("://" in path and _of_the_server(reason))):
@@ -151,13 +135,9 @@ def remote_error(path: str, *, where: str, cause: Exception) -> IngestionError |
 
 
 def _is_refused(cause: BaseException) -> bool:
-    """Whether a server asks for other credentials."""
-    if getattr(cause, "status", None) in {401, 403, 407} or isinstance(cause, PermissionError):
-        return True
-    # Of botocore: NoCredentialsError, PartialCredentialsError; of XRootD: the numbers of its errors.
-    return type(cause).__name__.endswith("CredentialsError") or (
-        isinstance(cause, OSError) and re.search(r"\[3010\]|auth failed", str(cause), re.IGNORECASE) is not None
-    )
+    """Whether a server asks for other credentials, has no such bucket, or shows a certificate that is not trusted."""
+    is_forbidden = isinstance(cause, PermissionError) or getattr(cause, "status", None) in {401, 403, 407}
+    return is_forbidden or _REFUSALS.match(_described(cause)) is not None
 
 
 def _of_the_server(cause: BaseException) -> bool:
@@ -166,7 +146,7 @@ def _of_the_server(cause: BaseException) -> bool:
     if status is not None:
         return int(status) >= 500
     # XRootD reports a missing file by this number.
-    is_missing = isinstance(cause, FileNotFoundError | PermissionError | IsADirectoryError) or (
+    is_missing = isinstance(cause, FileNotFoundError | IsADirectoryError) or (
         isinstance(cause, OSError) and re.search(r"\[3011\]|no such file", str(cause), re.IGNORECASE)
     )
     # fsspec puts the exceptions of failed reads among the bytes of others, and uproot tries to slice them.

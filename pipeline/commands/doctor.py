@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from ingestion.environment import noted
 from ingestion.secrets import redact_all
 from pipeline.errors import MachineError
 from pipeline.machine.doctor import Finding, Need, Severity, about_names, render
@@ -37,11 +34,6 @@ class Diagnosis(NamedTuple):
 
 def doctor(run_folder: RunFolder, say: Callable[[str], None]) -> Diagnosis:
     """Check the machine and, if it has no errors, start the ranks for a short test."""
-    from training.launching.loopback_only import without_network
-
-    spark, train = run_folder.config.spark, run_folder.config.train
-    is_alone = train.workers > 1 and train.launcher == "mpirun" and without_network(train.launcher_args, Path()) != []
-    ignored = noted(os.environ, local_spark=spark.master.startswith("local"), one_host=is_alone)
     clash = about_names()
     found = Diagnosis([*run_folder.examine(list(Need)), *([clash] if clash else [])], [])
     say(render(found.findings))
@@ -50,8 +42,6 @@ def doctor(run_folder: RunFolder, say: Callable[[str], None]) -> Diagnosis:
         found.notes.append(words)
         say(words)
 
-    if ignored:
-        note(f"ignored of the environment: {', '.join(ignored)}")
     if found.is_well:
         found = _try(found, run_folder, note)
     if found.error is not None:

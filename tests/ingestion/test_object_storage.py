@@ -67,7 +67,7 @@ def test_a_file_of_a_bucket_gives_the_table_of_the_local_one(local_file: Path) -
 def test_missing_credentials_are_asked_for(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    with pytest.raises(RefusedFileError, match=r"NoCredentialsError.*Set AWS_ACCESS_KEY_ID"):
+    with pytest.raises(RefusedFileError, match=r"NoCredentialsError.*Correct the URL, the credentials"):
         expand([sample(f"s3://bucket/{name}")])
 
 
@@ -78,12 +78,12 @@ def test_wrong_credentials_are_refused(monkeypatch: pytest.MonkeyPatch, name: st
         raise PermissionError("The AWS Access Key Id you provided does not exist in our records.")
 
     monkeypatch.setattr("s3fs.S3FileSystem._call_s3", refuse)
-    with pytest.raises(RefusedFileError, match=r"does not exist in our records.*Set AWS_ACCESS_KEY_ID"):
+    with pytest.raises(RefusedFileError, match="does not exist in our records"):
         expand([sample(f"s3://bucket/{name}")])
 
 
 def test_a_missing_bucket_is_named() -> None:
-    with pytest.raises(RefusedFileError, match=re.escape("s3://nobucket/*.root: The specified bucket does not exist")):
+    with pytest.raises(RefusedFileError, match=r"s3://nobucket/\*.root: .*bucket does not exist"):
         expand([sample("s3://nobucket/*.root")])
     with pytest.raises(RefusedFileError, match=re.escape("s3://nobucket/a.root")):
         expand([sample("s3://nobucket/a.root")])

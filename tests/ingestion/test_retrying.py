@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import shutil
-import struct
 import sys
 import time
 import zlib
@@ -46,39 +45,20 @@ def of_module(module: str, *bases: type[Exception]) -> Exception:
     ("cause", "here", "there"),
     [
         (OSError(errno.EIO, "Input/output error"), True, True),
-        (OSError(errno.ESTALE, "Stale file handle"), True, True),
-        (OSError(errno.EBUSY, "Device or resource busy"), True, True),
-        (OSError(errno.EHOSTUNREACH, "No route to host"), True, True),
-        (OSError(errno.ENETDOWN, "Network is down"), True, True),
+        (OSError(errno.EMFILE, "Too many open files"), True, True),
         (BlockingIOError(errno.EAGAIN, "Try again"), True, True),
-        (InterruptedError(errno.EINTR, "Interrupted"), True, True),
         (TimeoutError(), True, True),
-        (ConnectionResetError(errno.ECONNRESET, "reset"), True, True),
         (ConnectionRefusedError(), True, True),
-        (BrokenPipeError(), True, True),
         (FileNotFoundError(errno.ENOENT, "No such file"), False, False),
         (PermissionError(errno.EACCES, "Permission denied"), False, False),
         (IsADirectoryError(errno.EISDIR, "Is a directory"), False, False),
         # Uproot says this of damaged bytes; of a server it may be anything.
         (OSError("not a ROOT file"), False, True),
-        (OSError(errno.ENOSPC, "No space left on device"), True, True),
-        (OSError(errno.EMFILE, "Too many open files"), True, True),
-        (OSError(errno.ENFILE, "Too many open files in system"), True, True),
-        (OSError(errno.ENOMEM, "Cannot allocate memory"), True, True),
-        (OSError(errno.ENOTCONN, "Transport endpoint is not connected"), True, True),
-        (OSError(errno.EREMOTEIO, "Remote I/O error"), True, True),
         (OSError(errno.EINVAL, "Invalid argument"), False, True),
-        (OSError(errno.EOVERFLOW, "Value too large for defined data type"), False, True),
-        (OSError(errno.EFBIG, "File too large"), False, True),
-        (of_module("aiohttp.client_exceptions"), False, True),
         (of_module("botocore.exceptions"), False, True),
-        (of_module("urllib3.exceptions"), False, True),
         (of_module("aiohttplike.exceptions"), False, False),
         (of_module("aiohttp.client_exceptions", FileNotFoundError), False, False),
         (ValueError("inconsistent"), False, False),
-        (KeyError("fBasketSeek"), False, False),
-        (zlib.error("invalid distance"), False, False),
-        (struct.error("unpack requires"), False, False),
         (uproot.deserialization.DeserializationError("bad", None, None, {}, LOCAL), False, False),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
@@ -91,12 +71,14 @@ def test_what_may_pass(cause: Exception, here: bool, there: bool) -> None:
         assert type(read_error(path, where="its index", cause=cause)) is (RefusedFileError if refused else kind)
 
 
-def test_a_missing_bucket_was_the_fault_of_the_file_which_was_skipped() -> None:
+@pytest.mark.parametrize("name", ["NoSuchBucket", "NoCredentialsError", "ClientConnectorCertificateError"])
+def test_a_server_that_refuses_is_no_fault_of_the_file_which_was_skipped(name: str) -> None:
     cause = FileNotFoundError("The specified bucket does not exist")
-    cause.__cause__ = type("NoSuchBucket", (Exception,), {})()
+    cause.__cause__ = type(name, (Exception,), {})("not for you")
     problem = read_error("s3://bucket/a.root", where="its size", cause=cause)
-    assert str(problem) == "s3://bucket/a.root: The specified bucket does not exist. Correct the URL in the config."
+    assert f"s3://bucket/a.root: the server refuses its size ({name}: not for you). Correct the URL" in str(problem)
     assert not problem.is_of_the_file
+    assert read_error("root://eos//a", where="it", cause=OSError("[3010] denied")).is_of_the_file is False
 
 
 def test_a_disk_of_ours_that_fails_for_a_while_is_named_and_other_errors_stay() -> None:
@@ -107,11 +89,6 @@ def test_a_disk_of_ours_that_fails_for_a_while_is_named_and_other_errors_stay() 
         raise once_more()
     with pytest.raises(FileNotFoundError), answers(Path("/data/a"), "its content"):
         raise FileNotFoundError("/data/a")
-
-
-def test_credentials_of_s3a_were_asked_for_without_a_hint() -> None:
-    problem = read_error("S3A://bucket/a.root", where="its size", cause=PermissionError("Forbidden"))
-    assert "Set AWS_ACCESS_KEY_ID" in str(problem)
 
 
 @pytest.fixture

@@ -12,8 +12,6 @@ import pytest
 from command_line import pipeline
 from undisturbed_run import Undisturbed, version_of
 
-from ingestion.environment import EVERYWHERE, LOCAL_SPARK, ignored
-
 pytestmark = [pytest.mark.minutes, pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -97,16 +95,6 @@ def test_a_run_in_a_hostile_environment_gives_the_same_bytes(
     assert figures
     here = version_of(undisturbed.run_dir, "evaluate")
     assert [name for name in figures if (here / name).read_bytes() != (plain / name).read_bytes()] == []
-
-
-def test_doctor_names_what_is_ignored(hostile: dict[str, str], tmp_path: Path) -> None:
-    options = ("--set", "train.workers=1", "--set", f"run_dir={tmp_path / 'run'}")
-    done = pipeline("doctor", "--json", *options, cwd=tmp_path / "here", env=hostile)
-    assert done.returncode == 0, done.stderr
-    for name in ignored(EVERYWHERE | LOCAL_SPARK, HOSTILE.keys() | {"PYTHONPATH", "MATPLOTLIBRC", "SPARK_CONF_DIR"}):
-        assert name in done.stdout
-    assert "matplotlibrc" in done.stdout
-    assert ".numba_config.yaml" in done.stdout
 
 
 def test_a_package_named_pipeline_on_the_path_does_not_stop_the_console_script(tmp_path: Path) -> None:

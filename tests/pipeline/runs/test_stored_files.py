@@ -293,7 +293,7 @@ def test_killed_at_any_request_nothing_half_is_visible_and_the_next_run_finishes
 
 
 def test_a_missing_bucket_and_refused_access_say_so(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RefusedFileError, match=r"s3://nobucket/x/ingest: The specified bucket does not exist"):
+    with pytest.raises(RefusedFileError, match=r"s3://nobucket/x/ingest: .*bucket does not exist"):
         run_here(site.config("remote", "s3://nobucket/x"), "ingest")
 
     async def refuse(*_: object, **__: object) -> None:
@@ -301,7 +301,7 @@ def test_a_missing_bucket_and_refused_access_say_so(site: Site, monkeypatch: pyt
 
     monkeypatch.setattr("s3fs.S3FileSystem._call_s3", refuse)
     forget_connections()
-    with pytest.raises(RefusedFileError, match=rf"{site.storage}/ingest: the server refuses.*Set AWS_ACCESS_KEY_ID"):
+    with pytest.raises(RefusedFileError, match=rf"{site.storage}/ingest: the server refuses"):
         run_here(site.config("remote", site.storage), "ingest")
     assert not list((site.folder / "remote" / "ingest").glob("0*"))
 
