@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient, Counters, Worker
 from training.algorithms.method import MethodSettings, Traits, TransportOptions, algorithm
-from training.algorithms.mpca_joint import MOST_SHARDS, JointModel, MpcaConstants, displace
+from training.algorithms.mpca_joint import MOST_SHARDS, JointModel, MpcaConstants
 from training.effects import Mechanism, Needs
 from training.transports.basics import Vector, is_finite
 
@@ -109,7 +109,9 @@ class Mpca(Algorithm):
         if alpha:
             self.acted["pulls"] += 1
             self.model.read(self._local)
-            self.model.write(displace(self._local, self.joint.projected, alpha))
+            # Equation 7, before every gradient; the optimiser does not see it.
+            self._local -= alpha * (self._local - self.joint.projected)
+            self.model.write(self._local)
         if await self.has_gradient(compute_gradient, num_samples):
             self.optimizer.step()
             self.joint.steps += 1

@@ -128,13 +128,6 @@ def driver_rule(shard: JointShard, total: Vector, constants: MpcaConstants) -> J
     return JointShard(model, trajectory, model + gamma * trajectory, shard.cycle + 1)
 
 
-def displace(local: Vector, projected: Vector, alpha: float) -> Vector:
-    """x_i <- x_i - alpha (x_i - x~*), before every gradient (equation 7), in place; the optimiser does not see it."""
-    if alpha:
-        local -= alpha * (local - projected)
-    return local
-
-
 def _share(done: int, length: int) -> float:
     """The share of a ramp that is done."""
     return min(1.0, done / length) if length else 1.0

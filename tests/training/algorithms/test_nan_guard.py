@@ -91,7 +91,7 @@ def test_parameters_that_are_not_finite_reach_nobody(method: str, slow: dict[str
     found = problem.drive(**SEVERAL[method], **slow, optimizer="sgd", cluster=ROUGH, before_step=poison)
     for rank in (0, 1, 3):
         assert np.abs(found[:, rank]).max() < 100, f"rank {rank}"
-    recovers = ("local-sgd", "diloco", "d-psgd", "qg-dsgdm", "choco-sgd", *(() if slow else SERVERS))
+    recovers = ("local-sgd", "diloco", "d-psgd", "qg-dsgdm", "choco-sgd", "mpca", *(() if slow else SERVERS))
     if method in recovers:
         # The others, or the server, give it a model again.
         assert np.isfinite(found[-1, 2]).all()

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 from mixing_matrices import mixing_matrix
 from numpy.typing import NDArray
-from simulated import CLUSTER, LinearGradients, run, settings
+from simulated import CLUSTER, LinearGradients, run
 
 from training.topology import make_topology
 
@@ -85,9 +84,3 @@ def test_the_record_and_the_clock_charge_the_compressed_message() -> None:
     saved = whole.records[0][0]["bytes_sent"] - small.records[0][0]["bytes_sent"]
     assert saved == 2 * steps * 40 * 12
     assert whole.seconds - small.seconds > steps * 2 * 40 * 12 / 1e5 * 0.9
-
-
-def test_a_momentum_beside_that_of_the_method_is_refused() -> None:
-    for more in ({"optimizer": "adam"}, {"optimizer": "sgd", "momentum": 0.9}):
-        with pytest.raises(ValueError, match=r"qg-dsgdm has its own momentum.*set train\.(optimizer=sgd|momentum=0)"):
-            type(settings()).model_validate({"algorithm": "qg-dsgdm", **more})

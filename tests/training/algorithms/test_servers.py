@@ -233,25 +233,6 @@ def drive(problem: LinearGradients = NOISE, **chosen: Any) -> Array:
     return problem.drive(cluster=JITTER, **SGD | chosen)
 
 
-PLAIN_SLOWMO = {"slowmo": {"tau": 6, "alpha": 1.0, "beta": 0.0}, "optimizer_state": "keep"}
-EQUAL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "sharded that drops nothing is dense": ({"algorithm": "sharded", "drop_rate": 0.1}, {"algorithm": "sharded"}),
-    **{
-        f"slowmo without momentum changes nothing around {name}": (chosen | PLAIN_SLOWMO, chosen)
-        for name, chosen in SERVERS.items()
-        # After an outer step a worker has what was under way, or, by Algorithm 13, what it sent itself.
-        if "overlap" not in chosen and "scaling" not in chosen
-    },
-    "a wide bound is none": ({"algorithm": "downpour", "staleness_bound": 99}, {"algorithm": "downpour"}),
-}
-
-
-@pytest.mark.parametrize("case", EQUAL)
-def test_a_special_case_is_another_method(case: str) -> None:
-    one, other = EQUAL[case]
-    np.testing.assert_allclose(drive(**one), drive(**other), atol=1e-9)
-
-
 @pytest.mark.parametrize("name", SERVERS)
 def test_all_workers_continue_from_the_same_model_after_an_exact_average(name: str) -> None:
     """Each once had the parts of the outer step only that others had added before it."""

@@ -135,14 +135,3 @@ def test_an_event_that_is_not_finite_shows_where_it_is() -> None:
     found = train(poisoned, folds[1], "adam", num_steps=6, epochs=3)
     assert np.isnan(found.train_loss).all()
     assert found.val_loss[-1] < found.val_loss[0]
-
-
-def test_folds_cover_the_rows_once_and_keep_the_classes_in_proportion() -> None:
-    labels = np.repeat([0, 1, 2], [40, 20, 10])
-    folds = make_folds(labels, 5, seed=1)
-    assert sorted(np.concatenate([fold.val for fold in folds])) == list(range(70))
-    for fold in folds:
-        assert sorted(np.concatenate(fold)) == list(range(70))
-        assert np.bincount(labels[fold.val]).tolist() == [8, 4, 2]
-    again = make_folds(labels, 5, seed=1)
-    assert all((one.val == other.val).all() for one, other in zip(folds, again, strict=True))

@@ -22,8 +22,6 @@ from simulated import (
 
 from training.simulation.simulate import Simulated
 
-#: Steps of an epoch: 120 rows for 3 workers, in batches of 4.
-STEPS = 10
 WITHIN, BETWEEN = (0, 7), (1, 0)
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adam": {"optimizer": "adam", "learning_rate": 0.01},
@@ -182,29 +180,3 @@ def test_a_model_that_was_not_finite_spread_to_all_at_a_resume_with_another_numb
     checkpoint.load = spoiled
     still = training(KeptCheckpoints(), checkpoint, workers=2, epochs=1, algorithm="d-psgd")
     np.testing.assert_allclose(models(still), np.tile(np.mean(models_left, axis=0), (2, 1)), atol=1e-15)
-
-
-@pytest.mark.parametrize("position", [WITHIN, BETWEEN])
-@pytest.mark.parametrize("workers", [2, 5])
-@pytest.mark.parametrize("method", ["ar-sgd", "d-psgd", "ad-psgd", "swarm-sgd"])
-@pytest.mark.slow
-def test_another_number_of_workers_continues_from_the_average_model(
-    method: str, workers: int, position: tuple[int, int]
-) -> None:
-    chosen = METHODS[method] | SLOWMO["slowmo"]
-    kept = KeptCheckpoints()
-    training(kept, **chosen)
-    checkpoint = kept.at(position)
-    average = np.mean([checkpoint.load(rank)["current"].numpy() for rank in range(3)], axis=0)
-    (epoch, _), begun = position, KeptCheckpoints()
-    others = training(begun, checkpoint, workers=workers, checkpoint_steps=1, epochs=epoch + 1, **chosen)
-    # What is left of an interrupted epoch is dealt anew. A rank that was not there did nothing.
-    for rank, records in enumerate(others.records):
-        assert [record["epoch"] for record in records] == list(range(0 if rank < 3 else epoch, epoch + 1))
-        assert {record["rank"] for record in records} == {rank}
-    if position == WITHIN:
-        assert sum(records[0]["samples"] for records in others.records) == 120
-        assert min(begun.content) == (0, 8)
-        return
-    still = training(KeptCheckpoints(), checkpoint, workers=workers, epochs=1, **chosen)
-    np.testing.assert_allclose(models(still), np.tile(average, (workers, 1)), atol=1e-15)

@@ -67,29 +67,6 @@ def test_workers_have_buffers_of_their_own_and_validate_with_the_mean() -> None:
     assert found.records[0][0]["val_loss"] == pytest.approx(loss.item(), rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    "chosen",
-    [
-        {"algorithm": "ar-sgd", "slowmo": {"tau": 2}},
-        {"algorithm": "local-sgd"},
-        {"algorithm": "mpca"},
-        {"algorithm": {"name": "agn", "local_steps": 2}},
-        {"algorithm": {"name": "easgd", "local_steps": 2}, "slowmo": {"tau": 2, "exact_average": True}},
-        {"algorithm": "sharded"},
-    ],
-    ids=str,
-)
-def test_averages_slow_momentum_and_servers_leave_buffers_alone(chosen: dict[str, Any]) -> None:
-    found = []
-    for each in ({"algorithm": "ar-sgd"}, chosen):
-        kept = KeptCheckpoints()
-        # Parameters hardly move, so that buffers depend on a worker's own images only.
-        run(**each, optimizer="sgd", learning_rate=1e-9, epochs=1, files=kept.files, cluster=CLUSTER)
-        found.append(last_buffers(kept, (1, 0)))
-    np.testing.assert_allclose(found[1], found[0], rtol=1e-4)
-    assert abs(found[0][0] - found[0][1]).max() > 1e-3
-
-
 def test_the_rest_of_the_workers_continues_from_the_mean_of_the_buffers() -> None:
     kept = KeptCheckpoints()
     run(files=kept.files)

@@ -13,9 +13,8 @@ from pydantic import TypeAdapter, ValidationError
 from models.errors import SavedModelError
 from models.networks.hlf_settings import HlfSettings
 from training.compiled.engines import PerceptronEngine, compiled_engine
-from training.errors import ImageFileError
 from training.launching.rank import RunSpec
-from training.readers.sharding import assignment_of
+from training.readers.sharding import Assignment, Piece, assignment_of
 from training.settings import TrainSettings
 from training.studies.study import OwnRowsSettings
 from training.workloads.hep_settings import HepSettings
@@ -64,6 +63,14 @@ def test_the_digits_are_divided_once_for_all_runs() -> None:
     assert sorted(map(tuple, small.tolist())) == sorted(map(tuple, expected.tolist()))
 
 
+def test_every_epoch_mixes_all_rows_and_reads_each_once() -> None:
+    rows = MnistSettings().open().rows("train", TrainSettings())
+    pieces = [Piece(group, 0, size) for group, size in enumerate(rows.group_rows)]
+    orders = [rows.reading_order(Assignment(epoch, pieces, [len(rows)])) for epoch in (0, 1)]
+    assert all(sorted(order.tolist()) == list(range(len(rows))) for order in orders)
+    assert abs(np.corrcoef([*orders, np.arange(len(rows))]) - np.eye(3)).max() < 0.2
+
+
 def test_a_saved_network_is_read_again(tmp_path: Path) -> None:
     workload = MnistSettings().open()
     module = workload.network()
@@ -96,11 +103,6 @@ def test_a_study_names_a_workload_in_plain_values() -> None:
     for wrong in ({"name": "imagenet"}, {"name": "mnist", "network": "resnet20"}, {"name": "mnist", "augmentation": 1}):
         with pytest.raises(ValidationError):
             adapter.validate_python(wrong)
-
-
-def test_a_folder_without_the_public_files_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ImageFileError, match="train-images-idx3-ubyte of MNIST cannot be read"):
-        MnistSettings(folder=tmp_path).open()
 
 
 def test_what_a_result_depends_on_is_no_place() -> None:
