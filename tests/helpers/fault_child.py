@@ -5,7 +5,6 @@ python fault_child.py '{"kill_at": 4}' report --config my.yaml
     kill_at: 4               kill -9 of the process group at the fourth step of the first publication, see STEPS;
                              at 0: as soon as the new version folder is there
     at_begin: [[...], ...]   run these commands once the new version folder is there
-    file_bytes: 20000        from then on no file can become larger
     figures: false           their files stay empty
     as_anybody: true         without root's power to write what is write-protected
     wait_for: "path"         at the lock, make "path.<process id>" and wait until "path" is there; who then gets the
@@ -18,7 +17,6 @@ import ctypes
 import functools
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -133,10 +131,6 @@ def run_commands(commands: list[list[str]]) -> None:
         subprocess.run(command, check=True, timeout=60)
 
 
-def limit_files(size: int) -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-
-
 def without_roots_power() -> None:
     """Start this program again without the capability of writing everywhere; does nothing for others than root."""
     bounding_set_drop, dac_override = 24, 1  # <linux/prctl.h>, <linux/capability.h>
@@ -189,8 +183,6 @@ def main(faults: dict[str, Any]) -> None:
         from lent_spark import without_figures
 
         without_figures(pytest.MonkeyPatch())
-    if "file_bytes" in faults:
-        after_begin(lambda: limit_files(faults["file_bytes"]))
     if "wait_for" in faults:
         wait_at_lock(Path(faults["wait_for"]))
     from pipeline.cli import app

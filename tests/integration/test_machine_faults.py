@@ -1,4 +1,4 @@
-"""Full disks, limits of file sizes, folders that cannot be written, a clock that goes backwards, two runs at once."""
+"""Full disks, folders that cannot be written, two runs at once."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ pytestmark = [pytest.mark.minutes, pytest.mark.end_to_end, pytest.mark.timeout(9
 
 #: Half a gigabyte more than what `doctor` asks for.
 DISK_MIB = 1500
-#: Too small for any figure, table or network; large enough for lines of the log.
-LARGEST_FILE = 4000
 
 
 @contextlib.contextmanager
@@ -101,19 +99,6 @@ def test_a_disk_that_is_full_from_the_start_is_refused_before_anything_is_writte
         assert not (run_dir / "evaluate").exists()
 
 
-def test_a_limit_of_file_sizes_ends_a_stage_with_what_to_do(undisturbed: Undisturbed) -> None:
-    undisturbed.restore("train")
-    # A signal ends ranks.
-    done = undisturbed.run("train", faults={"file_bytes": LARGEST_FILE})
-    assert done.returncode == 1
-    assert "File size limit exceeded" in done.stderr
-    assert list((undisturbed.run_dir / "train").iterdir()) == []
-    undisturbed.assert_nothing_left()
-    undisturbed.restore("evaluate")
-    done = undisturbed.run("evaluate", faults={"file_bytes": LARGEST_FILE})
-    assert_told_and_nothing_left(undisturbed, "evaluate", done, "File too large")
-
-
 @contextlib.contextmanager
 def write_protected(folder: Path) -> Iterator[None]:
     """All folders from this one on cannot be written, by those who are not root."""
@@ -146,22 +131,6 @@ def test_a_run_folder_that_cannot_be_written_is_refused_by_what_writes(
         # It can be read.
         done = undisturbed.run("status", "--json", faults=AS_ANYBODY)
         assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("stage", ["train", "report"])
-def test_an_output_that_becomes_write_protected_ends_a_stage_with_what_to_do(
-    undisturbed: Undisturbed, stage: str
-) -> None:
-    run_dir = undisturbed.restore(stage)
-    protect = {"at_begin": [["sh", "-c", 'chmod 555 "$0"/*', str(run_dir / stage)]]}
-    done = undisturbed.run(stage, faults=AS_ANYBODY | protect)
-    assert done.returncode == 1, done.stderr
-    assert "Permission denied" in done.stderr
-    assert "Check space and permissions" in done.stderr
-    # Nobody could remove it either; the next run does.
-    done = undisturbed.run(stage, faults={"figures": False})
-    assert done.returncode == 0, done.stderr
-    undisturbed.check(stage)
 
 
 @pytest.mark.parametrize("command", ["export", "promote"])

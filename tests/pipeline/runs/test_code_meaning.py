@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import shutil
 from pathlib import Path
 
 import pytest
@@ -186,46 +185,6 @@ def test_the_shell_counts_in_no_stage(stage: Stage) -> None:
     shell = {name for name in names if name.count(".") > 1 and name.startswith("pipeline.")}
     allowed = ("pipeline.stages.", "pipeline.reporting.", "pipeline.runs.trained_models", "pipeline.runs.best_settings")
     assert all(name.startswith(allowed) for name in shell)
-
-
-def code_of_trainings() -> dict[str, dict[str, str]]:
-    """Digests of the code of each network's training."""
-    config = load_config("demo", ["model.names=[hlf, particles]", "model.hlf.from_gridsearch=false"])
-    (train,) = (each for each in STAGES if each.name == "train")
-    return {name: code_digests(part.entry_points) for name, part in train.parts(config).items()}
-
-
-@pytest.fixture(scope="module")
-def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the code."""
-    folder, ignored = tmp_path_factory.mktemp("code"), shutil.ignore_patterns("__pycache__")
-    for package in code_meaning.PACKAGES:
-        shutil.copytree(code_meaning.ROOT / package, folder / package, ignore=ignored)
-    return folder
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "old", "new", "trained_again"),
-    [
-        ("models/networks/particles_settings.py", '@network("particles")', '@network("list")', {"particles"}),
-        ("models/networks/hlf_settings.py", "[50, 20, 10]", "[50, 20]", {"hlf"}),
-        ("models/networks/registry.py", "own.pop(", "own.get(", {"hlf", "particles"}),
-        ("training/workloads/images_settings.py", "exclude={", "include={", set()),
-        ("training/workloads/registry.py", "is None", "is not None", {"hlf", "particles"}),
-    ],
-)
-def test_code_of_a_network_trains_that_one_and_a_further_network_or_workload_trains_no_other(
-    copied: Path, monkeypatch: pytest.MonkeyPatch, name: str, old: str, new: str, trained_again: set[str]
-) -> None:
-    monkeypatch.setattr(code_meaning, "ROOT", copied)
-    before = code_of_trainings()
-    text = (copied / name).read_text(encoding="utf-8")
-    assert old in text
-    (copied / name).write_text(text.replace(old, new, 1), encoding="utf-8")
-    found = code_of_trainings()
-    (copied / name).write_text(text, encoding="utf-8")
-    assert {network for network, code in found.items() if code != before[network]} == trained_again
 
 
 @pytest.mark.parametrize(
