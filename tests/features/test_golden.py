@@ -10,8 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from extracted_features import particles_of
-from published_reference import published_event
-from reference_features import ReferenceSettings, reference_event
 
 from features.columns import PARTICLE_FEATURE_NAMES, hlf_names
 from features.kernels import build_features
@@ -76,26 +74,3 @@ def test_features_are_those_of_the_golden_table(name: str, bundled_files: list[F
             # By name: a feature that is new since then is not among them.
             same_names = {name: features[name] for name in expected_features}
             assert same_names == pytest.approx(expected_features, rel=1e-6, abs=1e-6), place
-
-
-@pytest.mark.parametrize("name", CHOICES)
-@pytest.mark.slow
-def test_the_golden_tables_are_those_of_the_slow_references(name: str, bundled_files: list[FileInfo]) -> None:
-    infos = {info.sample: info for info in bundled_files if info.path.endswith("_0.root")}
-    events_by_sample = {sample: events_of(info) for sample, info in infos.items()}
-    # Two of each sample: the references are slow, and are compared with the kernels on more events elsewhere.
-    for golden in json.loads((GOLDEN / f"features_{name}.json").read_text())[::5]:
-        events = events_by_sample[golden["sample"]]
-        (event,) = events.take([events["entry"].to_pylist().index(golden["entry"])]).to_pylist()
-        if name == "correct":
-            found = reference_event(event, ReferenceSettings())
-            assert found is not None
-            hlf, particles = found
-        else:
-            hlf, particles = (published := published_event(event)).hlf, published.rows
-        assert hlf == pytest.approx(golden["hlf"], rel=1e-5, abs=1e-5)
-        assert len(particles) == golden["num_particles"]
-        sums = {each: sum(row[each] for row in particles) for each in golden["sums"]}
-        assert sums == pytest.approx(golden["sums"], rel=1e-4, abs=1e-2)
-        for row, expected in zip(particles, golden["first_rows"], strict=False):
-            assert row == pytest.approx(expected, rel=1e-5, abs=1e-5)

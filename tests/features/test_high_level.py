@@ -1,11 +1,11 @@
-"""Jets and the transverse mass, by hand: the kernels and the reference."""
+"""Jets and the transverse mass, by hand."""
 
 from __future__ import annotations
 
 import math
 
 import pytest
-from extracted_features import ELECTRON, Extract, near_pair
+from extracted_features import ELECTRON, extract, near_pair
 from made_events import jet, lepton, made_event
 
 
@@ -19,14 +19,14 @@ from made_events import jet, lepton, made_event
         (30.0, 3.0, -3.0, 9.777081),  # across the seam: sqrt(2400 * (1 - 0.9601703))
     ],
 )
-def test_mt_has_the_square_root(extract: Extract, met: float, phi: float, met_phi: float, expected: float) -> None:
+def test_mt_has_the_square_root(met: float, phi: float, met_phi: float, expected: float) -> None:
     event = made_event(electrons=[lepton(40.0, 0.0, phi)], met=met, met_phi=met_phi)
     (hlf,) = extract(event).hlf
     assert hlf["mt"] == pytest.approx(expected, rel=1e-6)
     assert (hlf["met"], hlf["met_phi"]) == near_pair(met, met_phi)
 
 
-def test_ht_and_jet_counts_leave_out_jets_at_the_thresholds(extract: Extract) -> None:
+def test_ht_and_jet_counts_leave_out_jets_at_the_thresholds() -> None:
     jets = [
         jet(30.0, 0.0, 1.0, btag=1),
         jet(30.5, 0.0, 1.0, btag=1),
@@ -40,20 +40,20 @@ def test_ht_and_jet_counts_leave_out_jets_at_the_thresholds(extract: Extract) ->
     assert (hlf["num_jets"], hlf["num_bjets"]) == (3.0, 1.0)
 
 
-def test_jet_at_exactly_the_largest_eta_does_not_count(extract: Extract) -> None:
+def test_jet_at_exactly_the_largest_eta_does_not_count() -> None:
     jets = [jet(40.0, 2.5, 1.0), jet(50.0, -2.5, 1.0), jet(60.0, 2.25, 1.0)]
     (hlf,) = extract(made_event(electrons=[ELECTRON], jets=jets), max_jet_abs_eta=2.5).hlf
     assert (hlf["ht"], hlf["num_jets"]) == (60.0, 1.0)
 
 
 @pytest.mark.parametrize(("mask", "expected"), [(0xFFFFFFFF, 4.0), (1, 2.0), (2, 2.0), (4, 0.0), (0x80000000, 1.0)])
-def test_b_jets_are_counted_by_the_mask(extract: Extract, mask: int, expected: float) -> None:
+def test_b_jets_are_counted_by_the_mask(mask: int, expected: float) -> None:
     jets = [jet(40.0, 0.0, 1.0, btag=btag) for btag in (0, 1, 2, 3, 0x80000000)]
     (hlf,) = extract(made_event(electrons=[ELECTRON], jets=jets), btag_mask=mask).hlf
     assert (hlf["num_jets"], hlf["num_bjets"]) == (5.0, expected)
 
 
-def test_jets_on_the_lepton_count_unless_cleaning_is_on(extract: Extract) -> None:
+def test_jets_on_the_lepton_count_unless_cleaning_is_on() -> None:
     jets = [jet(40.0, 0.0, 0.0, btag=1), jet(50.0, 0.0, -0.375, btag=1), jet(60.0, 0.5, 0.0, btag=1)]
     event = made_event(electrons=[ELECTRON], jets=jets)
     (off,) = extract(event, jet_lepton_cleaning_dr=0.0).hlf

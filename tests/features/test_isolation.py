@@ -1,9 +1,9 @@
-"""Isolation, and the lepton's own track, by hand: the kernels and the reference."""
+"""Isolation, and the lepton's own track, by hand."""
 
 from __future__ import annotations
 
 import pytest
-from extracted_features import ELECTRON, Extract, column, near, near_pair
+from extracted_features import ELECTRON, column, extract, near, near_pair
 from made_events import events_table, lepton, made_event, tower, track
 
 from features.columns import hlf_names
@@ -11,13 +11,7 @@ from features.kernels import build_features
 from features.settings import FeatureSettings
 
 
-def test_tracks_on_both_sides_of_the_phi_seam_are_neighbours(extract: Extract) -> None:
-    tracks = [track(4.0, 1.0, 3.1), track(2.0, 1.0, -3.1)]
-    (rows,) = extract(made_event(electrons=[ELECTRON], tracks=tracks), ordering="file").particles
-    assert column(rows, "iso_charged") == near(0.0, 2.0 / 4.0, 4.0 / 2.0)
-
-
-def test_each_kind_is_summed_by_itself_and_a_candidate_leaves_itself_out(extract: Extract) -> None:
+def test_each_kind_is_summed_by_itself_and_a_candidate_leaves_itself_out() -> None:
     event = made_event(
         electrons=[ELECTRON],
         tracks=[track(2.0, 1.0, 1.0), track(4.0, 1.1, 1.0)],
@@ -30,20 +24,20 @@ def test_each_kind_is_summed_by_itself_and_a_candidate_leaves_itself_out(extract
     assert column(rows, "iso_neutral") == near(0.0, 8 / 2, 8 / 4, 8 / 5, 8 / 10, 0.0)
 
 
-def test_candidates_of_the_very_same_direction_count_in_each_other(extract: Extract) -> None:
+def test_candidates_of_the_very_same_direction_count_in_each_other() -> None:
     tracks = [track(2.0, 1.0, 1.0), track(2.0, 1.0, 1.0)]
     (rows,) = extract(made_event(electrons=[ELECTRON], tracks=tracks)).particles
     assert column(rows, "iso_charged") == near(0.0, 1.0, 1.0)
 
 
-def test_isolation_cone_is_open(extract: Extract) -> None:
+def test_isolation_cone_is_open() -> None:
     photons = [tower(2.0, 1.0, 1.0), tower(2.0, 1.25, 1.0), tower(2.0, 1.0, 1.1875)]
     event = made_event(electrons=[ELECTRON], photons=photons)
     (rows,) = extract(event, ordering="file", isolation_cone=0.25).particles
     assert column(rows, "iso_photon") == near(0.0, 1.0, 0.0, 1.0)
 
 
-def test_a_candidate_beyond_the_cap_is_no_row_but_counts_in_isolation(extract: Extract) -> None:
+def test_a_candidate_beyond_the_cap_is_no_row_but_counts_in_isolation() -> None:
     tracks = [track(1.0, 2.0, 1.0)] + [track(5.0, -2.0, 2.0) for _ in range(450)]
     event = made_event(electrons=[ELECTRON], tracks=tracks, photons=[tower(4.0, 2.0, 1.1)])
     (rows,) = extract(event, ordering="file").particles
@@ -55,7 +49,7 @@ def test_a_candidate_beyond_the_cap_is_no_row_but_counts_in_isolation(extract: E
 # The lepton and its own track
 
 
-def test_own_track_is_no_row_and_counts_only_for_others(extract: Extract) -> None:
+def test_own_track_is_no_row_and_counts_only_for_others() -> None:
     event = made_event(
         electrons=[lepton(40.0, 0.5, 1.0)],
         tracks=[track(39.0, 0.5, 1.00005)],
@@ -68,19 +62,19 @@ def test_own_track_is_no_row_and_counts_only_for_others(extract: Extract) -> Non
     assert column(rows, "iso_charged") == near(0.0, 39.0 / 3.0)
 
 
-def test_a_track_just_beyond_the_own_track_distance_is_a_row_and_counts(extract: Extract) -> None:
+def test_a_track_just_beyond_the_own_track_distance_is_a_row_and_counts() -> None:
     event = made_event(electrons=[lepton(40.0, 0.5, 1.0)], tracks=[track(10.0, 0.5, 1.00015)])
     (hlf,), (rows,) = extract(event)[1:]
     assert hlf["lepton_iso_charged"] == pytest.approx(0.25)
     assert len(rows) == 2
 
 
-def test_own_track_is_found_across_the_phi_seam(extract: Extract) -> None:
+def test_own_track_is_found_across_the_phi_seam() -> None:
     event = made_event(muons=[lepton(40.0, 0.5, 3.14159)], tracks=[track(40.0, 0.5, -3.14159)])
     assert [len(rows) for rows in extract(event).particles] == [1]
 
 
-def test_own_track_of_a_lepton_not_selected_is_a_row(extract: Extract) -> None:
+def test_own_track_of_a_lepton_not_selected_is_a_row() -> None:
     event = made_event(electrons=[ELECTRON], muons=[lepton(30.0, 1.0, 1.0)], tracks=[track(30.0, 1.0, 1.0)])
     (rows,) = extract(event).particles
     assert column(rows, "pt") == [40.0, 30.0]
@@ -88,7 +82,7 @@ def test_own_track_of_a_lepton_not_selected_is_a_row(extract: Extract) -> None:
     assert column(rows, "is_muon") == [0.0, 0.0]
 
 
-def test_own_track_takes_no_place_among_the_450(extract: Extract) -> None:
+def test_own_track_takes_no_place_among_the_450() -> None:
     others = [track(2.0, -2.0, 2.0) for _ in range(450)]
     event = made_event(electrons=[ELECTRON], tracks=[track(40.0, 0.0, 0.0), *others])
     assert [len(rows) for rows in extract(event).particles] == [1 + 450]

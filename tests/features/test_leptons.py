@@ -1,12 +1,12 @@
-"""Which lepton is selected, by hand: the kernels and the reference."""
+"""Which lepton is selected, by hand."""
 
 from __future__ import annotations
 
-from extracted_features import ELECTRON, Extract, column, near
+from extracted_features import ELECTRON, column, extract, near
 from made_events import lepton, made_event, tower, track
 
 
-def test_highest_pt_lepton_wins_over_larger_eta(extract: Extract) -> None:
+def test_highest_pt_lepton_wins_over_larger_eta() -> None:
     event = made_event(electrons=[lepton(30.0, 2.0, 0.0)], muons=[lepton(50.0, 0.125, 1.0, charge=1)])
     (hlf,), (rows,) = extract(event)[1:]
     assert hlf["lepton_pt"] == 50.0
@@ -17,20 +17,14 @@ def test_highest_pt_lepton_wins_over_larger_eta(extract: Extract) -> None:
     assert (rows[0]["is_electron"], rows[0]["is_muon"], rows[0]["charge"]) == (0.0, 1.0, 1.0)
 
 
-def test_highest_pt_electron_wins_wherever_it_stands_in_the_file(extract: Extract) -> None:
-    electrons = [lepton(30.0, 0.0, 0.0), lepton(60.0, 1.0, 1.0), lepton(45.0, 2.0, 2.0)]
-    (hlf,) = extract(made_event(electrons=electrons)).hlf
-    assert hlf["lepton_pt"] == 60.0
-
-
-def test_harder_muon_that_is_not_isolated_loses_to_an_isolated_electron(extract: Extract) -> None:
+def test_harder_muon_that_is_not_isolated_loses_to_an_isolated_electron() -> None:
     event = made_event(electrons=[ELECTRON], muons=[lepton(60.0, 1.0, 1.0)], photons=[tower(30.0, 1.0, 1.1)])
     (hlf,) = extract(event).hlf
     assert hlf["lepton_pt"] == 40.0
     assert hlf["lepton_is_electron"] == 1.0
 
 
-def test_isolation_of_the_three_kinds_is_summed_for_the_selection(extract: Extract) -> None:
+def test_isolation_of_the_three_kinds_is_summed_for_the_selection() -> None:
     around = {
         "tracks": [track(8.0, 0.1, 0.0)],
         "photons": [tower(8.0, 0.0, 0.1)],
@@ -43,17 +37,17 @@ def test_isolation_of_the_three_kinds_is_summed_for_the_selection(extract: Extra
     assert isolations == near(0.2, 0.2, 0.0)
 
 
-def test_electron_wins_a_tie_in_pt(extract: Extract) -> None:
+def test_electron_wins_a_tie_in_pt() -> None:
     event = made_event(electrons=[ELECTRON], muons=[lepton(40.0, 1.0, 1.0)])
     assert extract(event).hlf[0]["lepton_is_electron"] == 1.0
 
 
-def test_first_in_the_file_wins_a_tie_in_pt(extract: Extract) -> None:
+def test_first_in_the_file_wins_a_tie_in_pt() -> None:
     event = made_event(muons=[lepton(40.0, -1.0, 1.0), lepton(40.0, 1.0, 1.0), lepton(40.0, -2.0, 1.0)])
     assert extract(event).hlf[0]["lepton_eta"] == -1.0
 
 
-def test_lepton_thresholds_are_strict(extract: Extract) -> None:
+def test_lepton_thresholds_are_strict() -> None:
     events = [
         made_event(electrons=[lepton(23.0, 0.0, 0.0)]),
         made_event(electrons=[lepton(23.000002, 0.0, 0.0)]),
@@ -63,7 +57,7 @@ def test_lepton_thresholds_are_strict(extract: Extract) -> None:
     assert extract(*events, max_lepton_isolation=0.25).selected == [1, 3]
 
 
-def test_event_without_a_passing_lepton_is_absent(extract: Extract) -> None:
+def test_event_without_a_passing_lepton_is_absent() -> None:
     events = [
         made_event(),
         made_event(electrons=[ELECTRON]),

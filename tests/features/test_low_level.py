@@ -1,4 +1,4 @@
-"""Rows of particles, their order and their caps, by hand: the kernels and the reference."""
+"""Rows of particles, their order and their caps, by hand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from extracted_features import ELECTRON, Extract, column
+from extracted_features import ELECTRON, column, extract
 from made_events import lepton, made_event, tower, track
 
 from features import low_level
@@ -16,7 +16,7 @@ from features.isolation import Candidates
 from features.low_level import highest_pt, sorted_by
 
 
-def test_lepton_row_is_massless_at_vertex_zero(extract: Extract) -> None:
+def test_lepton_row_is_massless_at_vertex_zero() -> None:
     eta = math.asinh(0.75)  # pz = 0.75 pT, E = 1.25 pT
     (rows,) = extract(made_event(electrons=[lepton(40.0, eta, 0.0, charge=-1)])).particles
     expected = dict.fromkeys(PARTICLE_FEATURE_NAMES, 0.0)
@@ -25,7 +25,7 @@ def test_lepton_row_is_massless_at_vertex_zero(extract: Extract) -> None:
     assert rows == [pytest.approx(expected, rel=1e-6)]
 
 
-def test_track_row_is_massless_with_its_vertex_and_charge(extract: Extract) -> None:
+def test_track_row_is_massless_with_its_vertex_and_charge() -> None:
     eta, phi = -math.asinh(0.75), math.asin(0.6)  # pz = -0.75 pT, E = 1.25 pT, px = 0.8 pT, py = 0.6 pT
     tracks = [track(20.0, eta, phi, charge=-1, vertex=(1.5, -2.5, 3.5))]
     event = made_event(electrons=[ELECTRON], tracks=tracks)
@@ -36,7 +36,7 @@ def test_track_row_is_massless_with_its_vertex_and_charge(extract: Extract) -> N
     assert rows[1] == pytest.approx(expected, rel=1e-6)
 
 
-def test_photons_and_neutral_hadrons_have_no_charge_and_vertex_zero(extract: Extract) -> None:
+def test_photons_and_neutral_hadrons_have_no_charge_and_vertex_zero() -> None:
     event = made_event(
         electrons=[ELECTRON],
         tracks=[track(2.0, -1.0, -1.0, vertex=(1.0, 2.0, 3.0))],
@@ -52,20 +52,6 @@ def test_photons_and_neutral_hadrons_have_no_charge_and_vertex_zero(extract: Ext
     assert rows[3] == pytest.approx(hadron, rel=1e-6, abs=1e-5)
 
 
-def test_charge_of_a_track_is_not_the_sign_of_its_pid(extract: Extract) -> None:
-    tracks = [
-        track(2.0, -1.0, -1.0, pid=11, charge=-1),
-        track(2.0, -1.0, -1.0, pid=-13, charge=1),
-        track(2.0, -1.0, -1.0, pid=211, charge=1),
-        track(2.0, -1.0, -1.0, pid=-211, charge=-1),
-    ]
-    (rows,) = extract(made_event(electrons=[ELECTRON], tracks=tracks), ordering="file").particles
-    assert column(rows, "charge") == [-1.0, -1.0, 1.0, 1.0, -1.0]
-    assert column(rows, "is_charged_hadron") == [0.0, 1.0, 1.0, 1.0, 1.0]
-    assert column(rows, "is_electron") == [1.0, 0.0, 0.0, 0.0, 0.0]
-    assert column(rows, "is_muon") == [0.0, 0.0, 0.0, 0.0, 0.0]
-
-
 @pytest.mark.parametrize(
     ("ordering", "expected"),
     [
@@ -74,9 +60,7 @@ def test_charge_of_a_track_is_not_the_sign_of_its_pid(extract: Extract) -> None:
         ("file", [40.0, 2.0, 4.0, 3.0, 5.0]),
     ],
 )
-def test_rows_after_the_lepton_are_in_the_order_asked_for(
-    extract: Extract, ordering: str, expected: list[float]
-) -> None:
+def test_rows_after_the_lepton_are_in_the_order_asked_for(ordering: str, expected: list[float]) -> None:
     event = made_event(
         electrons=[ELECTRON],
         tracks=[track(2.0, 2.0, 0.0), track(4.0, 0.0, -1.0)],
@@ -87,13 +71,13 @@ def test_rows_after_the_lepton_are_in_the_order_asked_for(
     assert column(rows, "pt") == expected
 
 
-def test_distance_from_the_lepton_is_taken_across_the_phi_seam(extract: Extract) -> None:
+def test_distance_from_the_lepton_is_taken_across_the_phi_seam() -> None:
     event = made_event(muons=[lepton(40.0, 0.0, 3.0)], photons=[tower(2.0, 0.0, 2.0), tower(3.0, 0.0, -3.0)])
     assert column(extract(event).particles[0], "pt") == [40.0, 3.0, 2.0]
 
 
 @pytest.mark.parametrize("ordering", ["increasing", "decreasing"])
-def test_equal_distances_go_by_kind_then_pt_then_eta_then_phi(extract: Extract, ordering: str) -> None:
+def test_equal_distances_go_by_kind_then_pt_then_eta_then_phi(ordering: str) -> None:
     event = made_event(
         electrons=[ELECTRON],
         tracks=[
@@ -120,7 +104,7 @@ def test_equal_distances_go_by_kind_then_pt_then_eta_then_phi(extract: Extract, 
 
 
 @pytest.mark.parametrize(("kind", "cap"), [("tracks", 450), ("photons", 150), ("neutral_hadrons", 200)])
-def test_highest_pt_of_each_kind_are_kept_in_file_order(extract: Extract, kind: str, cap: int) -> None:
+def test_highest_pt_of_each_kind_are_kept_in_file_order(kind: str, cap: int) -> None:
     make = track if kind == "tracks" else tower
     # 11 shares no factor with cap + 3: every pT occurs once.
     pts = [2.0 + 0.25 * ((11 * index) % (cap + 3)) for index in range(cap + 3)]
@@ -164,7 +148,7 @@ def test_the_work_to_find_the_highest_pt_grows_as_their_number(pt: np.ndarray, m
 
 @pytest.mark.parametrize(("places", "expected"), [(2, [(1.0, 1.5), (1.0, 1.0)]), (1, [(1.0, 1.0)])], ids=["eta", "phi"])
 def test_equal_pt_at_the_cap_is_decided_by_smaller_eta_then_smaller_phi(
-    extract: Extract, places: int, expected: list[tuple[float, float]]
+    places: int, expected: list[tuple[float, float]]
 ) -> None:
     photons = [tower(2.0, 1.0, 1.5), tower(2.0, 1.5, 0.5), tower(2.0, 1.0, 1.0)]
     hard = [tower(3.0, 2.0, 2.0) for _ in range(150 - places)]

@@ -1,25 +1,20 @@
-"""The convention `sparkdltrigger`: each mistake of it by hand; the kernels and the references must make it."""
+"""The convention `sparkdltrigger`: each mistake of it by hand."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from extracted_features import particles_of
 from made_events import Row, events_table, lepton, made_event, tower, track
-from published_reference import published_event
-from reference_features import ReferenceSettings, reference_event
 
 from features.columns import PARTICLE_FEATURE_NAMES, hlf_names
 from features.kernels import OUTCOMES, build_features
 from features.settings import FeatureSettings
 
 PUBLISHED = FeatureSettings(convention="sparkdltrigger", ordering="file")
-
-OrderName = Literal["increasing", "decreasing", "file"]
 
 
 class Extracted(NamedTuple):
@@ -32,13 +27,6 @@ class Extracted(NamedTuple):
         return [row[name] for row in self.rows]
 
 
-class Conventions(NamedTuple):
-    """Each makes the features of one event, or None if it is not selected."""
-
-    published: Callable[[Row], Extracted | None]
-    correct: Callable[..., Extracted | None]
-
-
 def from_kernels(event: Row, settings: FeatureSettings) -> Extracted | None:
     block = build_features(events_table([event]), settings)
     if not block.selected.size:
@@ -47,36 +35,12 @@ def from_kernels(event: Row, settings: FeatureSettings) -> Extracted | None:
     return Extracted(dict(zip(hlf_names(), block.hlf[0].tolist(), strict=True)), rows)
 
 
-def published_by_kernels(event: Row) -> Extracted | None:
+def published_of(event: Row) -> Extracted | None:
     return from_kernels(event, PUBLISHED)
 
 
-def correct_by_kernels(event: Row, ordering: OrderName = "file") -> Extracted | None:
-    return from_kernels(event, FeatureSettings(ordering=ordering))
-
-
-def published_by_reference(event: Row) -> Extracted | None:
-    (row,) = events_table([event]).to_pylist()
-    found = published_event(row)
-    return Extracted(found.hlf, found.rows) if found.outcome == "selected" else None
-
-
-def correct_by_reference(event: Row, ordering: OrderName = "file") -> Extracted | None:
-    (row,) = events_table([event]).to_pylist()
-    found = reference_event(row, ReferenceSettings(ordering=ordering))
-    return None if found is None else Extracted(*found)
-
-
-@pytest.fixture(
-    params=[
-        Conventions(published_by_kernels, correct_by_kernels),
-        Conventions(published_by_reference, correct_by_reference),
-    ],
-    ids=["kernels", "references"],
-)
-def conventions(request: pytest.FixtureRequest) -> Conventions:
-    found: Conventions = request.param
-    return found
+def correct_of(event: Row) -> Extracted | None:
+    return from_kernels(event, FeatureSettings(ordering="file"))
 
 
 #: No electron of these has an own track, unless the event gives one.
@@ -88,10 +52,10 @@ FAR_NEUTRAL = tower(2.0, -2.0, 2.0)
 FAR = {"tracks": [FAR_TRACK], "photons": [FAR_PHOTON], "neutral_hadrons": [FAR_NEUTRAL]}
 
 
-def both(conventions: Conventions, **fields: Any) -> tuple[Extracted, Extracted]:
+def both(**fields: Any) -> tuple[Extracted, Extracted]:
     """The published and the correct features of an event, particles in file order; both must select it."""
     event = made_event(**(FAR | fields))
-    published, correct = conventions.published(event), conventions.correct(event)
+    published, correct = published_of(event), correct_of(event)
     assert published is not None
     assert correct is not None
     return published, correct
@@ -104,27 +68,27 @@ def near(*values: float) -> Any:
 # Isolation
 
 
-def test_published_isolation_loses_neighbours_across_the_seam(conventions: Conventions) -> None:
+def test_published_isolation_loses_neighbours_across_the_seam() -> None:
     tracks = [track(4.0, 1.0, 3.1), track(2.0, 1.0, -3.1), track(1.0, 1.0, 3.0)]
-    published, correct = both(conventions, electrons=[ELECTRON], tracks=tracks)
+    published, correct = both(electrons=[ELECTRON], tracks=tracks)
     # Its own pT is in the sum and one is taken off: what is left is the neighbour on the same side of the seam.
     assert published.column("iso_charged")[1:4] == near((4 + 1) / 4 - 1, 2 / 2 - 1, (1 + 4) / 1 - 1)
     assert correct.column("iso_charged")[1:4] == near((2 + 1) / 4, (4 + 1) / 2, (4 + 2) / 1)
 
 
 @pytest.mark.parametrize("kind", ["photons", "neutral_hadrons"])
-def test_published_lepton_is_isolated_from_what_lies_across_the_seam(conventions: Conventions, kind: str) -> None:
+def test_published_lepton_is_isolated_from_what_lies_across_the_seam(kind: str) -> None:
     own = track(40.0, 0.0, 3.1)
     event = made_event(**(FAR | {"muons": [lepton(40.0, 0.0, 3.1)], "tracks": [own], kind: [tower(30.0, 0.0, -3.1)]}))
-    published = conventions.published(event)
+    published = published_of(event)
     assert published is not None
     isolations = [published.hlf[f"lepton_iso_{name}"] for name in ("charged", "photon", "neutral")]
     assert isolations == near(0.0, 0.0, 0.0)
-    assert conventions.correct(event) is None  # 30 / 40 = 0.75 is not isolated
+    assert correct_of(event) is None  # 30 / 40 = 0.75 is not isolated
 
 
-def test_published_takes_one_off_the_charged_isolation_of_every_row(conventions: Conventions) -> None:
-    published, correct = both(conventions, electrons=[ELECTRON])
+def test_published_takes_one_off_the_charged_isolation_of_every_row() -> None:
+    published, correct = both(electrons=[ELECTRON])
     # Lepton, track, photon, neutral hadron, all alone: the track makes up for it, as it counts itself.
     assert published.column("iso_charged") == near(-1.0, 1 / 1 - 1, -1.0, -1.0)
     assert correct.column("iso_charged") == near(0.0, 0.0, 0.0, 0.0)
@@ -132,34 +96,34 @@ def test_published_takes_one_off_the_charged_isolation_of_every_row(conventions:
     assert correct.hlf["lepton_iso_charged"] == 0.0
 
 
-def test_published_lepton_without_own_track_passes_in_a_crowd(conventions: Conventions) -> None:
+def test_published_lepton_without_own_track_passes_in_a_crowd() -> None:
     event = made_event(**(FAR | {"electrons": [ELECTRON], "photons": [tower(50.0, 0.1, 0.0)]}))
-    published = conventions.published(event)
+    published = published_of(event)
     assert published is not None  # -1 + 50 / 40 = 0.25 is isolated
     assert published.hlf["lepton_iso_charged"] + published.hlf["lepton_iso_photon"] == pytest.approx(0.25)
-    assert conventions.correct(event) is None  # 1.25 is not
+    assert correct_of(event) is None  # 1.25 is not
 
 
-def test_published_lepton_counts_its_own_track(conventions: Conventions) -> None:
+def test_published_lepton_counts_its_own_track() -> None:
     tracks = [track(44.0, 0.0, 0.0), track(8.0, 0.1, 0.0)]
-    published, correct = both(conventions, electrons=[ELECTRON], tracks=tracks)
+    published, correct = both(electrons=[ELECTRON], tracks=tracks)
     assert published.hlf["lepton_iso_charged"] == pytest.approx((44 + 8) / 40 - 1)
     assert correct.hlf["lepton_iso_charged"] == pytest.approx(8 / 40)
 
 
-def test_published_photon_counts_itself(conventions: Conventions) -> None:
+def test_published_photon_counts_itself() -> None:
     photons = [tower(5.0, 1.0, 1.0), tower(10.0, 1.0, 1.1), FAR_PHOTON]
     tracks = [track(3.0, 1.1, 1.0)]
-    published, correct = both(conventions, electrons=[ELECTRON], tracks=tracks, photons=photons)
+    published, correct = both(electrons=[ELECTRON], tracks=tracks, photons=photons)
     # The lepton, the track, the photons, the neutral hadron.
     assert published.column("iso_photon") == near(0, 15 / 3, 15 / 5, 15 / 10, 2 / 2, 0)
     assert correct.column("iso_photon") == near(0, 15 / 3, 10 / 5, 5 / 10, 0, 0)
 
 
-def test_published_neutral_hadron_counts_itself(conventions: Conventions) -> None:
+def test_published_neutral_hadron_counts_itself() -> None:
     neutral_hadrons = [tower(8.0, 1.0, 1.0), tower(2.0, 1.0, 1.1), FAR_NEUTRAL]
     tracks = [track(4.0, 1.1, 1.0)]
-    published, correct = both(conventions, electrons=[ELECTRON], tracks=tracks, neutral_hadrons=neutral_hadrons)
+    published, correct = both(electrons=[ELECTRON], tracks=tracks, neutral_hadrons=neutral_hadrons)
     assert published.column("iso_neutral") == near(0, 10 / 4, 0, 10 / 8, 10 / 2, 2 / 2)
     assert correct.column("iso_neutral") == near(0, 10 / 4, 0, 2 / 8, 8 / 2, 0)
 
@@ -168,9 +132,9 @@ def test_published_neutral_hadron_counts_itself(conventions: Conventions) -> Non
 
 
 @pytest.mark.parametrize("kind", ["electrons", "muons"])
-def test_published_takes_the_first_lepton_in_file_order(conventions: Conventions, kind: str) -> None:
+def test_published_takes_the_first_lepton_in_file_order(kind: str) -> None:
     leptons = [lepton(22.0, 0.5, -1.0), lepton(25.0, 0.0, 0.0), lepton(60.0, 1.0, 1.0)]
-    published, correct = both(conventions, **{kind: leptons})
+    published, correct = both(**{kind: leptons})
     assert published.hlf["lepton_pt"] == 25.0
     assert correct.hlf["lepton_pt"] == 60.0
 
@@ -185,10 +149,10 @@ def test_published_takes_the_first_lepton_in_file_order(conventions: Conventions
     ],
 )
 def test_published_takes_of_electron_and_muon_the_one_of_larger_eta(
-    conventions: Conventions, electron: tuple[float, float], muon: tuple[float, float], electron_as_published: bool
+    electron: tuple[float, float], muon: tuple[float, float], electron_as_published: bool
 ) -> None:
     leptons = {"electrons": [lepton(*electron, 1.0)], "muons": [lepton(*muon, -1.0)]}
-    published, correct = both(conventions, **leptons)
+    published, correct = both(**leptons)
     assert published.hlf["lepton_is_electron"] == float(electron_as_published)
     assert correct.hlf["lepton_is_electron"] == float(electron[0] > muon[0])
     assert published.column("is_electron")[0] == float(electron_as_published)
@@ -233,10 +197,8 @@ def test_published_events_lacking_a_kind_are_rejected(lacking: str) -> None:
         (0.5, 0.5, 0.0, 0.0),
     ],
 )
-def test_published_mt_is_squared(
-    conventions: Conventions, phi: float, met_phi: float, published_mt: float, correct_mt: float
-) -> None:
-    published, correct = both(conventions, electrons=[lepton(40.0, 0.0, phi)], met=30.0, met_phi=met_phi)
+def test_published_mt_is_squared(phi: float, met_phi: float, published_mt: float, correct_mt: float) -> None:
+    published, correct = both(electrons=[lepton(40.0, 0.0, phi)], met=30.0, met_phi=met_phi)
     assert published.hlf["mt"] == pytest.approx(published_mt, rel=1e-6, abs=1e-6)
     assert correct.hlf["mt"] == pytest.approx(correct_mt, rel=1e-6, abs=1e-6)
 
@@ -244,23 +206,23 @@ def test_published_mt_is_squared(
 # Particle rows
 
 
-def test_published_track_charge_is_the_sign_of_its_pid(conventions: Conventions) -> None:
+def test_published_track_charge_is_the_sign_of_its_pid() -> None:
     pids = [211, -211, 11, -11, 13, -13, 0]
     charges = [1, -1, -1, 1, -1, 1, 1]
     tracks = [
         track(1.0 + index, 1.0, 1.0, pid=pid, charge=charge)
         for index, (pid, charge) in enumerate(zip(pids, charges, strict=True))
     ]
-    published, correct = both(conventions, electrons=[ELECTRON], tracks=tracks)
+    published, correct = both(electrons=[ELECTRON], tracks=tracks)
     # The lepton, whose charge is read from the file, the tracks, and two neutral ones.
     assert published.column("charge") == [-1, 1, -1, 1, -1, 1, -1, 0, 0, 0]
     assert correct.column("charge") == [-1, 1, -1, -1, 1, -1, 1, 1, 0, 0]
 
 
-def test_published_keeps_the_first_450_tracks(conventions: Conventions) -> None:
+def test_published_keeps_the_first_450_tracks() -> None:
     own = track(40.0, 0.0, 0.0)
     tracks = [own, *[track(1.0, -2.0, -2.0) for _ in range(448)], *[track(pt, 1.0, 1.0) for pt in (2, 3, 5, 6)]]
-    published, correct = both(conventions, electrons=[ELECTRON], tracks=tracks)
+    published, correct = both(electrons=[ELECTRON], tracks=tracks)
     # The own track is no row and takes no place.
     assert Counter(published.column("pt")[1:451]) == {1.0: 448, 2.0: 1, 3.0: 1}
     assert Counter(correct.column("pt")[1:451]) == {1.0: 446, 2.0: 1, 3.0: 1, 5.0: 1, 6.0: 1}
@@ -270,19 +232,16 @@ def test_published_keeps_the_first_450_tracks(conventions: Conventions) -> None:
 @pytest.mark.parametrize(
     ("kind", "flag", "most"), [("photons", "is_photon", 150), ("neutral_hadrons", "is_neutral_hadron", 200)]
 )
-def test_published_keeps_the_first_photons_and_neutral_hadrons(
-    conventions: Conventions, kind: str, flag: str, most: int
-) -> None:
+def test_published_keeps_the_first_photons_and_neutral_hadrons(kind: str, flag: str, most: int) -> None:
     towers = [*[tower(2.0, -2.0, 1.0) for _ in range(most - 1)], *[tower(et, 1.0, 1.0) for et in (3.0, 5.0, 4.0)]]
-    published, correct = both(conventions, electrons=[ELECTRON], **{kind: towers})
+    published, correct = both(electrons=[ELECTRON], **{kind: towers})
     kept = [Counter(row["pt"] for row in extracted.rows if row[flag]) for extracted in (published, correct)]
     assert kept[0] == {2.0: most - 1, 3.0: 1}
     assert kept[1] == {2.0: most - 3, 3.0: 1, 5.0: 1, 4.0: 1}
 
 
-def test_published_rows_number_by_number(conventions: Conventions) -> None:
+def test_published_rows_number_by_number() -> None:
     published, _ = both(
-        conventions,
         muons=[lepton(50.0, 0.0, 0.0, charge=1)],
         tracks=[track(50.0, 0.0, 0.0), track(4.0, 0.0, math.pi / 2, pid=-13, charge=1, vertex=(1.0, -2.0, 3.0))],
         photons=[tower(2.0, math.asinh(0.75), -math.pi / 2)],

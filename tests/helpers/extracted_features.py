@@ -1,14 +1,13 @@
-"""Features with names, by the kernels and by the slow reference: numbers worked out by hand hold for both."""
+"""Features with names, to compare with numbers worked out by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from made_events import Row, events_table, lepton
-from reference_features import ReferenceSettings, reference_event
 
 from features.columns import PARTICLE_FEATURE_NAMES, hlf_names
 from features.kernels import FeatureBlock, build_features
@@ -29,16 +28,13 @@ def particles_of(block: FeatureBlock) -> np.ndarray:
     return features_of(of_columns(block.core.T))
 
 
-Extract = Callable[..., Extracted]
-
-
 def named(rows: np.ndarray, names: Sequence[str]) -> list[dict[str, float]]:
     """Rows as numbers by name."""
     return [dict(zip(names, row, strict=True)) for row in rows.tolist()]
 
 
-def extract_with_kernels(*events: Row, **choices: Any) -> Extracted:
-    """What the kernels give."""
+def extract(*events: Row, **choices: Any) -> Extracted:
+    """The features of some events."""
     block = build_features(events_table(list(events)), FeatureSettings(**choices))
     bounds = zip(block.particle_offsets[:-1], block.particle_offsets[1:], strict=True)
     return Extracted(
@@ -46,18 +42,6 @@ def extract_with_kernels(*events: Row, **choices: Any) -> Extracted:
         named(block.hlf, hlf_names()),
         [named(particles_of(block)[start:stop], PARTICLE_FEATURE_NAMES) for start, stop in bounds],
     )
-
-
-def extract_with_reference(*events: Row, **choices: Any) -> Extracted:
-    """What the slow reference gives."""
-    extracted = Extracted([], [], [])
-    for index, event in enumerate(events_table(list(events)).to_pylist()):
-        found = reference_event(event, ReferenceSettings(**choices))
-        if found is not None:
-            extracted.selected.append(index)
-            extracted.hlf.append(found[0])
-            extracted.particles.append(found[1])
-    return extracted
 
 
 #: Isolated, far from the candidates of most events below: pT 40 at eta = phi = 0.

@@ -332,16 +332,6 @@ def test_a_touched_file_whose_content_cannot_be_read_is_skipped(
     assert bad_of(analysis.counters) == [("qcd", "qcd_1.root", "DamagedFileError")]
 
 
-def test_an_empty_file_is_no_bad_file_and_touching_it_changes_nothing(analysis: Analysis) -> None:
-    path = write_delphes(analysis.data / "qcd_empty.root", [])
-    analysis.ingest(on_bad_file="skip")
-    assert analysis.counters["bad_files"] == []
-    assert "ingest: up to date" in analysis.ingest(on_bad_file="skip")
-    times = path.stat()
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns + 10**9))
-    assert "ingest: up to date" in analysis.ingest(on_bad_file="skip")
-
-
 @pytest.mark.parametrize("order", [("fine", "gone"), ("gone", "fine")])
 def test_parts_of_a_version_whose_files_were_deleted_are_read_again(analysis: Analysis, order: tuple[str, str]) -> None:
     analysis.ingest()

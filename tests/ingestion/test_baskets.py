@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -81,10 +80,6 @@ def test_pieces_are_no_smaller_than_they_must_be(cut: Cut) -> None:
         if {first, middle} <= whole and middle < cut.stop:
             end_of_next = min(boundary for boundary in [*cut.boundaries, cut.stop] if boundary > middle)
             assert end_of_next - first > cut.chunk
-
-
-def test_without_entries_there_is_no_piece() -> None:
-    assert list(pairwise(chunk_edges([0, 5], 3, 3, 10))) == []
 
 
 def test_empty_baskets_make_no_empty_pieces() -> None:
@@ -215,33 +210,6 @@ def test_clusters_from_before_a_field_was_added_ended_as_an_error_of_this_progra
         assert piece_edges([tree["x"]], 0, 300) == [0, 100, 200, 300]
         tree["x"].ntuple.page_link_list[0] = []
         assert piece_edges([tree["x"]], 0, 300) == [0, 200, 300]
-
-
-def calls_for_clusters(path: Path, number: int) -> int:
-    """Calls of functions until an RNTuple of a number of clusters is cut."""
-    with uproot.recreate(path) as file:
-        tree = file.mkrntuple("t", {"x": jagged(np.arange(1), np.zeros(0, np.float32)).type.content})
-        for _ in range(number):
-            tree.extend({"x": jagged(np.arange(3), np.zeros(2, np.float32))})
-    calls = 0
-
-    def count(_frame: Any, event: str, _arg: Any) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    with uproot.open({path: "t"}) as tree:
-        branches = [tree["x"]]
-        sys.setprofile(count)
-        try:
-            assert piece_edges(branches, 0, 2 * number) == [0, 2 * number]
-        finally:
-            sys.setprofile(None)
-    return calls
-
-
-def test_many_small_clusters_took_the_square_of_their_number(tmp_path: Path) -> None:
-    few, many = (calls_for_clusters(tmp_path / f"{number}.root", number) for number in (50, 200))
-    assert many < 5 * few
 
 
 @pytest.mark.slow

@@ -160,19 +160,6 @@ def test_nanoaod_with_its_tree_says_which_branches_are_missing_and_offers_its_ow
     assert "ingest.branch_map" in message
 
 
-@pytest.mark.slow
-def test_nanoaod_with_all_that_it_has_mapped_lacks_the_candidates_only() -> None:
-    own = {
-        **{f"{name}.{field}": branch for name, field, branch in nano_branches()},
-        "met": "MET_pt",
-        "met_phi": "MET_phi",
-    }
-    message = message_of(NANO, IngestSettings(tree="Events", branch_map=own), MissingBranchError)
-    missing = set(re.findall(r"^  '[^']+' \(for ([^)]+)\)", message, flags=re.MULTILINE))
-    candidates = {"tracks", "photons", "neutral_hadrons"}
-    assert missing == {f"{name}.{field}" for name in candidates for field in COLLECTIONS[name]}
-
-
 def nano_branches() -> list[tuple[str, str, str]]:
     lepton_fields = [
         (name, field, f"{stem}_{field}")
@@ -369,20 +356,6 @@ def test_a_branch_map_that_names_an_unknown_field_is_refused(wrong: str) -> None
         ValidationError, match=rf"'{re.escape(wrong)}' is no collection or field of the events.*muons\.pt"
     ):
         IngestSettings(branch_map={wrong: "Muon"})
-
-
-def test_the_nearest_field_comes_before_the_list_that_the_terminal_cuts_off() -> None:
-    with pytest.raises(
-        ValidationError, match=r"'muon\.pt' is no collection or field of the events\. Nearest: muons\.pt,"
-    ):
-        IngestSettings(branch_map={"muon.pt": "Muon_pt"})
-
-
-def test_a_mapped_weight_that_is_not_there_is_not_silently_one(tmp_path: Path) -> None:
-    path = write_flat(tmp_path / "flat.root", some_events())
-    settings = IngestSettings(tree="ntuple", branch_map=FLAT_MAP)
-    message = message_of(path, settings, MissingBranchError, "genWeigth")
-    assert re.search(r"'genWeigth' \(for `weight` of the sample\)\. Nearest: genWeight\b", message)
 
 
 def test_branches_in_a_friend_tree_are_missing_and_the_message_says_why(tmp_path: Path) -> None:

@@ -133,13 +133,6 @@ def test_the_question_mark_of_a_query_is_no_wildcard(server: FaultyServer) -> No
         expand([sample(f"{server.url}/a.root", url)], on_unmatched=lambda _: None)
 
 
-def test_a_url_that_vanished_after_it_was_found_is_named(server: FaultyServer, waits: list[float]) -> None:
-    url = f"{server.url}/absent.root"
-    with pytest.raises(UnreadableFileError, match=re.escape(url)):
-        checked(url)
-    assert waits == []
-
-
 def test_a_remote_file_cut_short_is_truncated(server: FaultyServer, served_file: Path) -> None:
     content = served_file.read_bytes()
     served_file.with_name("cut.root").write_bytes(content[: len(content) // 2])
@@ -167,15 +160,6 @@ def test_finding_files_and_asking_for_the_size_outlive_a_faltering_server(server
         assert server.faults_left == 0
 
 
-@pytest.mark.parametrize("after", [0, 1, 3])
-@pytest.mark.parametrize("fault", [UNAVAILABLE, DROPPED])
-def test_checking_outlives_a_faltering_server(server: FaultyServer, fault: str, after: int, waits: list[float]) -> None:
-    server.fail(fault, 2, after=after, ranged_only=True)
-    assert checked(f"{server.url}/a.root").entries == 60
-    assert server.faults_left == 0
-    assert waits
-
-
 @pytest.mark.parametrize("after", [0, 1, 3, 10, 30])
 @pytest.mark.parametrize("fault", [UNAVAILABLE, DROPPED])
 @pytest.mark.slow
@@ -200,17 +184,6 @@ def test_a_server_that_is_down_is_named(dead_url: str) -> None:
     ):
         with pytest.raises(UnreachableFileError, match=re.escape(named)):
             ask()
-
-
-@pytest.mark.parametrize("ranged_only", [False, True], ids=["everything", "ranges"])
-@pytest.mark.parametrize("fault", [UNAVAILABLE, DROPPED])
-def test_a_server_that_only_fails_is_given_up(server: FaultyServer, fault: str, ranged_only: bool) -> None:
-    url = f"{server.url}/a.root"
-    server.fail(fault, FOR_EVER, ranged_only=ranged_only)
-    for ask in (lambda: checked(url), *([] if ranged_only else [lambda: expand([sample(url)])])):
-        with pytest.raises(UnreachableFileError, match=re.escape(url)):
-            ask()
-    assert len(server.requests) < 40
 
 
 @pytest.mark.parametrize("after", [0, 10], ids=["at once", "amid baskets"])

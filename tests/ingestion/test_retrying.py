@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import shutil
 import sys
 import time
 import zlib
@@ -172,15 +171,6 @@ def test_a_file_that_opens_at_the_third_attempt_is_fine(
     assert flaky.calls >= 3
 
 
-@pytest.mark.usefixtures("waits")
-def test_a_file_that_never_opens_is_out_of_reach(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    flaky = Flaky(uproot.open, once_more())
-    monkeypatch.setattr(uproot, "open", flaky)
-    with pytest.raises(UnreachableFileError, match=r"a\.root: its directory could not be read \(OSError: .*run again"):
-        look(path)
-    assert flaky.calls == ATTEMPTS
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -211,20 +201,6 @@ def test_a_file_that_is_bad_for_good_is_opened_once(
         with pytest.raises(UnreadableFileError, match="cannot be opened"):
             look(path)
         assert (header.calls, waits) == (1, [])
-
-
-@pytest.mark.usefixtures("waits")
-def test_a_file_that_could_not_be_checked_is_checked_again_by_the_next_run(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = IngestSettings(on_bad_file=OnBadFile.SKIP)
-    source = [source_of("qcd", 0, str(path))]
-    for error in (once_more(), ValueError("damaged")):
-        with monkeypatch.context() as patch:
-            patch.setattr(uproot, "open", Flaky(uproot.open, error))
-            (bad,) = inventory(source, settings).bad
-        again = inventory(source, settings, known={str(path): bad})
-        assert (len(again.infos), again.bad) == (1, [])
 
 
 def run_ingest(path: Path, infos: list[FileInfo], out: Path, *, bad_files: OnBadFile) -> tuple[IngestResult, int]:
@@ -269,26 +245,6 @@ def test_a_task_that_reads_at_the_third_attempt_gives_every_event_once(
     assert (result.parts, done) == ([good.part], 20)
     assert pq.read_table(tmp_path / "out" / good.part.name).equals(good.table)
     assert [each.name for each in (tmp_path / "out").iterdir()] == [good.part.name]
-
-
-@pytest.mark.usefixtures("waits")
-def test_a_skipped_file_that_could_not_be_reached_is_listed_as_such(
-    good: Reading, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = Path(shutil.copy(path, tmp_path / "other.root"))
-    gone = good.info._replace(path=str(other), uuid="00000000-0000-0000-0000-000000000001")
-    reading = uproot.open
-
-    def away(files: dict[str, str], **options: Any) -> Any:
-        if str(other) in files:
-            raise once_more()
-        return reading(files, **options)
-
-    monkeypatch.setattr(uproot, "open", away)
-    result, _ = run_ingest(path, [good.info, gone], tmp_path / "out", bad_files=OnBadFile.SKIP)
-    assert [(each.path, each.reason) for each in result.bad] == [(str(other), "UnreachableFileError")]
-    assert [info.uuid for info in result.infos] == [good.info.uuid]
-    assert result.parts == [good.part]
 
 
 @pytest.mark.usefixtures("waits")
