@@ -70,7 +70,7 @@ def _running_bytes(branches: Sequence[Any], boundaries: Sequence[int]) -> NDArra
             # Some baskets stand in the tree itself.
             sizes = np.diff(edges)
         compressed = np.cumsum([0, *sizes])
-        running += np.interp(boundaries, edges, compressed) * (branch.uncompressed_bytes / max(1, compressed[-1]))
+        running += np.interp(boundaries, edges, compressed) * (branch.uncompressed_bytes / compressed[-1])
     return running
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,11 @@ def write_delphes(
     tree: str = "Delphes",
     rename: Mapping[str, str] | None = None,
     without: Sequence[str] = (),
-    flat_scalars: bool = False,
-    as_type: Mapping[str, tuple[str, float]] | None = None,
     more: Mapping[str, np.ndarray[Any, Any] | ak.Array] | None = None,
+    baskets: Sequence[int] = (),
+    as_type: Mapping[str, tuple[str, float]] | None = None,
+    flat_scalars: bool = False,
+    **options: Any,
 ) -> Path:
     """Write a ROOT file with one tree; returns its path.
 
@@ -35,11 +38,27 @@ def write_delphes(
         tree: Name of the tree.
         rename: Delphes branch name to the name written.
         without: Delphes branch names to leave out.
+        more: Further branches, or other content of those.
+        baskets: Numbers of events of the baskets; one of all by default.
         as_type: Delphes branch name to another dtype and the value that every candidate gets.
-        more: Further branches.
         flat_scalars: Write MET and weight as plain numbers instead of lists of one.
+        options: Those of `uproot.recreate`.
     """
-    rename = rename or {}
+    columns = columns_of(events, as_type=as_type, flat_scalars=flat_scalars)
+    kept = {(rename or {}).get(branch, branch): values for branch, values in columns.items() if branch not in without}
+    kept |= more or {}
+    with uproot.recreate(path, **options) as file:
+        writable = file.mktree(tree, kinds_of(kept))
+        edges = np.cumsum([0, *(baskets or [len(events)])]).tolist()
+        for start, stop in pairwise(edges) if events else ():
+            writable.extend({name: values[start:stop] for name, values in kept.items()})
+    return path
+
+
+def columns_of(
+    events: Sequence[Row], *, as_type: Mapping[str, tuple[str, float]] | None = None, flat_scalars: bool = False
+) -> dict[str, Any]:
+    """The branches of a Delphes file of some events; see `write_delphes`."""
     columns: dict[str, Any] = {}
     for collection, fields in COLLECTIONS.items():
         offsets = np.cumsum([0, *(len(event[collection]) for event in events)])
@@ -51,14 +70,15 @@ def write_delphes(
     for name, field in SCALARS.items():
         scalars = np.array([event[name] for event in events], dtype=field.dtype)
         columns[field.branch] = scalars if flat_scalars else jagged(np.arange(len(events) + 1), scalars)
-    kept = {rename.get(branch, branch): values for branch, values in columns.items() if branch not in without}
-    kept |= more or {}
-    with uproot.recreate(path) as file:
-        types = {name: v.dtype if isinstance(v, np.ndarray) else v.type.content for name, v in kept.items()}
-        writable = file.mktree(tree, types)
-        if events:
-            writable.extend(kept)
-    return path
+    return columns
+
+
+def kinds_of(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The types of branches, as `mktree` takes them."""
+    return {
+        name: np.dtype((each.dtype, each.shape[1:])) if isinstance(each, np.ndarray) else each.type.content
+        for name, each in columns.items()
+    }
 
 
 def jagged(offsets: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> ak.Array:

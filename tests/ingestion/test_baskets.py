@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -89,29 +89,18 @@ def test_empty_baskets_make_no_empty_pieces() -> None:
 
 def write_in_baskets(path: Path, sizes: list[int]) -> Path:
     """A file of events that all differ, one basket of every branch for each of the sizes."""
-    with uproot.recreate(path) as file:
-        for number, size in enumerate(sizes):
-            first = sum(sizes[:number])
-            events = [
-                made_event(
-                    met=100.0 + entry,
-                    weight=0.5 * entry,
-                    # Every fifth event has no lepton, and is rejected.
-                    electrons=[lepton(30.0 + entry, 0.1, 0.2)] if entry % 5 else [],
-                    tracks=[track(1.0 + entry, 0.01 * n, 0.1 * n) for n in range(entry % 4)],
-                    jets=[jet(50.0, 0.5, 1.0, btag=entry % 3)],
-                )
-                for entry in range(first, first + size)
-            ]
-            with uproot.open(write_delphes(path.with_name("piece.root"), events)) as piece:
-                everything = {name: branch.array() for name, branch in piece["Delphes"].items()}
-            # Uproot writes the numbers of candidates without being asked.
-            arrays = {name: array for name, array in everything.items() if array.ndim == 2}
-            if number == 0:
-                tree: Any = file.mktree("Delphes", {name: array.type.content for name, array in arrays.items()})
-            tree.extend(arrays)
-    path.with_name("piece.root").unlink()
-    return path
+    events = [
+        made_event(
+            met=100.0 + entry,
+            weight=0.5 * entry,
+            # Every fifth event has no lepton, and is rejected.
+            electrons=[lepton(30.0 + entry, 0.1, 0.2)] if entry % 5 else [],
+            tracks=[track(1.0 + entry, 0.01 * n, 0.1 * n) for n in range(entry % 4)],
+            jets=[jet(50.0, 0.5, 1.0, btag=entry % 3)],
+        )
+        for entry in range(sum(sizes))
+    ]
+    return write_delphes(path, events, baskets=sizes)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import awkward as ak
 import numpy as np
 import pytest
 import uproot
-from delphes_files import write_delphes
+from delphes_files import columns_of, kinds_of, write_delphes
 from made_events import Row, jet, lepton, made_event, tower, track
 
 from ingestion.errors import (
@@ -53,20 +53,10 @@ def jet_pts(selection: Selection) -> list[list[float]]:
     return [[each["pt"] for each in jets] for jets in selection.table["jets"].to_pylist()]
 
 
-def rewritten(path: Path, changes: Mapping[str, Any], *, tree: str = "Delphes", **options: Any) -> Path:
-    """A file of `EVENTS` with underscores in its names, as a Snapshot has, and some branches replaced or left out."""
-    source = write_delphes(path.with_suffix(".before"), EVENTS, flat_scalars=True)
-    with uproot.open({source: "Delphes"}) as delphes:
-        names = [name for name in delphes.keys() if "." in name and not name.startswith("n")]  # noqa: SIM118
-        columns = {name.replace(".", "_"): delphes[name].array() for name in names}
-    columns = {name: each for name, each in (columns | dict(changes)).items() if each is not None}
-    with uproot.recreate(path, **options) as file:
-        kinds = {
-            name: np.dtype((each.dtype, each.shape[1:])) if isinstance(each, np.ndarray) else each.type.content
-            for name, each in columns.items()
-        }
-        file.mktree(tree, kinds).extend(columns)
-    return path
+def rewritten(path: Path, changes: Mapping[str, Any], **options: Any) -> Path:
+    """A file of `EVENTS` with underscores in its names, as a Snapshot has, and some branches replaced."""
+    names = {name: name.replace(".", "_") for name in columns_of(EVENTS)}
+    return write_delphes(path, EVENTS, rename=names, more=changes, flat_scalars=True, **options)
 
 
 def slots(*events: list[float], kind: str = "f4") -> np.ndarray[Any, Any]:
@@ -232,11 +222,11 @@ def test_swapped_eta_and_phi_are_named(tmp_path: Path, swapped: bool, words: lis
 
 def test_two_trees_of_one_file_are_two_samples(tmp_path: Path) -> None:
     path = tmp_path / "both.root"
-    with uproot.open({rewritten(tmp_path / "a.root", {}): "Delphes"}) as tree, uproot.recreate(path) as file:
-        columns = {name: tree[name].array() for name in tree.keys() if not name.startswith("n")}  # noqa: SIM118
+    with uproot.recreate(path) as file:
         for name, scale in (("signal", 1.0), ("background", 2.0)):
-            scaled = {**columns, "Electron_PT": columns["Electron_PT"] * scale}
-            file.mktree(name, {key: each.type.content for key, each in scaled.items()}).extend(scaled)
+            columns = columns_of(EVENTS)
+            columns["Electron.PT"] = columns["Electron.PT"] * scale
+            file.mktree(name, kinds_of(columns)).extend(columns)
     samples = [
         SampleSettings(name=name, label=label, files=[str(path)], tree=name)
         for label, name in enumerate(("signal", "background"))

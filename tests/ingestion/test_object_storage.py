@@ -71,17 +71,6 @@ def test_missing_credentials_are_asked_for(monkeypatch: pytest.MonkeyPatch, name
         expand([sample(f"s3://bucket/{name}")])
 
 
-@pytest.mark.parametrize("name", ["a.root", "*.root"])
-def test_wrong_credentials_are_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    # As the server answers to an unknown key; the one of this test accepts any.
-    async def refuse(*_: object, **__: object) -> None:
-        raise PermissionError("The AWS Access Key Id you provided does not exist in our records.")
-
-    monkeypatch.setattr("s3fs.S3FileSystem._call_s3", refuse)
-    with pytest.raises(RefusedFileError, match="does not exist in our records"):
-        expand([sample(f"s3://bucket/{name}")])
-
-
 def test_a_missing_bucket_is_named() -> None:
     with pytest.raises(RefusedFileError, match=r"s3://nobucket/\*.root: .*bucket does not exist"):
         expand([sample("s3://nobucket/*.root")])

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import uproot
-from delphes_files import write_delphes
+from delphes_files import columns_of, kinds_of, write_delphes
 from made_events import Row, jet, lepton, made_event, tower, track
 from pydantic import ValidationError
 
@@ -361,12 +361,9 @@ def test_a_branch_map_that_names_an_unknown_field_is_refused(wrong: str) -> None
 def test_branches_in_a_friend_tree_are_missing_and_the_message_says_why(tmp_path: Path) -> None:
     jets = [field.branch for field in COLLECTIONS["jets"].values()]
     path = write_delphes(tmp_path / "a.root", some_events(), without=jets)
-    with (
-        uproot.open({write_delphes(tmp_path / "b.root", some_events()): "Delphes"}) as whole,
-        uproot.update(path) as file,
-    ):
-        columns = {branch: whole[branch].array() for branch in jets}
-        file.mktree("friend", {name: each.type.content for name, each in columns.items()}).extend(columns)
+    with uproot.update(path) as file:
+        columns = {branch: each for branch, each in columns_of(some_events()).items() if branch in jets}
+        file.mktree("friend", kinds_of(columns)).extend(columns)
     message = message_of(path, IngestSettings(), MissingBranchError)
     assert "lacks 4 needed branches" in message
     assert "Branches of friend trees are not read; write all into one tree." in message
@@ -374,21 +371,20 @@ def test_branches_in_a_friend_tree_are_missing_and_the_message_says_why(tmp_path
 
 def test_an_rntuple_gives_the_table_of_the_delphes_file(tmp_path: Path) -> None:
     delphes = write_delphes(tmp_path / "delphes.root", some_events())
-    with uproot.open({delphes: "Delphes"}) as tree:
-        columns: dict[str, Any] = {"MissingET_MET": ak.flatten(tree["MissingET.MET"].array())}
-        columns["MissingET_Phi"] = ak.flatten(tree["MissingET.Phi"].array())
-        columns["Weight"] = ak.flatten(tree["Event.Weight"].array())
-        for fields in COLLECTIONS.values():
-            members = {field.branch.split(".")[1]: tree[field.branch].array() for field in fields.values()}
-            columns[next(iter(fields.values())).branch.split(".")[0]] = ak.zip(members)
+    branches = columns_of(some_events(), flat_scalars=True)
+    columns: dict[str, Any] = {"MissingET_MET": branches["MissingET.MET"], "MissingET_Phi": branches["MissingET.Phi"]}
+    columns["Weight"] = branches["Event.Weight"]
+    for fields in COLLECTIONS.values():
+        members = {field.branch.split(".")[1]: branches[field.branch] for field in fields.values()}
+        columns[next(iter(fields.values())).branch.split(".")[0]] = ak.zip(members)
     path = tmp_path / "rntuple.root"
     with uproot.recreate(path) as file:
         written = file.mkrntuple("Delphes", {name: values[:3] for name, values in columns.items()})
         written.extend({name: values[3:] for name, values in columns.items()})
-    branches = {"met": "MissingET_MET", "met_phi": "MissingET_Phi"}
-    found = select(path, IngestSettings(branch_map=branches), "Weight")
+    branch_map = {"met": "MissingET_MET", "met_phi": "MissingET_Phi"}
+    found = select(path, IngestSettings(branch_map=branch_map), "Weight")
     assert without_file(found.table) == without_file(select(delphes, IngestSettings()).table)
-    (info,) = inventory_of(path, IngestSettings(branch_map=branches, entries_per_task=1)).infos
+    (info,) = inventory_of(path, IngestSettings(branch_map=branch_map, entries_per_task=1)).infos
     assert info.edges[:2] == (0, 3)
 
 
@@ -396,10 +392,9 @@ def test_of_several_cycles_the_highest_is_read(tmp_path: Path) -> None:
     first, second = some_events()[:3], some_events()[3:]
     path = write_delphes(tmp_path / "cycles.root", first)
     whole = write_delphes(tmp_path / "one.root", second)
-    with uproot.open({whole: "Delphes"}) as tree, uproot.update(path) as file:
-        branches = {name: branch.array() for name, branch in tree.items() if not name.startswith("n")}
-        again = file.mktree("Delphes", {name: values.type.content for name, values in branches.items()})
-        again.extend(branches)
+    with uproot.update(path) as file:
+        columns = columns_of(second)
+        file.mktree("Delphes", kinds_of(columns)).extend(columns)
     with uproot.open(path) as file:
         assert sorted(file.keys()) == ["Delphes;1", "Delphes;2"]
     assert without_file(select(path, IngestSettings()).table) == without_file(select(whole, IngestSettings()).table)

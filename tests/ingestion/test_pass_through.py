@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import uproot
-from delphes_files import source_of, write_delphes
+from delphes_files import jagged, source_of, write_delphes
 from made_events import distinct, lepton, made_event
 from networks import made_network
 from prediction_trees import read_root
@@ -36,18 +36,15 @@ NUMBER = 2**60 + 1
 PASS_THROUGH = IngestSettings(pass_through=["Event.Number", "ScalarHT.HT"])
 
 
-def written(path: Path, *, numbers: type = np.int64, further: Mapping[str, Any] | None = None) -> Path:
+def written(
+    path: Path, *, numbers: type = np.int64, further: Mapping[str, Any] | None = None, is_empty: bool = False
+) -> Path:
     """A Delphes file with two more branches, of lists with one number as Delphes writes them and of plain numbers."""
     rows = distinct([made_event(electrons=[lepton(40.0 + n, 0, 0)] if n % 2 else []) for n in range(6)])
-    with uproot.open({write_delphes(path.with_suffix(".tmp.root"), rows): "Delphes"}) as tree:
-        columns = {name: tree[name].array() for name in tree.keys() if not name.startswith("n")}  # noqa: SIM118
-    columns["Event.Number"] = ak.Array((NUMBER + np.arange(6)).astype(numbers)[:, None].tolist())
-    columns["ScalarHT.HT"] = ak.Array(np.arange(6) / 4)
-    columns["Event.Number"] = ak.values_astype(ak.from_regular(columns["Event.Number"]), numbers)
-    columns |= {name: ak.Array(values) for name, values in (further or {}).items()}
-    with uproot.recreate(path) as file:
-        file.mktree("Delphes", {name: values.type.content for name, values in columns.items()}).extend(columns)
-    return path
+    more = {"Event.Number": jagged(np.arange(7), (NUMBER + np.arange(6)).astype(numbers))}
+    more |= {"ScalarHT.HT": np.arange(6) / 4}
+    more |= {name: ak.Array(values) for name, values in (further or {}).items()}
+    return write_delphes(path, [] if is_empty else rows, more=more)
 
 
 def predicted(folder: Path, settings: IngestSettings, sample: GeneratedSample) -> pa.Table:
@@ -87,10 +84,11 @@ def pass_through_of(path: Path, settings: IngestSettings, weight: str | None = N
     return raw.pass_through
 
 
-def listed(path: Path, *, short: int | None = None) -> Path:
+def listed(path: Path, *, short: int | None = None, is_empty: bool = False) -> Path:
     """A file with nine weights per event, as Delphes writes those of a generator; of the event `short` only seven."""
     rows = [[10.0 * entry + n for n in range(7 if entry == short else 9)] for entry in range(6)]
-    return written(path, further={"WeightLHEF.Weight": rows, "Fixed": np.arange(12.0).reshape(6, 2)})
+    further = {"WeightLHEF.Weight": rows, "Fixed": np.arange(12.0).reshape(6, 2)}
+    return written(path, further=further, is_empty=is_empty)
 
 
 def test_weights_of_a_generator_are_lists_and_none_could_be_read(tmp_path: Path) -> None:
@@ -101,17 +99,8 @@ def test_weights_of_a_generator_are_lists_and_none_could_be_read(tmp_path: Path)
     assert found["weight_up"].tolist() == [10.0 * entry + 7 for entry in range(6)]
     assert found["weight_factor"].tolist() == [entry / 4 * 10.0 * entry for entry in range(6)]
     assert found["weight_fixed"].tolist() == [1.0, 3.0, 5.0, 7.0, 9.0, 11.0]
-    empty = write_empty(path)
+    empty = listed(tmp_path / "empty.root", is_empty=True)
     assert inventory([source_of("a", 0, str(empty))], settings).infos[0].entries == 0
-
-
-def write_empty(path: Path) -> Path:
-    """The same branches without events."""
-    empty = path.with_name("empty.root")
-    with uproot.open({path: "Delphes"}) as tree, uproot.recreate(empty) as file:
-        columns = {name: tree[name].array(entry_stop=0) for name in tree.keys() if not name.startswith("n")}  # noqa: SIM118
-        file.mktree("Delphes", {name: values.type.content for name, values in columns.items()}).extend(columns)
-    return empty
 
 
 def test_a_number_that_is_not_in_the_list_is_refused_with_file_and_entry(

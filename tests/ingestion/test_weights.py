@@ -24,14 +24,7 @@ ROWS = distinct([made_event(electrons=[lepton(40.0 + n, 0, 0)], weight=0.5 * n) 
 
 def written(path: Path, weights: dict[str, Any]) -> Path:
     """A Delphes file with these branches of weights, and no others."""
-    whole = write_delphes(path.with_suffix(".tmp.root"), ROWS, without=["Event.Weight"])
-    with uproot.open({whole: "Delphes"}) as tree:
-        columns = {name: tree[name].array() for name in tree.keys() if not name.startswith("n")}  # noqa: SIM118
-    types = {name: each.type.content for name, each in columns.items()}
-    types |= {name: np.dtype((each.dtype, each.shape[1:])) for name, each in weights.items()}
-    with uproot.recreate(path) as file:
-        file.mktree("Delphes", types).extend({**columns, **weights})
-    return path
+    return write_delphes(path, ROWS, without=["Event.Weight"], more=weights)
 
 
 def info_of(path: Path, weight: str | None = None, settings: IngestSettings | None = None) -> FileInfo:
