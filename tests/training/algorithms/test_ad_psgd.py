@@ -79,14 +79,3 @@ def test_an_average_beside_the_gradient_is_skipped_while_the_one_before_is_under
     counts = watcher.algorithms[1].counters()
     assert (counts["averages_begun"], counts["averages_skipped"]) == (4, 6)
     assert watcher.algorithms[0].counters()["averages_received"] == 4
-
-
-@pytest.mark.parametrize(("exchange", "share"), [("sockets", 1.0), ("memory", 0.0)])
-def test_the_time_of_averages_beside_the_gradient_is_hidden(exchange: str, share: float) -> None:
-    problem = LinearGradients(workers=2, steps=10, seed=6)
-    watcher = Watcher()
-    partners = lambda rank: Pairs([1 - rank if rank else None])  # noqa: E731
-    problem.drive(partners=partners, exchange=exchange, before_step=watcher, **AD_PSGD)
-    counts = watcher.algorithms[1].counters()
-    assert counts["hidden_seconds"] == pytest.approx(share * counts["exchange_seconds"])
-    assert counts["exchange_seconds"] > 0

@@ -55,11 +55,6 @@ def test_they_have_the_style_of_all_figures() -> None:
     assert without_style(lambda: plot_speed_up({1: 1.0, 2: 1.9}, (2, 1.8), LABELS)) == []
 
 
-def test_the_axes_say_what_they_are(pareto: Figure) -> None:
-    assert [axes.get_xlabel() for axes in pareto.axes] == ["Parameters", "Time for one event [µs]"]
-    assert [axes.get_xscale() for axes in pareto.axes] == ["log", "linear"]
-
-
 @pytest.mark.parametrize("measured", [(2, 1.6), None], ids=["measured", "parts were there"])
 def test_the_speed_up_shows_what_was_expected_and_what_was_measured(measured: tuple[int, float] | None) -> None:
     figure = plot_speed_up({1: 1.0, 2: 1.9, 4: 2.5}, measured, LABELS)

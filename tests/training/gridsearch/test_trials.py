@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from training.gridsearch.settings import GridSearchSettings, Trial, all_trials, first_trials, promoted, rungs
+from training.gridsearch.settings import GridSearchSettings, Trial, all_trials, first_trials, promoted
 
 SMALL: dict[str, Any] = {"hidden": [[4, 8], [2, 3]], "batch_size": [16, 32]}
 
@@ -25,19 +25,6 @@ def test_a_random_search_draws_without_replacement_and_by_the_seed() -> None:
     assert len(set(trials)) == 30
     assert set(trials) <= set(all_trials(settings))
     assert trials == first_trials(settings, seed=1) != first_trials(settings, seed=2)
-
-
-@pytest.mark.parametrize(
-    ("num_trials", "epochs", "factor"), [(81, 20, 3), (27, 27, 3), (5, 2, 2), (1, 9, 3), (4, 1, 2)]
-)
-def test_halving_ends_with_the_full_number_of_epochs(num_trials: int, epochs: int, factor: int) -> None:
-    found = rungs(num_trials, epochs, factor)
-    assert found[-1] == epochs
-    assert found == sorted(set(found))
-    left = num_trials
-    for _ in found[1:]:
-        left = max(1, left // factor)
-    assert left >= 1
 
 
 def test_the_best_continue() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from simulated import CLUSTER, models, run, settings, toy_network, toy_rows
+from simulated import CLUSTER, settings, toy_network, toy_rows
 from torch import Tensor, nn
 
 from training.errors import DivergedError
@@ -61,14 +61,6 @@ def test_gradients_of_some_workers_are_those_of_each_alone(name: str) -> None:
         np.testing.assert_allclose(stacked.sums[rank], sums_of(outputs.detach(), batch.labels, batch.weights))
     assert not stacked.gradients[2].any(), "the gradient of a worker that did not compute is left alone"
     assert not stacked.sums[2].any()
-
-
-def test_more_workers_than_row_groups_cut_them_anew() -> None:
-    simulated = run(workers=12, train=toy_rows(246, groups=3), epochs=1)
-    samples = [records[0]["samples"] for records in simulated.records]
-    assert sum(samples) == 246
-    assert max(samples) - min(samples) <= 1
-    assert np.ptp(models(simulated), axis=0).max() == 0
 
 
 def test_divergence_is_said() -> None:

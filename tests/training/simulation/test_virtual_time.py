@@ -61,20 +61,6 @@ def test_workers_in_different_collectives_are_a_wrong_algorithm() -> None:
         on_workers(2, meet)
 
 
-def test_collectives_give_everybody_the_sum_and_the_vector_of_rank_0() -> None:
-    async def meet(transport: SimTransport) -> None:
-        vector = np.full(5, float(transport.rank + 1))
-        await transport.broadcast(vector)
-        assert vector.tolist() == [1] * 5
-        vector += transport.rank
-        await transport.all_reduce_sum(vector)
-        assert vector.tolist() == [10] * 5
-        assert await transport.count("samples", 0) == 0
-
-    # Two rounds of a broadcast; an all-reduce of four in two rounds.
-    assert on_workers(4, meet) == pytest.approx(4 * MESSAGE)
-
-
 def test_a_locked_average_takes_two_round_trips_and_the_next_waits_for_it() -> None:
     async def average(transport: SimTransport) -> None:
         shared = await transport.shared_vector(np.full(5, float(transport.rank)))

@@ -61,6 +61,7 @@ def test_the_digits_are_divided_once_for_all_runs() -> None:
 
     expected = np.rint(load_digits().data * 255 / 16)
     assert sorted(map(tuple, small.tolist())) == sorted(map(tuple, expected.tolist()))
+    assert (small != expected).any(), "they are mixed"
 
 
 def test_every_epoch_mixes_all_rows_and_reads_each_once() -> None:
