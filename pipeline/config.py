@@ -42,7 +42,7 @@ from pipeline.errors import ConfigError, nearest
 from training.gridsearch.settings import GridSearchSettings
 from training.settings import SEEDS, TrainSettings
 
-#: A folder on object storage: bucket, and at least one name.
+#: A folder on object storage: bucket, and at least one name. Other servers lack the conditional requests of S3.
 _STORAGE: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]+(/(?!\.\.?(?:/|$))[\w.=-]+)+/?", re.ASCII)
 #: Names of classes that say which is the signal; ttbar only among the published ones.
 _SIGNALS: Final = ("signal", "sig", "s", "ttbar")

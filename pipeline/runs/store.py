@@ -240,7 +240,7 @@ class StageStore:
         self.folder.mkdir(parents=True, exist_ok=True)
         # A kill may come before the new words are there.
         write_atomically(self.folder / _CLAIMS, {**claims, root: [each for each in (before, new) if each]})
-        stored.claim(new)
+        stored.claim(new, is_first=not before)
 
     def _claims(self) -> dict[str, list[str]]:
         """Words that this run folder wrote, by the folder on object storage."""

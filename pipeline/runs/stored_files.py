@@ -5,8 +5,8 @@
     <storage>/<stage>/kernels/0002-1f0a93bc/...     and its kernel outputs
 
 Manifests stay in the run folder. They name all files of a version by URL, also those that earlier runs wrote, so a file
-is there once. Every run writes new words: a second run folder, or an older copy of this one, is refused before it
-writes. Objects are removed only where the claim is that of the run folder.
+is there once. The first claim fails if the object exists, and every run writes new words: a second run folder, or an
+older copy of this one, is refused before it writes. Objects are removed only where the claim is that of the run folder.
 """
 
 from __future__ import annotations
@@ -45,11 +45,21 @@ class StoredFiles:
             f"{self.root} if nothing needs it."
         )
 
-    def claim(self, words: str) -> None:
-        """Write the words of the claim."""
+    def claim(self, words: str, *, is_first: bool) -> None:
+        """Write the words of the claim.
+
+        Of several first claims only one succeeds.
+        """
         system, name = on_system(self.root / MARKER)
         with answers(self.root, "the storage"):
-            system.pipe_file(name, words.encode())
+            try:
+                # To create is a conditional PUT (If-None-Match).
+                system.pipe_file(name, words.encode(), mode="create" if is_first else "overwrite")
+            except FileExistsError as cause:
+                raise StorageInUseError(
+                    f"{self.root / MARKER} is there already: another run with the same `storage` was faster. Give "
+                    f"each run folder a storage of its own, or begin again."
+                ) from cause
 
     def written(self, version: str, digests: Mapping[str, str]) -> list[OutputFile]:
         """The files that the run of a version wrote, without kernel outputs."""

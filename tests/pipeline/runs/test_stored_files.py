@@ -19,13 +19,14 @@ from s3_server import Server, forget_connections, s3_server
 from stages_here import run_here, without_spark
 
 from ingestion.errors import RefusedFileError
+from ingestion.storage import place
 from pipeline.commands.clean import clean
 from pipeline.commands.status import verify
 from pipeline.config import load_config
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.errors import ConfigError, StorageInUseError
 from pipeline.run_folder import RunFolder
-from pipeline.runs.store import Version
+from pipeline.runs.store import StageStore, Version
 
 pytestmark = pytest.mark.slow
 
@@ -221,6 +222,24 @@ def test_another_run_folder_is_refused_before_it_writes(site: Site) -> None:
         run_here(other, "ingest")
     assert site.objects() == before
     assert not list((site.folder / "other" / "ingest").glob("0*"))
+
+
+def test_the_second_of_two_first_writers_loses_the_conditional_request(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They begin at once, and neither sees the other in a list."""
+    one, two = (StageStore(site.folder / name, "ingest", storage=place(site.storage)) for name in ("one", "two"))
+    monkeypatch.setattr("pipeline.runs.stored_files.StoredFiles.refuse_others", lambda *_: "")
+    folder, other = one.next_folder("a" * 8), two.next_folder("b" * 8)
+    one.begin(folder)
+    (one.data_of(folder) / "events" / "a.parquet").write_bytes(b"one")
+    with pytest.raises(StorageInUseError, match="another run with the same `storage` was faster"):
+        two.begin(other)
+    two.discard(other)
+    version = one.commit(folder, {})
+    assert list((site.folder / "two" / "ingest").glob("0*")) == []
+    assert site.objects() == {"ingest/made-by-hep-pipeline", f"ingest/{folder.name}/events/a.parquet"}
+    assert [file.path for file in version.files] == ["events/a.parquet"]
 
 
 def test_an_older_copy_of_the_run_folder_is_another_writer(site: Site) -> None:
