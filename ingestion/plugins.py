@@ -22,6 +22,8 @@ from typing import Any, Final, TypeVar
 VARIABLE: Final = "HEP_PIPELINE_PLUGINS"
 #: Entry points of this group name plugins that are installed.
 GROUP: Final = "hep_pipeline"
+#: Modules that take a second to import: a plugin imports them where it uses them.
+_SLOW: Final = frozenset({"torch", "pyspark"})
 T = TypeVar("T")
 _loaded: dict[str, ModuleType] = {}
 _after_load: list[Callable[[], object]] = []
@@ -134,8 +136,19 @@ def _from_file(path: Path) -> ModuleType:
     return module
 
 
+class _Slow:
+    """Refuses to import what is slow, while a plugin is imported."""
+
+    def find_spec(self, name: str, *_: object) -> None:
+        """Called for each module that is not imported yet."""
+        if name in _SLOW:
+            raise ImportError(f"{name} slows every command down; import it inside the function that uses it")
+
+
 def _run(work: Callable[[], T], name: str) -> T:
     """Import; an error names the line of the plugin."""
+    slow = _Slow()
+    sys.meta_path.insert(0, slow)
     try:
         return work()
     except (Exception, SystemExit) as cause:
@@ -143,6 +156,8 @@ def _run(work: Callable[[], T], name: str) -> T:
         own = [frame for frame in frames if Path(frame.filename).suffix == ".py" and _is_of(frame.filename, name)]
         line = cause.lineno if isinstance(cause, SyntaxError) else (own or frames)[-1].lineno
         raise PluginError(f"plugin {name}, line {line}: {type(cause).__name__}: {cause}") from cause
+    finally:
+        sys.meta_path.remove(slow)
 
 
 def _is_of(file: str, name: str) -> bool:
