@@ -83,7 +83,6 @@ class TrainSettings(SettingsSection):
             "reader",
             "seeds",
             "stall_seconds",
-            "tensorboard",
             "threads",
         }
     )
@@ -173,8 +172,6 @@ class TrainSettings(SettingsSection):
     """Highest number of lost ranks in one run; after one more the run stops."""
     stall_seconds: float = Field(default=300.0, gt=0)
     """Time without a step of any rank after which the run ends with a report of what each rank was doing [s]."""
-    tensorboard: bool = False
-    """Whether to also write scalars for TensorBoard (needs `pip install tensorboardX`)."""
     launcher: Literal["mpirun", "srun", "spark", "spark-agents"] = "mpirun"
     """What starts the workers: `mpirun`; `srun` in a SLURM allocation (with `--mpi=pmix`); `spark`: mpirun starts ranks
     inside the executors of the Spark cluster, without ssh; or `spark-agents`: Spark alone, without MPI (`mpca`)."""
@@ -314,26 +311,6 @@ class TrainSettings(SettingsSection):
             return self.optimizer_state
         slow_sgd = self.slowmo is not None and self.optimizer is OptimizerName.SGD
         return StatePolicy.RESET if slow_sgd and not self.traits.server_optimizer else StatePolicy.KEEP
-
-    def advice(self) -> list[str]:
-        """Sentences about settings that are valid but probably not intended."""
-        if self.slowmo is None:
-            return []
-        found = []
-        if not self.slowmo_is_exact and self.slowmo.beta > 0.8:
-            found.append(
-                f"slowmo.beta {self.slowmo.beta:g} without exact average: above 0.8 the models of the workers drift "
-                f"apart faster than pairs bring them together; watch the consensus distance."
-            )
-        if self.workers < 4:
-            found.append(f"slowmo with {self.workers} worker(s): it pays from about 4 workers on.")
-        per_window = self.slowmo.tau / self.algorithm.steps_apart
-        if self.traits.pairs and not self.slowmo_is_exact and per_window < 2:
-            found.append(
-                f"slowmo.tau {self.slowmo.tau} gives {per_window:.2g} averages per outer step: below 2 the models "
-                f"of the workers may drift apart."
-            )
-        return found
 
 
 def _add_methods() -> None:

@@ -179,8 +179,7 @@ def _train(context: Context, folder: str, planned: _Planned) -> dict[str, Any]:
     from training.workloads.hep_settings import HepSettings
 
     say, (model, settings) = context.say, planned
-    for sentence in (f"{folder}: {describe(settings)}", *settings.advice()):
-        say(sentence)
+    say(f"{folder}: {describe(settings)}")
     spec = RunSpec(
         HepSettings(folder=context.upstream["features"].folder.absolute(), network=model),
         settings,

@@ -6,37 +6,27 @@ All programs of one number of ranks share a start of ranks.
 from __future__ import annotations
 
 import re
-import runpy
 from collections.abc import Hashable
 from contextlib import nullcontext
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rank_programs import IMPLEMENTATIONS, PROGRAMS, Case, Cases, results_of, run_ranks
+from rank_programs import IMPLEMENTATIONS, Case, Cases, results_of, run_ranks
 
 from training.errors import IdleSettingError
 from training.launching.mpirun import probe_mpi, rank_command
 from training.settings import TrainSettings
-from training.simulation.cluster import ClusterSettings
-from training.simulation.transport import SimNetwork
-from training.simulation.virtual_time import VirtualClock
-from training.transports.transport import Transport
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
 
 #: Whether ranks meet in memory, or through sockets as between hosts.
 WAYS = [True, False]
-DTYPES = ["float64", "float32"]
 #: By the number of ranks.
-AVERAGES = {2: 2000, 4: 1000}
-#: How late a rank comes [s].
-NAP = 0.5
+AVERAGES = {2: 2000, 3: 3000, 4: 1000}
+DTYPES = {2: "float64", 3: "float32", 4: "float64"}
 EXCHANGES = [(2, 3), (4, 2013), (3, 200_000)]
 ROUNDS = 12
-#: 0: without mpirun.
-ALONE = list(product([0, 1], WAYS))
 PUSHES = [(4, 1, False, True), (3, 7, True, False)]
 ORDER = {"pushes": 100, "size": 10, "shards": 3}
 in_each_way = pytest.mark.parametrize("in_memory", WAYS, ids=["memory", "sockets"])
@@ -55,14 +45,8 @@ def cases_of(folder: Path) -> dict[Hashable, Case]:
         file, _, function = (program or str(name[0])).rpartition(":")
         found[name] = Case(ranks, f"{file or 'averages'}:{function}", arguments)
 
-    for dtype in DTYPES:
-        add("collect", dtype, ranks=3, program="messages:collect", dtype=dtype)
     for ranks, size in EXCHANGES:
         add("exchange", ranks, size, ranks=ranks, program="messages:exchange", rounds=ROUNDS, size=size)
-    add("count", ranks=4, program="messages:count", times=2000)
-    for ranks, way in ALONE:
-        add("alone", ranks, way, ranks=ranks, program="messages:alone", in_memory=way)
-    add("several", ranks=3, program="messages:several", vectors=3)
     for ranks, shards, background, way in PUSHES:
         chosen = {"in_memory": way, "background": background, "pushes": 150, "size": 101, "shards": shards}
         add("push", ranks, ranks=ranks, program="parameter_servers:conserve", **chosen)
@@ -73,18 +57,16 @@ def cases_of(folder: Path) -> dict[Hashable, Case]:
         add("occupied", way, ranks=2, program="parameter_servers:occupied", in_memory=way, nap=0.3)
     for way in WAYS:
         for ranks in AVERAGES:
-            add("conserve", ranks, way, ranks=ranks, in_memory=way, averages=num_averages(ranks, in_memory=way))
+            averages = num_averages(ranks, in_memory=way)
+            add("conserve", ranks, way, ranks=ranks, in_memory=way, averages=averages, dtype=DTYPES[ranks])
         add("finish_early", way, ranks=4, in_memory=way, averages=200)
         signs = folder / f"{way}"
         signs.mkdir()
         add("straggle", way, ranks=4, in_memory=way, folder=str(signs), nap=60, averages=100)
-        for dtype in DTYPES:
-            add("types", way, dtype, ranks=3, program="conserve", in_memory=way, averages=300, dtype=dtype)
         add("long", way, ranks=2, program="conserve", in_memory=way, averages=5, size=1_000_000)
         add("stamps", way, ranks=4, in_memory=way, averages=1000, size=20_000)
         add("read_others", way, ranks=3, in_memory=way, duration=0.5, size=20_000)
         add("poison", way, ranks=3, in_memory=way)
-        add("come_late", way, ranks=2, in_memory=way, nap=NAP)
     found["lost",] = Case(3, "lost_partners:break_connections", {"averages": 5, "nap": 0.3})
     add("skip", ranks=3)
     add("take_over", ranks=2, folder=str(folder))
@@ -111,21 +93,11 @@ def check_counts(results: list[dict[str, Any]]) -> None:
 def test_the_sum_over_all_ranks_is_conserved_and_no_change_is_lost(cases: Cases, ranks: int, in_memory: bool) -> None:
     results = cases.results("conserve", ranks, in_memory)
     for result in results:
-        assert max(map(abs, result["difference"])) <= 1e-6
+        assert max(map(abs, result["difference"])) <= {"float64": 1e-6, "float32": 1e3}[DTYPES[ranks]]
+        # They began a million apart; changes of up to a thousand follow.
+        assert ranks != 3 or result["distance"] < 20_000
         assert result["counts"]["begun"] >= num_averages(ranks, in_memory=in_memory)
         assert result["counts"]["exchange_seconds"] > 0
-    check_counts(results)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@in_each_way
-def test_other_types_are_averaged_too(cases: Cases, in_memory: bool, dtype: str) -> None:
-    results = cases.results("types", in_memory, dtype)
-    allowed = {"float64": 1e-6, "float32": 1e3}[dtype]
-    for result in results:
-        assert max(map(abs, result["difference"])) <= allowed
-        # They began a million apart; changes of up to a thousand follow.
-        assert result["distance"] < 20_000
     check_counts(results)
 
 
@@ -175,11 +147,6 @@ def test_averages_with_a_lost_partner_are_left_out_and_counted(cases: Cases) -> 
         assert other["counts"]["lost"] == 6
 
 
-@in_each_way
-def test_a_rank_that_comes_late_is_waited_for(cases: Cases, in_memory: bool) -> None:
-    assert cases.results("come_late", in_memory) == [1.0, 1.0]
-
-
 def test_a_holder_that_does_not_come_back_is_left_alone_and_a_dead_one_is_replaced(cases: Cases) -> None:
     first, second = cases.results("take_over")
     assert second["skipped"] == 1
@@ -207,15 +174,6 @@ def test_an_average_is_skipped_while_the_one_before_is_under_way(cases: Cases) -
     assert [other["received"] for other in others] == [1, 1]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_vectors_are_summed_and_broadcast_in_place(cases: Cases, dtype: str) -> None:
-    for result in cases.results("collect", dtype):
-        assert result["sum"] == [3 * element + 1.5 + 3 for element in range(4)]
-        assert result["sent"] == [element + 0.25 for element in range(4)]
-        assert result["dtypes"] == [dtype, dtype]
-        assert result["later"]
-
-
 @pytest.mark.parametrize(("ranks", "size"), EXCHANGES)
 def test_neighbours_get_each_others_vectors_round_by_round(cases: Cases, ranks: int, size: int) -> None:
     for rank, result in enumerate(cases.results("exchange", ranks, size)):
@@ -225,28 +183,6 @@ def test_neighbours_get_each_others_vectors_round_by_round(cases: Cases, ranks: 
             step = 1 + number % (ranks - 1)
             neighbours = [(rank + step) % ranks, (rank - step) % ranks]
             assert came == [[each, 100.0 * each + number, 100.0 * each + number] for each in neighbours]
-
-
-def test_samples_of_all_ranks_are_counted_exactly(cases: Cases) -> None:
-    results = cases.results("count")
-    seen = [number for result in results for number in result["seen"]]
-    assert {result["total"] for result in results} == {2000 * (1 + 2 + 3 + 4)} == {max(seen)}
-    assert len(set(seen)) == len(seen)
-    assert all(result["seen"] == sorted(result["seen"]) for result in results)
-
-
-@pytest.mark.parametrize(("ranks", "in_memory"), ALONE)
-def test_a_world_of_one(cases: Cases, ranks: int, in_memory: bool) -> None:
-    (result,) = cases.results("alone", ranks, in_memory)
-    assert result["world"] == 1
-    assert result["out"] == [1, 2, 3]
-    assert result["averages"] == 0
-    assert result["samples"] == [2, 4]
-
-
-def test_several_vectors_and_a_second_transport(cases: Cases) -> None:
-    for found in cases.results("several"):
-        assert found == [0, 1, 2, 0, 1, 2]
 
 
 def test_doctor_starts_ranks_and_measures() -> None:
@@ -277,22 +213,6 @@ def test_a_folder_that_is_not_there_is_an_error_at_the_start(tmp_path: Path) -> 
     assert all("nowhere, where 0 are free" in words for words in outcome.results.values())
 
 
-def simulated_turns(ranks: int) -> list[float]:
-    """The result of `parameter_servers.turns` on the virtual clock."""
-    found: list[list[float]] = []
-    clock = VirtualClock()
-    turns = runpy.run_path(str(PROGRAMS / "parameter_servers.py"))["turns"]
-
-    async def run(transport: Transport) -> None:
-        found.append(await turns(transport))
-
-    for transport in SimNetwork(clock, ClusterSettings(), ranks).transports():
-        clock.spawn(run(transport), f"worker {transport.rank}")
-    clock.run()
-    assert found == [found[0]] * ranks
-    return found[0]
-
-
 @pytest.mark.parametrize(("ranks", "shards"), [(ranks, shards) for ranks, shards, *_ in PUSHES])
 def test_no_push_is_lost_and_clocks_count_them(cases: Cases, ranks: int, shards: int) -> None:
     results = cases.results("push", ranks)
@@ -319,8 +239,6 @@ def test_rules_that_do_not_commute_have_one_order_which_the_clocks_give(cases: C
             value = (3 * value + made[shard, clock]) % 1009
         expected += [value] * (size * (shard + 1) // shards - size * shard // shards)
     assert [result["final"] for result in results] == [expected] * ranks
-    # With a fixed order, the simulator comes to the same numbers.
-    assert [result["turns"] for result in results] == [simulated_turns(ranks)] * ranks
 
 
 @in_each_way

@@ -61,7 +61,7 @@ OF_NO_OUTPUT = {
         f"train.{key}"
         for key in (
             *("threads", "reader", "checkpoint_steps", "on_rank_loss", "max_restarts", "stall_seconds"),
-            *("tensorboard", "launcher", "launcher_args"),
+            *("launcher", "launcher_args"),
         )
     ),
 }

@@ -96,21 +96,3 @@ def test_a_ring_is_for_d_psgd_and_everybody_for_pairs() -> None:
 )
 def test_momentum_of_sgd_starts_anew_in_slowmo_and_moments_of_adam_stay(chosen: dict[str, Any], policy: str) -> None:
     assert TrainSettings.model_validate({"algorithm": "local-sgd", **chosen}).state_policy == policy
-
-
-@pytest.mark.parametrize(
-    ("chosen", "advice"),
-    [
-        ({"slowmo": None, "workers": 2}, []),
-        ({"slowmo": {}, "workers": 8}, []),
-        ({"slowmo": {"beta": 0.9}, "workers": 8}, ["slowmo.beta 0.9 without exact average"]),
-        ({"slowmo": {"beta": 0.9, "exact_average": True}, "workers": 8}, []),
-        ({"slowmo": {}, "workers": 2}, ["slowmo with 2 worker(s)"]),
-        ({"slowmo": {"tau": 4}, "workers": 8}, ["slowmo.tau 4 gives 1.3 averages per outer step"]),
-        ({"slowmo": {"tau": 4}, "workers": 8, "algorithm": {"name": "swarm-sgd", "local_steps": 2}}, []),
-    ],
-)
-def test_settings_that_may_well_be_meant_otherwise_are_named(chosen: dict[str, Any], advice: list[str]) -> None:
-    found = TrainSettings.model_validate({"algorithm": "swarm-sgd", **chosen}).advice()
-    assert len(found) == len(advice)
-    assert all(sentence.startswith(start) for sentence, start in zip(found, advice, strict=True))

@@ -19,6 +19,7 @@ import psutil
 
 from features.errors import FeatureError
 from ingestion.plugins import PluginError, blamed
+from ingestion.storage import new_file
 from models.errors import ModelError
 from training.errors import DivergedError, LaunchError, TrainingError
 from training.settings import TrainSettings
@@ -100,9 +101,8 @@ class LaunchFiles:
             if found:
                 self.present.mkdir(exist_ok=True)
                 content = {"host": socket.gethostname(), "pid": os.getpid(), "what": what}
-                path = self.present / f"rank-{found[0]}.json"
-                path.with_suffix(".new").write_text(json.dumps(content), encoding="utf-8")
-                path.with_suffix(".new").replace(path)
+                with new_file(self.present / f"rank-{found[0]}.json") as unfinished:
+                    unfinished.write_text(json.dumps(content), encoding="utf-8")
 
     def presence(self) -> dict[int, dict[str, Any]]:
         """What each rank has noted of its start: its host, process and how far it is."""
@@ -136,9 +136,8 @@ class LaunchFiles:
     def report_error(self, rank: int, error: BaseException) -> None:
         """Write a rank's error."""
         self._errors.mkdir(exist_ok=True)
-        unfinished = self._errors / f".rank-{rank}.json"
-        unfinished.write_text(json.dumps(described(error)), encoding="utf-8")
-        unfinished.replace(self._errors / f"rank-{rank}.json")
+        with new_file(self._errors / f"rank-{rank}.json") as unfinished:
+            unfinished.write_text(json.dumps(described(error)), encoding="utf-8")
 
     def first_error(self) -> tuple[int, dict[str, Any]] | None:
         """The rank that failed first, and its error."""

@@ -12,20 +12,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
-import secrets
 import shutil
 import time
 import zipfile
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 
+from ingestion.storage import new_file
 from training.errors import CheckpointError
 from training.settings import TrainSettings
 
@@ -131,7 +130,8 @@ class CheckpointFolder:
         *others, last = (self._place(each, world_size) for each in positions[-_OPEN:])
         last.mkdir(parents=True, exist_ok=True)
         path = last / f"rank-{rank}.pt"
-        _write(path, lambda file: torch.save(content, file))
+        with new_file(path, flushed=True) as unfinished, unfinished.open("wb") as file:
+            torch.save(content, file)
         self._written.extend((*(each / path.name for each in others), path))
         # Another rank may remove a place meanwhile, once it completes a later one; and not all storage can link.
         with suppress(OSError):
@@ -176,7 +176,8 @@ class CheckpointFolder:
             "step": step,
             "world_size": world_size,
         }
-        _write(folder / "complete.json", lambda file: file.write(json.dumps(content).encode()))
+        with new_file(folder / "complete.json", flushed=True) as unfinished:
+            unfinished.write_text(json.dumps(content), encoding="utf-8")
         kept = [path for _, path in self._complete()[:_KEPT]]
         for old in self.folder.glob("epoch-*"):
             # Workers that are ahead write later ones meanwhile.
@@ -230,17 +231,6 @@ def _read(path: Path) -> dict[str, Any]:
         raise zipfile.BadZipFile(f"wrong checksum of {damaged}")
     content: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
     return content
-
-
-def _write(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file atomically."""
-    # Two ranks may complete a checkpoint at the same time.
-    unfinished = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
-    with unfinished.open("wb") as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
 
 
 def settings_digest(workload: Mapping[str, Any], train: TrainSettings) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from ingestion.storage import new_file
 from training.loop.records import Record, complete_records, read_records
 from training.settings import TrainSettings
 
@@ -43,9 +44,8 @@ def write_summary(out_dir: Path, network: str, settings: TrainSettings, num_para
         "per_rank": [summary_of_rank(records) for records in ranks if records],
     }
     content["acted"] = acted(settings, content["per_rank"])
-    unfinished = out_dir / ".summary.json"
-    unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")
-    unfinished.replace(out_dir / "summary.json")
+    with new_file(out_dir / "summary.json") as unfinished:
+        unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
 def samples_of(history: Sequence[Record]) -> dict[str, int]:

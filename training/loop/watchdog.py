@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from ingestion.storage import new_file
 from training.loop.metering import Meter
 
 _GRACE_SECONDS: Final = 3.0
@@ -82,9 +83,8 @@ class Watchdog:
             "seconds": round(meter.seconds_without_sign, 1),
             "stack": traceback.format_stack(frame) if frame else [],
         }
-        unfinished = self._folder / f".rank-{self.rank}.json"
-        unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")
-        unfinished.replace(self._folder / f"rank-{self.rank}.json")
+        with new_file(self._folder / f"rank-{self.rank}.json") as unfinished:
+            unfinished.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
 def read_reports(folder: Path, world_size: int) -> str:

@@ -117,18 +117,12 @@ def _addresses(network: str | None) -> list[str]:
     if network in states:
         return [address for name, address in own if name == network]
     try:
-        wanted = ipaddress.ip_network(network, strict=False)
-    except ValueError:
-        wanted = None
-    if wanted is None:
+        wanted = ipaddress.IPv4Network(network, strict=False)
+    except ValueError as cause:
         raise LaunchError(
-            f"train.algorithm.network: rank 0 has no interface '{network}', only {', '.join(sorted(states))}"
-        )
-    if wanted.version == 6:
-        raise LaunchError(
-            f"train.algorithm.network: {network} is a network of IPv6, but workers connect by IPv4 only. Name an IPv4 "
-            f"network of the hosts: rank 0 has {', '.join(found) or 'none'}."
-        )
+            f"train.algorithm.network: '{network}' is no network of IPv4, and rank 0 has no such interface, only "
+            f"{', '.join(sorted(states))}"
+        ) from cause
     return [address for address in found if ipaddress.ip_address(address) in wanted]
 
 

@@ -246,26 +246,6 @@ def poison(in_memory: bool) -> dict[str, Any]:
     return {"finite": bool(np.isfinite(found).all()), **vector.counts._asdict()}
 
 
-def come_late(in_memory: bool, nap: float) -> float:
-    """Rank 1 comes to the connection and to the vector a nap after rank 0; returns the sum of the vectors."""
-
-    def come() -> None:
-        time.sleep(nap if MPI.COMM_WORLD.rank else 0)
-
-    come()
-    transport = MpiTransport(shares_memory=in_memory)
-    come()
-    vector = run_now(transport.shared_vector(np.full(3, float(transport.rank))))
-    run_now(vector.average_with((transport.rank + 1) % transport.world_size))
-    total = np.empty(3)
-    run_now(transport.barrier())
-    run_now(vector.read(total))
-    run_now(transport.all_reduce_sum(total))
-    run_now(vector.close())
-    transport.close()
-    return float(total[0])
-
-
 def between_hosts(step: float, averages: int) -> dict[str, Any]:
     """Averages that the owner waits for, and averages in the background; how long they took."""
     found: dict[str, Any] = {}

@@ -10,7 +10,6 @@ import numpy as np
 from training.transports.basics import Vector, run_now
 from training.transports.mpi import MpiTransport
 from training.transports.parameter_server import ParameterServer, Shard, Where
-from training.transports.transport import Transport
 
 
 def pulled(server: ParameterServer, size: int) -> list[float]:
@@ -64,30 +63,6 @@ def conserve(in_memory: bool, background: bool, pushes: int, size: int, shards: 
     return result
 
 
-async def turns(transport: Transport) -> list[float]:
-    """Ranks push in turn, dense and sparse, with momentum at the server; returns the vector."""
-    size = 11
-    server = await transport.parameter_server(np.linspace(0, 1, size), shards=3, segments={"momentum": 0.0})
-    for number in range(3 * transport.world_size):
-        indices = np.arange(0, size, 1 + number % 2)
-        change = np.sin(number + indices)
-
-        def rule(shard: Shard, change: Vector = change) -> None:
-            momentum = shard.segments["momentum"]
-            momentum *= 0.9
-            momentum += change[shard.part]
-            shard.vector += momentum
-
-        if number % transport.world_size == transport.rank:
-            await server.push(rule, Where(indices=indices if number % 2 else None))
-        await transport.barrier()
-    out = np.empty(size)
-    await server.pull(out)
-    await server.close()
-    values: list[float] = out.tolist()
-    return values
-
-
 def order(pushes: int, size: int, shards: int) -> dict[str, Any]:
     """Rules that do not commute: x <- (3 x + c) mod 1009; returns what was added at each clock of each shard."""
     transport = MpiTransport()
@@ -104,7 +79,6 @@ def order(pushes: int, size: int, shards: int) -> dict[str, Any]:
     run_now(transport.barrier())
     result: dict[str, Any] = {"made": made, "final": pulled(server, size)}
     run_now(server.close())
-    result["turns"] = run_now(turns(transport))
     transport.close()
     return result
 

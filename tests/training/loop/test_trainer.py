@@ -44,24 +44,6 @@ def history(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / "metrics" / "rank-0.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.slow
-def test_separable_classes_are_learnt(dataset: FeatureDataset, tmp_path: Path) -> None:
-    run(dataset, tmp_path / "out", epochs=15)
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert summary["best_val_accuracy"] > 0.95
-    assert history(tmp_path / "out")[-1]["train_accuracy"] > 0.95
-    assert summary["samples"] == 15 * sum(ROWS["train"])
-
-
-@pytest.mark.slow
-def test_the_same_seed_gives_the_same_model_and_another_seed_another(dataset: FeatureDataset, tmp_path: Path) -> None:
-    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        run(dataset, tmp_path / name, seed=seed)
-    weights = {name: load_model(tmp_path / name / "model")[0].state_dict() for name in "abc"}
-    assert all(torch.equal(weights["a"][key], weights["b"][key]) for key in weights["a"])
-    assert not all(torch.equal(weights["a"][key], weights["c"][key]) for key in weights["a"])
-
-
 def test_progress_that_is_shown_changes_no_numbers(
     dataset: FeatureDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,11 +98,3 @@ def test_a_missing_or_unfinished_file_is_reported_before_training_begins(
         open_reader(dataset, ["hlf"], seed=1)
     with pytest.raises(DamagedDatasetError, match=PART):
         MemoryRows.load(dataset, "val", ["hlf"])
-
-
-@pytest.mark.parametrize("kind", ["petastorm", "arrow"])
-def test_the_damaged_file_is_named(dataset: FeatureDataset, kind: Any) -> None:
-    reader = open_reader(dataset, ["hlf"], kind=kind, seed=1)
-    overwrite_pages(dataset.folder / "val" / PART)
-    with pytest.raises(DamagedDatasetError, match=PART):
-        list(reader.val_batches(rank=0, world_size=1))

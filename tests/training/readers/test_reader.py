@@ -149,19 +149,6 @@ def test_particles_are_cut_to_the_longest_event_of_each_batch(dataset: FeatureDa
     assert len(longest) > 3
 
 
-def test_the_order_depends_on_seed_and_epoch_and_differs_between_them(dataset: FeatureDataset) -> None:
-    def epoch_rows(*, seed: int, epoch: int) -> list[tuple[float, ...]]:
-        reader = open_reader(dataset, ["hlf"], kind="arrow", seed=seed)
-        plan = made_plan(world_size=1, seed=seed, epoch=epoch)
-        return rows_of(list(reader.train_batches(assignment_of(plan, rank=0, epoch=epoch))))
-
-    first = epoch_rows(seed=1, epoch=0)
-    assert first == epoch_rows(seed=1, epoch=0)
-    for other in (epoch_rows(seed=1, epoch=1), epoch_rows(seed=2, epoch=0)):
-        assert first != other
-        assert sorted(first) == sorted(other)
-
-
 @each_reader
 def test_validation_rows_are_shared_out_completely(dataset: FeatureDataset, kind: Any) -> None:
     reader = open_reader(dataset, ["hlf"], kind=kind, dtype=torch.float64, seed=1)
@@ -203,26 +190,6 @@ def test_a_rank_that_runs_out_of_rows_still_takes_all_steps(
             shapes = {"hlf": (0, len(hlf_names())), "particles": (0, 1, 19), "num_particles": (0,)}
             assert [tuple(column.shape) for column in empty.inputs] == [shapes[name] for name in inputs]
     assert sorted(sizes) == expected
-
-
-@each_reader
-def test_float64_batches_hold_the_float32_values(dataset: FeatureDataset, kind: Any) -> None:
-    plan = made_plan(world_size=1)
-    inputs = ["hlf", "particles", "num_particles"]
-    doubles, floats = (
-        list(
-            open_reader(dataset, inputs, kind=kind, dtype=dtype, seed=1).train_batches(
-                assignment_of(plan, rank=0, epoch=0)
-            )
-        )
-        for dtype in (torch.float64, torch.float32)
-    )
-    for one, other in zip(doubles, floats, strict=True):
-        assert [column.dtype for column in one.inputs] == [torch.float64, torch.float64, torch.int64]
-        assert one.weights.dtype == torch.float64
-        assert one.labels.dtype == torch.int64
-        for column, single in zip(one.inputs, other.inputs, strict=True):
-            assert torch.equal(column, single.to(column.dtype))
 
 
 @each_reader

@@ -21,7 +21,6 @@ from training.transports.spark import _UNITS_AHEAD, SparkTransport, give, take
 
 TOKEN = b"0123456789abcdef"
 WORLD_SIZE = 3
-STRANGERS = (b"", b"GET / HTTP/1.1\r\n", b"0" * len(TOKEN), TOKEN[:-1], b"x" + TOKEN, b"[" * 100_000)
 
 
 class Driver:
@@ -154,22 +153,6 @@ def test_an_agent_waits_where_it_is_an_epoch_ahead_of_a_sum_and_not_before(drive
         assert ticket.result(30) == _UNITS_AHEAD + 1
     assert vectors[0].tolist() == [3, 3, 3]
     assert first.waited > 0
-
-
-@pytest.mark.parametrize("words", STRANGERS)
-def test_strangers_get_nothing_from_an_agent_and_disturb_no_sum(driver: Driver, words: bytes) -> None:
-    with socket.create_connection(driver.ports[0]) as stranger:
-        stranger.sendall(words)
-
-        async def add_up(agent: SparkTransport) -> Any:
-            vector = np.ones(100)
-            await agent.all_reduce_sum(vector)
-            return vector.sum()
-
-        assert driver.together(add_up) == [300.0] * WORLD_SIZE
-        stranger.setblocking(False)
-        with suppress(BlockingIOError, ConnectionResetError):
-            assert stranger.recv(1) == b""
 
 
 def test_a_task_that_comes_too_late_gets_nothing_and_changes_nothing(driver: Driver) -> None:
