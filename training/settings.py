@@ -79,7 +79,6 @@ class TrainSettings(SettingsSection):
             "max_restarts",
             "launcher",
             "launcher_args",
-            "on_rank_loss",
             "reader",
             "seeds",
             "stall_seconds",
@@ -89,7 +88,6 @@ class TrainSettings(SettingsSection):
 
     NEEDS: ClassVar[tuple[Needs, ...]] = (
         Needs("momentum", "optimizer: sgd", lambda train: train.optimizer is OptimizerName.SGD),
-        Needs("max_restarts", "on_rank_loss: restart", lambda train: train.on_rank_loss != "stop"),
         Needs(
             "staleness_bound",
             "a method whose workers do not step together anyway, such as ad-psgd",
@@ -166,10 +164,8 @@ class TrainSettings(SettingsSection):
     """Device of the network; `auto`: a GPU if there is one. Ranks of a machine take its GPUs in turn."""
     checkpoint_steps: int | None = Field(default=None, ge=1)
     """Number of steps of a worker between checkpoints within an epoch; null: only at the end of every epoch."""
-    on_rank_loss: Literal["restart", "stop"] = "restart"
-    """Reaction to a lost rank: `restart` all from the last checkpoint, or `stop`."""
     max_restarts: int = Field(default=3, ge=0)
-    """Highest number of lost ranks in one run; after one more the run stops."""
+    """How often all start again from the last checkpoint when a rank is lost; after one more loss the run stops."""
     stall_seconds: float = Field(default=300.0, gt=0)
     """Time without a step of any rank after which the run ends with a report of what each rank was doing [s]."""
     launcher: Literal["mpirun", "srun", "spark", "spark-agents"] = "mpirun"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from network_hosts import network, why_not
-from rank_programs import open_mpi, results_of
+from rank_programs import results_of
 
 pytestmark = [
     pytest.mark.minutes,
@@ -26,7 +26,6 @@ def test_an_average_between_hosts_takes_one_round_trip_and_hides_behind_the_comp
     with network(hosts, tmp_path / "network", delay=DELAY) as between:
         round_trip = between.round_trip()
         results = results_of(
-            open_mpi(),
             hosts,
             "averages:between_hosts",
             tmp_path / "ranks",
@@ -55,7 +54,6 @@ def test_a_push_between_hosts_waits_for_two_round_trips(tmp_path: Path) -> None:
     with network(2, tmp_path / "network", delay=DELAY) as between:
         round_trip = between.round_trip()
         results = results_of(
-            open_mpi(),
             2,
             "parameter_servers:between_hosts",
             tmp_path / "ranks",
@@ -81,7 +79,6 @@ def test_partners_meet_in_memory_on_a_host_and_through_sockets_between_hosts(tmp
             {"in_memory": True, "background": True, "pushes": 60, "size": 101, "shards": 7},
         ]
         results = results_of(
-            open_mpi(),
             4,
             "several",
             tmp_path / "ranks",

@@ -121,7 +121,7 @@ def test_a_stranger_at_a_port_of_mpirun_stopped_the_start_forever(dataset: Featu
 
 
 def test_a_killed_mpirun_is_named_and_leaves_no_rank(dataset: FeatureDataset, tmp_path: Path) -> None:
-    run = make_spec(dataset, tmp_path / "out", epochs=4000, on_rank_loss="stop")
+    run = make_spec(dataset, tmp_path / "out", epochs=4000, max_restarts=0)
 
     def kill() -> None:
         wait_until(lambda: any((run.out_dir / "checkpoints").glob("*/complete.json")), what="a checkpoint")

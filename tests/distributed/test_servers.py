@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from method_keys import nested
-from rank_programs import PROGRAMS, Case, Cases, open_mpi
+from rank_programs import PROGRAMS, Case, Cases
 from simulated import GOSSIP, SERVERS
 
 from training.simulation.cluster import ClusterSettings
@@ -76,9 +76,7 @@ def case_of(*, in_memory: bool) -> Case:
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> Cases:
-    return Cases(
-        open_mpi(), tmp_path_factory.mktemp("ranks"), {(each,): case_of(in_memory=each) for each in (True, False)}
-    )
+    return Cases(tmp_path_factory.mktemp("ranks"), {(each,): case_of(in_memory=each) for each in (True, False)})
 
 
 @pytest.fixture(params=[True, False], ids=["memory", "sockets"])

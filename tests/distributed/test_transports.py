@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rank_programs import IMPLEMENTATIONS, Case, Cases, results_of, run_ranks
+from rank_programs import Case, Cases, results_of, run_ranks
 
 from training.errors import IdleSettingError
 from training.launching.mpirun import probe_mpi, rank_command
@@ -73,10 +73,10 @@ def cases_of(folder: Path) -> dict[Hashable, Case]:
     return found
 
 
-@pytest.fixture(scope="module", params=IMPLEMENTATIONS, ids=str)
-def cases(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Cases:
-    folder = tmp_path_factory.mktemp(f"transports-{request.param}")
-    return Cases(request.param, folder, cases_of(folder), seconds=600)
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> Cases:
+    folder = tmp_path_factory.mktemp("transports")
+    return Cases(folder, cases_of(folder), seconds=600)
 
 
 def check_counts(results: list[dict[str, Any]]) -> None:
@@ -195,7 +195,7 @@ def test_doctor_starts_ranks_and_measures() -> None:
 
 
 def test_memory_that_cannot_be_shared_is_an_error_with_advice(tmp_path: Path) -> None:
-    for found in results_of(IMPLEMENTATIONS[0], 2, "messages:fail_to_start", tmp_path / "ranks"):
+    for found in results_of(2, "messages:fail_to_start", tmp_path / "ranks"):
         assert "where 100 are free on host" in found
         assert "OMPI_MCA_osc" in found
         assert "--shm-size" in found
@@ -203,7 +203,6 @@ def test_memory_that_cannot_be_shared_is_an_error_with_advice(tmp_path: Path) ->
 
 def test_a_folder_that_is_not_there_is_an_error_at_the_start(tmp_path: Path) -> None:
     outcome = run_ranks(
-        IMPLEMENTATIONS[0],
         2,
         "messages:fail_to_start",
         tmp_path / "ranks",

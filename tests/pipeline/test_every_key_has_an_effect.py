@@ -60,7 +60,7 @@ OF_NO_OUTPUT = {
     *(
         f"train.{key}"
         for key in (
-            *("threads", "reader", "checkpoint_steps", "on_rank_loss", "max_restarts", "stall_seconds"),
+            *("threads", "reader", "checkpoint_steps", "max_restarts", "stall_seconds"),
             *("launcher", "launcher_args"),
         )
     ),

@@ -20,7 +20,6 @@ AGENTS = {"launcher": "spark-agents", "algorithm": "mpca"}
     ("chosen", "key", "beside"),
     [
         ({"momentum": 0.9}, "momentum", {"optimizer": "sgd"}),
-        ({"max_restarts": 5, "on_rank_loss": "stop"}, "max_restarts", {"on_rank_loss": "restart"}),
         ({"staleness_bound": 2}, "staleness_bound", {"algorithm": "ad-psgd"}),
         ({"optimizer_state": "reset"}, "optimizer_state", {"algorithm": "local-sgd"}),
         ({"optimizer_state": "reset", "algorithm": "ad-psgd"}, "optimizer_state", {"slowmo": {}}),

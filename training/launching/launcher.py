@@ -136,16 +136,12 @@ def _launch(job: Job, on_progress: Tell, on_loss: Callable[[str], None]) -> None
     # Lost ranks of an earlier command do not count.
     (job.folder / "lost_ranks.jsonl").unlink(missing_ok=True)
     while (left := job.left()) and not _attempt(job, left, files, on_progress):
-        lost, stops = files.lost_ranks(), settings.on_rank_loss == "stop"
-        if stops or len(lost) > settings.max_restarts:
-            advice = (
-                "train.on_rank_loss is stop: the same command resumes from the last checkpoint"
-                if stops
-                else f"Raise train.max_restarts (now {settings.max_restarts})"
-            )
+        lost = files.lost_ranks()
+        if len(lost) > settings.max_restarts:
             raise LaunchError(
-                f"a rank was lost, {len(lost)} time(s) so far ({lost[-1]}). {advice}; or find the cause: out of "
-                f"memory, a machine that fails?"
+                f"a rank was lost, {len(lost)} time(s) so far ({lost[-1]}), and train.max_restarts is "
+                f"{settings.max_restarts}. Find the cause: out of memory, a machine that fails? The same command "
+                f"resumes from the last checkpoint."
             )
         on_loss(f"a rank was lost ({lost[-1]}); all start again from the last checkpoint")
 

@@ -143,18 +143,6 @@ def test_fewer_workers_continue_and_leave_no_records_of_those_who_are_gone(tmp_p
     assert sorted(path.name[-6:] for path in (tmp_path / "checkpoints").iterdir()) == ["of-2-d", "of-2-d"]
 
 
-def test_only_the_two_newest_are_kept(tmp_path: Path) -> None:
-    folder = CheckpointFolder(tmp_path, "d")
-    for step in range(5):
-        found = written(folder, (7, step), value=step)
-        assert (found.epoch, found.step) == (7, step)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "epoch-00007-step-00000003-of-2-d",
-        "epoch-00007-step-00000004-of-2-d",
-    ]
-    assert found.load(1)["value"].tolist() == [5.0] * 100
-
-
 def test_a_checkpoint_of_other_settings_is_ignored_and_does_not_outlive_the_new_ones(tmp_path: Path) -> None:
     old, new = CheckpointFolder(tmp_path, "old"), CheckpointFolder(tmp_path, "new")
     for epoch in (20, 21):
@@ -254,15 +242,6 @@ def test_a_rank_that_was_stopped_for_long_left_hundreds_of_parts_to_remove(tmp_p
     assert found.epoch == 500
     assert [found.load(rank)["at"] for rank in range(2)] == [500, 500]
     assert len(list(tmp_path.iterdir())) == 2
-
-
-def test_the_newest_counts_and_not_the_furthest(tmp_path: Path) -> None:
-    folder = CheckpointFolder(tmp_path, "d")
-    for step in (10, 20):
-        written(folder, (5, step), workers=4)
-    # With other workers the epoch starts again.
-    found = written(folder, (5, 5), workers=2)
-    assert (found.step, found.world_size) == (5, 2)
 
 
 def test_a_folder_without_the_last_file_or_of_another_version_is_no_checkpoint(tmp_path: Path) -> None:

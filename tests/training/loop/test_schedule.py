@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from simulated import CLUSTER, KeptCheckpoints, LinearGradients, Watcher, run, toy_rows
 
@@ -16,41 +15,37 @@ def made(schedule: dict[str, Any], **more: Any) -> TrainSettings:
     return TrainSettings.model_validate({"learning_rate": 0.1, "epochs": 10, "schedule": schedule} | more)
 
 
-def rates(settings: TrainSettings, *epochs: float) -> list[float]:
-    return [learning_rate(settings, done) for done in epochs]
-
-
-def test_without_a_schedule_the_rate_is_constant() -> None:
-    settings = made({})
-    assert settings.schedule.is_constant
-    assert rates(settings, 0.01, 5, 10, 20) == [0.1] * 4
-
-
-def test_warm_up_rises_linearly_from_nothing() -> None:
-    np.testing.assert_allclose(rates(made({"warmup_epochs": 2}), 0.02, 1, 1.5, 2, 3), [0.001, 0.05, 0.075, 0.1, 0.1])
-
-
-def test_warm_up_rises_from_the_rate_of_one_worker_where_the_linear_rule_scales_it() -> None:
-    settings = made({"warmup_epochs": 2}, algorithm="ar-sgd", optimizer="sgd", workers=5)
-    np.testing.assert_allclose(rates(settings, 1e-9, 1, 2, 9), [0.1, 0.3, 0.5, 0.5], rtol=1e-8)
-
-
-def test_steps_divide_the_rate_once_their_epoch_is_over() -> None:
-    settings = made({"decay": "step", "milestones": [3, 6], "factor": 0.5})
-    np.testing.assert_allclose(rates(settings, 1, 3, 3.001, 6, 6.1, 10), [0.1, 0.1, 0.05, 0.05, 0.025, 0.025])
-
-
-def test_half_a_cosine_ends_at_the_final_fraction() -> None:
-    settings = made({"decay": "cosine", "final_fraction": 0.1, "warmup_epochs": 2})
-    np.testing.assert_allclose(rates(settings, 2, 6, 10, 11), [0.1, 0.055, 0.01, 0.01])
-    falling = rates(settings, *np.linspace(2, 10, 50))
-    assert (np.diff(falling) < 0).all()
-
-
-@pytest.mark.parametrize("epochs", [0.5, 2, 10])
-def test_a_warm_up_as_long_as_the_run_leaves_nothing_to_decay(epochs: float) -> None:
-    settings = made({"decay": "cosine", "warmup_epochs": 10})
-    assert rates(settings, epochs) == pytest.approx([0.01 * epochs])
+@pytest.mark.parametrize(
+    ("schedule", "more", "expected"),
+    [
+        ({}, {}, {0.01: 0.1, 5: 0.1, 20: 0.1}),
+        ({"warmup_epochs": 2}, {}, {0.02: 0.001, 1: 0.05, 1.5: 0.075, 2: 0.1, 3: 0.1}),
+        # The linear rule scales the rate: the warm-up begins at that of one worker.
+        (
+            {"warmup_epochs": 2},
+            {"algorithm": "ar-sgd", "optimizer": "sgd", "workers": 5},
+            {1e-9: 0.1, 1: 0.3, 2: 0.5, 9: 0.5},
+        ),
+        (
+            {"decay": "step", "milestones": [3, 6], "factor": 0.5},
+            {},
+            {1: 0.1, 3: 0.1, 3.001: 0.05, 6: 0.05, 6.1: 0.025, 10: 0.025},
+        ),
+        (
+            {"decay": "cosine", "final_fraction": 0.1, "warmup_epochs": 2},
+            {},
+            {2: 0.1, 6: 0.055, 10: 0.01, 11: 0.01},
+        ),
+        # A warm-up as long as the run leaves nothing to decay.
+        ({"decay": "cosine", "warmup_epochs": 10}, {}, {0.5: 0.005, 2: 0.02, 10: 0.1}),
+    ],
+    ids=str,
+)
+def test_rates_by_the_epochs_that_are_done(
+    schedule: dict[str, Any], more: dict[str, Any], expected: dict[float, float]
+) -> None:
+    settings = made(schedule, **more)
+    assert [learning_rate(settings, done) for done in expected] == pytest.approx([*expected.values()], rel=1e-8)
 
 
 SCHEDULE = {"warmup_epochs": 1, "decay": "cosine", "final_fraction": 0.05}
