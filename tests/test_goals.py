@@ -19,7 +19,7 @@ SMALL = {
     "bench-gridsearch": "BENCH=--events 500 --repeats 1",
     "bench-inference": "BENCH=--repeats 1",
     "bench-reading": "BENCH=--hlf 1000 --particles 1000 --repeats 1",
-    "bench-data": "BENCH=--events 300 2000 --repeats 1 --skip growth",
+    "bench-data": "BENCH=--events 300 2000 --repeats 1",
     "docs": "",
 }
 #: Goals with tests of their own, that CI calls itself, or that `make run` of the README runs.

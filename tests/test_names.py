@@ -52,10 +52,3 @@ def test_no_name_has_two_addresses() -> None:
             if names := passed_on(ast.parse(path.read_text(encoding="utf-8"))) - modules:
                 found[str(path.relative_to(ROOT))] = names
     assert found == PASSED_ON
-
-
-@pytest.mark.parametrize(
-    "source", ['from a import b\n__all__ = ["b"]', "from a import b as b", '__all__ = ["c"]\n__all__ += ["b"]\nc = 1']
-)
-def test_a_second_address_is_found(source: str) -> None:
-    assert passed_on(ast.parse(source)) == {"b"}

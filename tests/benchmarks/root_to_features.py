@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -46,8 +46,6 @@ from pipeline.machine.spark_session import SparkProvider
 CLASSES = ["QCD", "ttbar", "W+jets"]
 #: Sample and label by the start of a file's name.
 CLASSES_OF = {"qcd": ("a", 0), "ttbar": ("b", 1), "wjets": ("c", 2)}
-#: Events of the one large file.
-_LARGE = 20_000
 #: Events of each of the other files.
 _IN_A_FILE = 480
 SAMPLES = Path(__file__).resolve().parents[2] / "samples"
@@ -210,47 +208,6 @@ class Bench:
         per_event = (large.wall - small.wall) / (large.events - small.events)
         return slope(small, large), small.wall - per_event * small.events, sizes[-1]
 
-    def growth(self) -> Iterator[tuple[str, Cost, float]]:
-        """Both stages over more and more files, then over one large file: what, cost, peak memory of a task (GiB)."""
-        for count in (3, 30, 300):
-            files = self.infos[:count]
-            yield f"{len(files)} files", self._both(files, self.settings), peak_of_workers()
-        folder = self.folder / "large"
-        folder.mkdir()
-        one = next(info for info in self.infos if info.sample == "b")
-        (path,) = write_load_test([one], self.settings, _LARGE, folder, rng=np.random.default_rng(1))["b"]
-        settings = IngestSettings(tree=TREE, branch_map=branch_map())
-        large = infos_of({"ttbar": [path]}, settings)
-        (folder / "events").mkdir()
-        # Workers that have done nothing else yet: their peak is that of this file.
-        self.provider.stop()
-        spark = self.provider.context()
-        samples = [SampleSettings(name="b", label=1, files=["-"])]
-        cost = measured(
-            lambda: ingest(
-                spark,
-                large,
-                samples,
-                settings,
-                folder / "events",
-                done=spark.accumulator(0),
-                num_tasks=self.provider.num_tasks,
-            ),
-            _LARGE,
-            cpu=tree_cpu,
-        )
-        yield f"one file of {large[0].size / 1e9:.1f} GB, ingest only", cost, peak_of_workers()
-
-    def _both(self, files: list[FileInfo], settings: IngestSettings) -> Cost:
-        folder = self.folder / uuid.uuid4().hex
-        cost = measured(
-            lambda: both_stages(self.provider, files, settings, folder),
-            sum(info.entries for info in files),
-            cpu=tree_cpu,
-        )
-        shutil.rmtree(folder)
-        return cost
-
 
 def infos_of(files: Mapping[str, Iterable[Path | str]], settings: IngestSettings) -> list[FileInfo]:
     """The files of processes, checked."""
@@ -283,7 +240,7 @@ def main() -> None:
     parser.add_argument("--events", type=int, nargs=2, default=(10_000, 100_000), help="the two sizes")
     parser.add_argument("--repeats", type=int, default=5, help="alternating runs")
     parser.add_argument("--json", type=Path, help="write the numbers here too")
-    parser.add_argument("--skip", nargs="*", default=[], choices=["one-process", "spark", "growth"])
+    parser.add_argument("--skip", nargs="*", default=[], choices=["one-process", "spark"])
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         if given.files:
@@ -348,16 +305,6 @@ def _run(bench: Bench, repeats: int, skip: set[str]) -> dict[str, object]:
             f"peak memory of one process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB"
         )
     sys.stdout.write("\n".join(lines) + "\n")
-    if "growth" not in skip:
-        growth = []
-        for words, grown, peak in bench.growth():
-            sys.stdout.write(
-                f"{words}, {grown.events} events: {grown.wall:.1f} s, {grown.events / grown.wall:.0f} events/s on 2 "
-                f"cores, peak {peak:.2f} GiB a task\n"
-            )
-            sys.stdout.flush()
-            growth.append([words, *grown, peak])
-        numbers["growth"] = growth
     return numbers
 
 

@@ -70,6 +70,16 @@ def pipeline(
     )
 
 
+def invoke(*arguments: str | Path) -> Any:
+    """The command line in this process: for what never starts Spark; returns what it printed and its exit code."""
+    # Most tests ask for no command.
+    from typer.testing import CliRunner
+
+    from pipeline.cli import app
+
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
 def versions(run_dir: Path) -> dict[str, str | None]:
     """The version that each stage's pointer names."""
     found = {}

@@ -6,27 +6,19 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from command_line import SAMPLES, small_config, version_folders
+from command_line import SAMPLES, invoke, small_config, version_folders
 from delphes_files import write_delphes
 from lent_spark import command
 from made_events import distinct, lepton, made_event
-from typer.testing import CliRunner
 
-from pipeline.cli import app
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.terminal.exit_codes import Exit
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
 GOOD = made_event(electrons=[lepton(40.0, 0, 0)])
-
-
-def invoke(*arguments: str | Path) -> Any:
-    """The command line in this process: for what never starts Spark."""
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def nothing(path: Path) -> None:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
-from command_line import STAGES, version_folders, versions
-from typer.testing import CliRunner
+from command_line import STAGES, invoke, version_folders, versions
 from undisturbed_run import Undisturbed
 
-from pipeline.cli import app
 from pipeline.terminal.exit_codes import Exit
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
@@ -38,11 +35,6 @@ class Finished:
 def finished(undisturbed: Undisturbed, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     # Spaces and umlauts: run folders of real people.
     return Finished(tmp_path_factory.mktemp("run") / "Jürgen's analysis", undisturbed)
-
-
-def invoke(*arguments: str | Path) -> Any:
-    """The command line in this process: for what never starts Spark."""
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def stages_shown(plan: str) -> dict[str, str]:
@@ -88,10 +80,7 @@ def test_the_second_run_does_nothing_and_says_so(finished: Finished) -> None:
         ("features.isolation_cone=0.4", "config features.isolation_cone changed (0.3 -> 0.4)", STAGES[1:]),
         ("train.seed=5", "config train.seed changed (1 -> 5)", STAGES[2:]),
         ("evaluate.train_events=9", "config evaluate.train_events changed (20000 -> 9)", STAGES[3:]),
-        ("report.title=Other", "config report.title changed", ("report",)),
         ("report.energy_tev=14", "config report.energy_tev changed (None -> 14.0)", STAGES[3:]),
-        ("gridsearch.folds=3", "", ()),
-        ("spark.master=local[1]", "", ()),
         ("ingest.entries_per_task=7", "", ()),
     ],
 )

@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import invoke
 from features_stage import config_of, made_features
-from typer.testing import CliRunner
 
 from features.dataset import FeatureDataset
-from pipeline.cli import app
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.terminal.exit_codes import Exit
 from training.launching.rank import RunSpec
@@ -61,11 +60,6 @@ STUDY: dict[str, Any] = {
     ],
     "forms": {"full": {"execution": "mpi", "vary": {"train.learning_rate": [0.003]}}},
 }
-
-
-def invoke(*arguments: str | Path) -> Any:
-    """The command line in this process."""
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 class Here(Executor):

@@ -299,9 +299,6 @@ def test_a_skim_was_accepted_without_a_word_where_its_events_cannot_be_known(
     [
         (["ttbra={new}"], Exit.USAGE, "there is no class or sample 'ttbra'. Did you mean 'ttbar'?"),
         (["ttbar={new}", "{new}"], Exit.USAGE, "`python -m pipeline predict` scores files whose classes are unknown"),
-        (["QCD={tmp}/nothing*.root"], Exit.NOT_THERE_YET, "no file matches"),
-        (["QCD={new}", "QCD={new}"], Exit.USER_ERROR, "is listed twice"),
-        (["QCD={tmp}/cut.root"], Exit.USER_ERROR, "cut.root is truncated"),
         (["QCD={tmp}/soft.root"], Exit.USER_ERROR, "none of its events passes"),
         (["QCD={tmp}/jets.root"], Exit.USER_ERROR, "no event of these files passes the selection"),
         (["ttbar={new}"], Exit.USER_ERROR, "QCD"),
@@ -310,8 +307,6 @@ def test_a_skim_was_accepted_without_a_word_where_its_events_cannot_be_known(
 def test_inputs_that_cannot_be_are_explained_and_leave_nothing(
     trained: Trained, tmp_path: Path, inputs: list[str], code: Exit, words: str
 ) -> None:
-    whole = NEW["ttbar"].read_bytes()
-    (tmp_path / "cut.root").write_bytes(whole[: len(whole) // 2])
     write_delphes(tmp_path / "soft.root", [made_event()] * 3)
     jets = made_event(electrons=[lepton(40, 0, 0)], tracks=[track(40, 0.1, 0)])
     write_delphes(tmp_path / "jets.root", distinct([jets] * 3))

@@ -114,16 +114,12 @@ def test_edits_that_cannot_change_a_result_run_nothing(plans: Plans, edit: Edit)
     assert plans.reasons() == {}
 
 
-@pytest.mark.parametrize(
-    ("stage", "pattern"),
-    [("features", "train/*.parquet"), ("train", "hlf/model/weights.pt"), ("ingest", "events/*.parquet")],
-)
-def test_an_output_that_is_gone_makes_its_stage_stale(plans: Plans, stage: str, pattern: str) -> None:
-    version = StageStore(plans.run_dir, stage).current()
+def test_an_output_that_is_gone_makes_its_stage_stale(plans: Plans) -> None:
+    version = StageStore(plans.run_dir, "features").current()
     assert version is not None
-    gone = next(version.folder.glob(pattern))
+    gone = next(version.folder.glob("train/*.parquet"))
     gone.unlink()
-    (reason,) = plans.reasons()[stage]
+    (reason,) = plans.reasons()["features"]
     assert reason == f"output is gone or changed: {gone.relative_to(version.folder)}"
     assert verify(plans.run_folder) == [str(gone)]
 

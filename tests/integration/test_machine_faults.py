@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fault_child import after_begin, run_commands
 from lent_spark import command
 from ranks import wait_until
-from undisturbed_run import STAGES, Finished, Undisturbed, finish, tree
+from undisturbed_run import Finished, Undisturbed, finish, tree
 
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.runs.store import StageStore
@@ -49,9 +48,7 @@ def assert_told_and_nothing_left(undisturbed: Undisturbed, stage: str, done: Fin
     assert "Check space and permissions" in error
     store = StageStore(undisturbed.run_dir, stage)
     assert store.current() is None
-    left = [path.name for path in store.folder.iterdir()]
-    # A grid search keeps the trainings that are done.
-    assert len(left) <= (stage == "gridsearch"), left
+    assert list(store.folder.iterdir()) == []
     undisturbed.assert_nothing_left()
 
 
@@ -60,20 +57,6 @@ def fill(undisturbed: Undisturbed) -> list[list[str]]:
     filler = str(undisturbed.run_dir / "filler")
     script = 'fallocate -l $(($(df --output=avail -B1 "$(dirname "$0")" | tail -1) - 8192)) "$0"'
     return [["sh", "-c", script, filler]]
-
-
-# A stage of Spark, one that keeps what is done, and one of this process; ranks: below.
-@pytest.mark.parametrize("stage", ["features", "gridsearch", "evaluate"])
-def test_a_disk_that_becomes_full_ends_a_stage_with_what_to_do(
-    undisturbed: Undisturbed, provider: SparkProvider, stage: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Put back at the end.
-    monkeypatch.setattr(StageStore, "begin", StageStore.begin)
-    with disk_at(undisturbed.run_dir, DISK_MIB):
-        undisturbed.restore(stage)
-        after_begin(lambda: run_commands(fill(undisturbed)))
-        done = here(undisturbed, provider, stage)
-        assert_told_and_nothing_left(undisturbed, stage, done, "No space left on device")
 
 
 def test_with_room_again_the_same_command_finishes_as_if_there_had_always_been(undisturbed: Undisturbed) -> None:
@@ -115,15 +98,12 @@ def write_protected(folder: Path) -> Iterator[None]:
 AS_ANYBODY = {"as_anybody": True}
 
 
-@pytest.mark.parametrize("command", [("run",), ("promote",), ("clean", "--keep", "1")], ids=lambda words: words[0])
-def test_a_run_folder_that_cannot_be_written_is_refused_by_what_writes(
-    undisturbed: Undisturbed, command: tuple[str, ...]
-) -> None:
+def test_a_run_folder_that_cannot_be_written_is_refused_by_what_writes(undisturbed: Undisturbed) -> None:
     run_dir = undisturbed.restore()
     (run_dir / ".lock").unlink()
     before = tree(run_dir)
     with write_protected(run_dir):
-        done = undisturbed.run(*command, faults=AS_ANYBODY)
+        done = undisturbed.run("run", faults=AS_ANYBODY)
         assert done.returncode == 1, done.stderr
         assert f"{run_dir} cannot be written" in done.stderr
         assert "Permission denied" in done.stderr
@@ -133,12 +113,11 @@ def test_a_run_folder_that_cannot_be_written_is_refused_by_what_writes(
         assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("command", ["export", "promote"])
-def test_of_two_that_start_at_the_same_moment_one_runs(undisturbed: Undisturbed, command: str, tmp_path: Path) -> None:
-    run_dir = undisturbed.restore(command if command in STAGES else None)
+def test_of_two_that_start_at_the_same_moment_one_runs(undisturbed: Undisturbed, tmp_path: Path) -> None:
+    run_dir = undisturbed.restore("export")
     before = set(run_dir.glob("logs/*"))
     gate = tmp_path / "gate"
-    both = [undisturbed.start(command, faults={"wait_for": str(gate)}) for _ in range(2)]
+    both = [undisturbed.start("export", faults={"wait_for": str(gate)}) for _ in range(2)]
     wait_until(lambda: len(list(tmp_path.glob("gate.*"))) == 2, what="both are at the lock")
     gate.touch()
     ended = {process.pid: finish(process) for process in both}
@@ -149,8 +128,4 @@ def test_of_two_that_start_at_the_same_moment_one_runs(undisturbed: Undisturbed,
     # The other one has written nothing, not even to the log.
     (log,) = set(run_dir.glob("logs/*")) - before
     assert log.name.endswith(f"-{winner}.jsonl")
-    if command in STAGES:
-        undisturbed.check(command)
-    else:
-        (version,) = (run_dir / "registry" / "hlf").glob("0*")
-        assert (version / "manifest.json").exists()
+    undisturbed.check("export")

@@ -203,21 +203,6 @@ def test_a_phone_needs_no_scrolling_sideways_but_in_tables_and_panels(browser: B
     assert num_colours(image.crop((PHONE, 0, 600, 1500))) == 1
 
 
-def test_a_page_with_something_wrong_is_noticed(browser: Browser, report: Path) -> None:
-    """Else the tests above and below could not fail."""
-    page = report.with_name("wrong.html")
-    html = report.with_name("measured.html").read_text(encoding="utf-8")
-    wrong = '<p style="width: 500px">wide</p><p style="color: #bd1f01">faint in the dark</p><h2 '
-    html = re.sub(r"base64,[^\"]{100}", "base64,", html.replace("<h2 ", wrong, 1), count=1)
-    page.write_text(html + "<script>noSuchFunction()</script>", encoding="utf-8")
-    seen = browser.open(framed(page, PHONE), "--dump-dom", DARK)
-    (line,) = seen.console
-    assert "noSuchFunction is not defined" in line
-    assert seen.measured["page"] > seen.measured["visible"] == PHONE
-    assert seen.measured["faintest"] == [pytest.approx(2.86, abs=0.01), "faint in the dark"]
-    assert seen.measured["images"].count(0) == 1
-
-
 @pytest.mark.parametrize("flags", [(), (DARK,)], ids=["light", "dark"])
 def test_words_and_lines_stand_out_from_what_is_behind_them(
     browser: Browser, report: Path, flags: tuple[str, ...]

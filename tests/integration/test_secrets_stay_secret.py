@@ -6,14 +6,10 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from command_line import SAMPLES, pipeline, small_config
+from command_line import SAMPLES, invoke, pipeline, small_config
 from faulty_server import FaultyServer
-from typer.testing import CliRunner
-
-from pipeline.cli import app
 
 pytestmark = [pytest.mark.minutes, pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
@@ -32,11 +28,6 @@ def server(tmp_path: Path) -> Iterator[FaultyServer]:
     yield made
     made.shutdown()
     made.server_close()
-
-
-def invoke(*arguments: str | Path) -> Any:
-    """The command line in this process: for what never starts Spark."""
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def leaks(folder: Path, *outputs: str) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,7 @@ from delphes_files import write_delphes
 from made_events import distinct, events_table, lepton, made_event, track
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
-from spark_in_process import Here
 
-from features import spark_job
 from features.columns import INPUT_COLUMNS, hlf_names
 from features.distributions import EVENTS_FOR_PARTICLES
 from features.errors import FeatureError
@@ -120,18 +117,6 @@ def test_counters_of_the_bundled_sample_add_up_to_the_known_numbers(
         assert ingested["rejected_nonfinite"] + ingested["rejected_no_lepton"] + ingested["events"] == entries
         assert chosen["events"] == ingested["events"]
         assert chosen["selected"] == selected
-
-
-def test_large_files_are_split_into_ranges_that_cover_each_entry_once(made: Made) -> None:
-    by_file: dict[str, list[tuple[int, int]]] = {}
-    for part in made.ingested.parts:
-        by_file.setdefault(part.file_uuid, []).append((part.start, part.stop))
-    assert len(by_file) == 6
-    for ranges in by_file.values():
-        edges = [0, *(stop for _, stop in sorted(ranges))]
-        assert sorted(ranges) == list(pairwise(edges))
-        assert edges[-1] == 150
-        assert len(ranges) >= 3
 
 
 def test_events_are_readable_by_spark_pandas_and_awkward(made: Made, spark: SparkContext) -> None:
@@ -259,18 +244,6 @@ def test_unsplit_files_are_those_of_a_test_split_and_nothing_else_is_left(unmixe
     assert schema.equals(features_schema())
     assert json.loads(schema.metadata[b"classes"]) == CLASSES
     assert json.loads(schema.metadata[b"columns"])["particle_vertex_z"]["unit"] == "mm"
-
-
-def test_unsplit_parts_longer_than_a_file_keep_their_order(
-    parts: list[EventsFile], unmixed: Unmixed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(spark_job, "_UNMIXED_ROWS", 7)
-    here: Any = Here()
-    found = make_unsplit(
-        here, parts, GENERATED, SETTINGS, CLASSES, tmp_path, done=here.accumulator(0), num_tasks=lambda work: work
-    )  # fmt: skip
-    assert len(found.files) > 95
-    assert [key for file in found.files for key in keys_of(pq.read_table(file))] == unmixed.keys()
 
 
 @pytest.mark.parametrize(

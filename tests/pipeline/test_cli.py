@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 from airflow_home import DAG_FILE
-from command_line import SAMPLES, small_config
+from command_line import SAMPLES, invoke, small_config
 from typer.main import get_command
-from typer.testing import CliRunner
 
 from pipeline.cli import app
 from pipeline.command_line import Asked
@@ -49,10 +48,6 @@ OWN: dict[str, set[str]] = {
 }
 #: They read only, or write nothing of a run folder.
 NEVER_WAIT = {"config", "validate", "status", "doctor", "validate-simulation", "predict"}
-
-
-def invoke(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def test_airflow_has_a_task_of_each_stage_in_the_same_order() -> None:

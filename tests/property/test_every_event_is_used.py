@@ -32,7 +32,7 @@ def watched(**chosen: Any) -> tuple[Counter[int], Simulated]:
         return seen, run(**chosen)
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(row_groups, st.integers(1, 9), st.integers(1, 12), methods, st.sampled_from([None, "static"]))
 def test_an_epoch_of_any_workers_and_row_groups_left_events_out(
     rows: list[int], workers: int, batch_size: int, method: str, sharding: str | None

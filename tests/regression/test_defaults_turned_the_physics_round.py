@@ -9,7 +9,6 @@ import pytest
 from minimal_configs import mistakes, write
 from rich.console import Console
 
-from models.evaluation.measurements import ALL_BACKGROUNDS
 from pipeline.commands.validate import validate
 from pipeline.config import load_config
 from pipeline.errors import ConfigError
@@ -32,18 +31,13 @@ def config_of(folder: Path, classes: list[str], **changes: Any) -> str:
     [
         (["signal", "background"], "signal"),
         (["background", "signal"], "signal"),
-        (["Sig", "bkg"], "Sig"),
         (["B", "S"], "S"),
         (["QCD", "ttbar", "W+jets"], "ttbar"),
-        (["ttbar", "W+jets"], "ttbar"),
         (["W+jets", "ttbar", "QCD"], "ttbar"),
         # Each of these could be it.
         (["top", "rest"], None),
         (["signal", "sig"], None),
-        (["signal", "S", "B"], None),
-        (["ttbar", "ttH"], None),
         (["ttbar", "signal"], None),
-        (["signal_1", "signal_2", "QCD"], None),
         (["assignal", "background"], None),
     ],
 )
@@ -67,19 +61,14 @@ def test_the_second_class_was_the_signal(tmp_path: Path, classes: list[str], sig
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"classes": ["QCD", "qcd", "W"]}, "'QCD' is blank, given twice"),
         ({"classes": ["W+", "W-", "Z"]}, "'W+' is blank, given twice"),
         ({"classes": ["QCD", "ttbar", "All backgrounds"]}, "'All backgrounds' is blank, given twice, or taken"),
         # The demo's samples with another order of classes.
         ({"classes": ["ttbar", "QCD", "W+jets"]}, "'qcd' has the label 0, that is class 'ttbar'"),
-        ({"classes": ["QCD", "W+jets", "ttbar"]}, "'ttbar' has the label 1, that is class 'W+jets'"),
         ({"classes": {"QCD": 0, "ttbar": 1, "W+jets": 2}}, "'classes': Input should be a valid list"),
         ({"evaluate": {"signal": "TTBAR"}}, "there is no class 'TTBAR'"),
         ({"promote": {"min_sigma": True}}, "'promote.min_sigma' is a number, not true or false"),
-        ({"evaluate": {"working_points": [0.5, True]}}, "'evaluate.working_points.1'"),
-        ({"train": {"epochs": True}}, "'train.epochs' is a number"),
         ({"train_by_network": {"hlf": {"epochs": True}}}, "'train_by_network.hlf.epochs' is a number"),
-        ({"ingest": {"min_btag": True}}, "'ingest.min_btag' is a number"),
         ({"features": {"split": {"train": True, "val": 0.1, "test": 0.1}}}, "'features.split.train'"),
     ],
 )
@@ -87,7 +76,7 @@ def test_an_order_or_a_number_that_nobody_means_is_refused(tmp_path: Path, chang
     assert words in mistakes(tmp_path, **changes)
 
 
-@pytest.mark.parametrize("label", [-1, 3, "1", "ttbar", True, 1.0, None])
+@pytest.mark.parametrize("label", [-1, 3, "1", True, None])
 def test_a_label_is_the_number_of_a_class(tmp_path: Path, label: object) -> None:
     names = ("a", "b", "c")
     samples = [{"name": name, "label": place, "files": ["x"]} for place, name in enumerate(names)]
@@ -115,7 +104,3 @@ def test_a_set_was_a_list_in_the_order_of_its_hashes(tmp_path: Path, line: str) 
         load_config(
             write(tmp_path), [line.replace(": !!", "=!!").replace("evaluate: {", "evaluate.").rstrip("}") + "}"]
         )
-
-
-def test_no_class_has_the_name_of_all_backgrounds_together(tmp_path: Path) -> None:
-    assert "given twice, or taken" in mistakes(tmp_path, classes=["QCD", "ttbar", ALL_BACKGROUNDS])

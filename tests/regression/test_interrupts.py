@@ -85,7 +85,7 @@ def test_an_interrupt_was_lost_or_called_something_else(tmp_path: Path, work: st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", ["json", "typer", "pydantic", "pipeline.config", "pipeline.cli"])
+@pytest.mark.parametrize("module", ["typer", "pipeline.cli"])
 def test_at_any_moment_of_the_start_it_is_the_same(module: str) -> None:
     command = [sys.executable, "-X", "importtime", "-m", "pipeline", "plan"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:

@@ -53,7 +53,7 @@ def test_a_file_that_never_comes_is_an_error(tmp_path: Path, monkeypatch: pytest
         list(petastorm_groups(dataset, ["label"], "train", [0, 1]))
 
 
-@pytest.mark.parametrize("name", ["a folder", "a#b", "a?b", "a%20b", "a\nb", "~", "file:"])
+@pytest.mark.parametrize("name", ["a folder", "a#b?c%20d", "a\nb", "~"])
 def test_a_dataset_below_a_folder_of_any_name_is_read(tmp_path: Path, name: str) -> None:
     """A run folder with a space, `#` or `?` in its path could not be read: to petastorm it is a URL without escapes."""
     dataset = write_dataset(tmp_path / name, rows={"train": [5], "val": [4], "test": [3]})
