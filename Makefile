@@ -12,7 +12,7 @@ COMPILE = $(UV) compile --universal --upgrade --generate-hashes --python-version
 COMPILED = $(if $(PYTHONDONTWRITEBYTECODE),--compile-bytecode)
 unexport PYTHONDONTWRITEBYTECODE
 # Extras of pyproject.toml, without xrootd, which installs a compiled client.
-EXTRAS := all hls https isal mlflow s3 simulate
+EXTRAS := all hls https isal mlflow s3 simulate tensorboard
 PIPELINE = $(BIN)/python -m pipeline
 NETWORK = hlf
 STUDY = thesis-hlf

@@ -82,6 +82,7 @@ class TrainSettings(SettingsSection):
             "reader",
             "seeds",
             "stall_seconds",
+            "tensorboard",
             "threads",
         }
     )
@@ -168,6 +169,8 @@ class TrainSettings(SettingsSection):
     """How often all start again from the last checkpoint when a rank is lost; after one more loss the run stops."""
     stall_seconds: float = Field(default=300.0, gt=0)
     """Time without a step of any rank after which the run ends with a report of what each rank was doing [s]."""
+    tensorboard: bool = False
+    """Whether to also write scalars for TensorBoard (needs `pip install tensorboardX`)."""
     launcher: Literal["mpirun", "srun", "spark", "spark-agents"] = "mpirun"
     """What starts the workers: `mpirun`; `srun` in a SLURM allocation (with `--mpi=pmix`); `spark`: mpirun starts ranks
     inside the executors of the Spark cluster, without ssh; or `spark-agents`: Spark alone, without MPI (`mpca`)."""

@@ -61,7 +61,7 @@ OF_NO_OUTPUT = {
         f"train.{key}"
         for key in (
             *("threads", "reader", "checkpoint_steps", "max_restarts", "stall_seconds"),
-            *("launcher", "launcher_args"),
+            *("tensorboard", "launcher", "launcher_args"),
         )
     ),
 }

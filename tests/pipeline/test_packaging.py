@@ -67,7 +67,7 @@ def test_the_locks_hold_what_pyproject_asks_for(python: str, torch: str) -> None
     versions = locked(ROOT / "requirements.lock", python) | locked(ROOT / f"requirements-{torch}.lock", python)
     extras = PROJECT["project"]["optional-dependencies"]
     asked = [*PROJECT["project"]["dependencies"], *PROJECT["dependency-groups"]["dev"]]
-    asked += [line for name in ("https", "mlflow", "s3") for line in extras[name]]
+    asked += [line for name in ("https", "mlflow", "s3", "tensorboard") for line in extras[name]]
     by_name = {canonicalize_name(name): version for name, version in versions.items()}
     for requirement in map(Requirement, asked):
         name = canonicalize_name(requirement.name)

@@ -19,7 +19,7 @@ from training.loop.checkpoints import Checkpoint, CheckpointFolder, settings_dig
 from training.loop.making import make_algorithm, make_model
 from training.loop.metering import Meter, MeteredTransport
 from training.loop.progress import Progress
-from training.loop.records import DiskFiles
+from training.loop.records import FOLDER, DiskFiles, TensorBoardScalars
 from training.loop.summary import write_summary
 from training.loop.trainer import Trainer
 from training.loop.watchdog import Watchdog
@@ -124,6 +124,7 @@ def train(
         rank=transport.rank,
         world_size=transport.world_size,
         digest=settings_digest(spec.workload.meaning, settings),
+        scalars=TensorBoardScalars(spec.out_dir / FOLDER) if settings.tensorboard and not transport.rank else None,
         save_model=lambda state: save_state(workload, work.model, state, spec.out_dir / "model"),
     )
     trainer = Trainer(
@@ -140,6 +141,7 @@ def train(
     with without_denormals():
         run_now(trainer.run(agreed_checkpoint(files.checkpoints, transport)))
     run_now(transport.barrier())
+    files.close()
     if transport.rank == 0:
         write_summary(spec.out_dir, spec.workload.network_name, settings, work.model.flat.numel())
     run_now(transport.barrier())

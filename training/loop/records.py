@@ -13,8 +13,57 @@ from pathlib import Path
 from typing import Any, Final
 
 from ingestion.storage import new_file
+from training.errors import LaunchError
 from training.flat_model import ModelState
 from training.loop.checkpoints import Checkpoint, CheckpointFolder
+
+#: Among the files of a run.
+FOLDER: Final = "tensorboard"
+_SHOWN: Final = (
+    "train_loss",
+    "train_accuracy",
+    "val_loss",
+    "val_accuracy",
+    "learning_rate",
+    "consensus_distance",
+    "wait_seconds",
+    "seconds",
+)
+
+
+class TensorBoardScalars:
+    """Writes numbers per epoch; the first ones make the file.
+
+    `folder`: folder for `tensorboard --logdir`.
+
+    Raises:
+        LaunchError: The package tensorboardX is not installed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from tensorboardX import SummaryWriter  # noqa: PLC0415 - an optional package
+        except ImportError as cause:
+            raise LaunchError(
+                "train.tensorboard needs the package tensorboardX: `pip install tensorboardX`, or set it to false."
+            ) from cause
+        self._folder = folder
+        self._make: Any = SummaryWriter
+        self._writer: Any = None
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Add the numbers of an epoch."""
+        if self._writer is None:
+            self._writer = self._make(str(self._folder))
+        for name in _SHOWN:
+            self._writer.add_scalar(name, record[name], record["epoch"])
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Flush everything to disk."""
+        if self._writer is not None:
+            self._writer.close()
+
 
 Record = dict[str, Any]
 """What a worker did in an epoch."""
@@ -99,7 +148,8 @@ def _write_lines(path: Path, records: Sequence[dict[str, Any]]) -> None:
 class DiskFiles:
     """Files on disk: `metrics/rank-<n>.jsonl` (one line per epoch, flushed at once), the best model, `checkpoints/`.
 
-    `digest`: digest of the settings; see `training.loop.checkpoints.settings_digest`.
+    `digest`: digest of the settings; see `training.loop.checkpoints.settings_digest`. `scalars`: writes numbers for
+    TensorBoard; None for none.
     """
 
     keeps_checkpoints = True
@@ -112,11 +162,14 @@ class DiskFiles:
         world_size: int,
         digest: str,
         save_model: Callable[[ModelState], None],
+        scalars: TensorBoardScalars | None = None,
     ) -> None:
         self._metrics = out_dir / "metrics" / f"rank-{rank}.jsonl"
         self._metrics.parent.mkdir(exist_ok=True)
         self._rank, self._world_size = rank, world_size
         self._save_model = save_model
+        self._scalars = scalars
+        self._shown = 0
         self.checkpoints = CheckpointFolder(out_dir / "checkpoints", digest)
 
     def begin(self, history: Sequence[dict[str, Any]], position: tuple[int, int], resume: Checkpoint | None) -> None:
@@ -135,6 +188,17 @@ class DiskFiles:
         """Add an epoch's record."""
         with self._metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
+        self._show()
+
+    def _show(self) -> None:
+        """Write the epochs that are new for TensorBoard, of those that all ranks have recorded."""
+        if self._scalars is not None:
+            ranks = read_records(self._metrics.parents[1])
+            recorded = min(records[-1]["epoch"] if records else -1 for records in ranks)
+            for record in ranks[0][self._shown :]:
+                if record["epoch"] <= recorded:
+                    self._scalars.write(record)
+                    self._shown += 1
 
     def keep_best(self, state: ModelState) -> None:
         """Keep the best model of the run; only the worker that has it calls."""
@@ -147,6 +211,12 @@ class DiskFiles:
     def complete_checkpoint(self, positions: Sequence[tuple[int, int]]) -> None:
         """Complete the last of these checkpoints of which all workers have written their parts."""
         self.checkpoints.complete(positions, self._world_size)
+
+    def close(self) -> None:
+        """Close the files after the end of all ranks."""
+        if self._scalars is not None:
+            self._show()
+            self._scalars.close()
 
 
 class MemoryFiles:

@@ -38,7 +38,7 @@ _SECTIONS: Final[dict[str, type[BaseModel]]] = {"train": TrainSettings, "cluster
 #: Keys of `train` that a study takes from the config: how this machine starts ranks.
 OF_MACHINE: Final = frozenset({"device", "launcher", "launcher_args", "max_restarts", "stall_seconds", "threads"})
 #: Keys of `train` that a study does not take from its own file: those, and what it sets for all runs.
-_SET_ELSEWHERE: Final = OF_MACHINE | {"reader", "seed", "seeds"}
+_SET_ELSEWHERE: Final = OF_MACHINE | {"reader", "seed", "seeds", "tensorboard"}
 #: What an epoch's quantity is drawn against.
 EPOCH: Final = "epoch"
 SECONDS: Final = "seconds"

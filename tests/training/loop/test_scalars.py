@@ -1,0 +1,67 @@
+"""Numbers for TensorBoard."""
+
+from __future__ import annotations
+
+import builtins
+from pathlib import Path
+from typing import Any
+
+import pytest
+from event_files import scalars
+from feature_datasets import write_dataset
+from training_runs import make_spec, records
+
+from training.errors import LaunchError
+from training.launching.launcher import launch
+from training.loop.records import DiskFiles, TensorBoardScalars
+
+
+def test_an_epochs_numbers_are_written(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "data", rows={"train": [20, 20], "val": [10], "test": [5]})
+    run = make_spec(dataset, tmp_path / "out", algorithm="sgd", workers=1, epochs=3, tensorboard=True)
+    launch(run, on_progress=lambda _: None)
+    expected = [(record["epoch"], pytest.approx(record["val_loss"])) for record in records(run.out_dir)[0]]
+    assert scalars(run.out_dir / "tensorboard", "val_loss") == expected
+
+
+class _Shown:
+    """What TensorBoard gets."""
+
+    def __init__(self) -> None:
+        self.records: list[dict[str, Any]] = []
+
+    def write(self, record: dict[str, Any]) -> None:
+        self.records.append(record)
+
+    def close(self) -> None: ...
+
+
+def test_an_epoch_was_shown_before_all_ranks_had_recorded_it(tmp_path: Path) -> None:
+    shown: Any = _Shown()
+    ranks = [
+        DiskFiles(tmp_path, rank=rank, world_size=2, digest="d", save_model=lambda _: None, scalars=scalars)
+        for rank, scalars in enumerate([shown, None])
+    ]
+    for files in ranks:
+        files.begin([], (0, 0), None)
+
+    def record(rank: int, epoch: int, loss: float) -> None:
+        sums = {"loss": loss, "weight": 1.0, "correct": 0.0}
+        ranks[rank].record({"epoch": epoch, "samples": 4, "sums": sums} | ({} if rank else {"val_loss": 0.5}))
+
+    for epoch in range(2):
+        record(0, epoch, 1.0)
+        record(1, epoch, 3.0)
+    ranks[0].close()
+    assert [(each["epoch"], each["train_loss"]) for each in shown.records] == [(0, 2.0), (1, 2.0)]
+
+
+def test_without_the_package_the_key_is_refused_with_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without(name: str, *more: Any, real: Any = builtins.__import__) -> Any:
+        if name == "tensorboardX":
+            raise ImportError(name)
+        return real(name, *more)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(LaunchError, match="pip install tensorboardX"):
+        TensorBoardScalars(tmp_path)
