@@ -88,9 +88,9 @@ class NetworksSettings(BaseModel):
 def _add_sections() -> None:
     """A section for each network."""
     fields = NetworksSettings.__pydantic_fields__
-    for name, kind in NETWORKS.items():
+    for name, kind in sorted(NETWORKS.items()):
         fields[name] = FieldInfo.from_annotated_attribute(kind, kind())
-    words = " ".join(f"`{name}`: {kind.summary()}" for name, kind in NETWORKS.items())
+    words = " ".join(f"`{name}`: {kind.summary()}" for name, kind in sorted(NETWORKS.items()))
     fields["names"].description = f"Networks to train. {words}"
     NetworksSettings.model_rebuild(force=True)
 
