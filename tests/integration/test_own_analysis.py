@@ -23,7 +23,7 @@ class Analysis:
     def __init__(self, folder: Path) -> None:
         self.folder, self.programs = folder / "mine", installed_wheel(folder)
         self.folder.mkdir()
-        for name in ("analysis.yaml", "plugin.py"):
+        for name in ("analysis.yaml", "plugin.py", "study.yaml"):
             shutil.copy(ROOT / "docs" / "examples" / "own-analysis" / name, self.folder)
         self.run_dir, self.plugin = self.folder / "run", self.folder / "plugin.py"
 
@@ -111,3 +111,13 @@ def test_a_plugin_counts_by_what_it_means(analysis: Analysis) -> None:
     assert "plugin.py, line" in failed.stderr
     assert "ZeroDivisionError" in failed.stderr
     analysis.plugin.write_text(text, encoding="utf-8")
+
+
+def test_the_own_method_trains_the_own_network_in_the_simulator(analysis: Analysis) -> None:
+    # The report is stale after it.
+    done = analysis.do("compare", "--study", "study.yaml")
+    assert done.returncode == 0, done.stderr
+    result = json.loads((analysis.run_dir / "compare" / "study" / "result.json").read_text(encoding="utf-8"))
+    averages = {run["method"]: run["numbers"]["averages_begun"] for run in result["runs"]}
+    assert averages["lazy"] == pytest.approx(averages["ad-psgd"] / 2, rel=0.1)
+    assert len(result["runs"]) == 4
