@@ -53,6 +53,8 @@ class SourceFile(NamedTuple):
     path: str
     needs_weight: bool = True
     """Whether the file must have the branch of `sample.weight`; else it may be one of collision data."""
+    needs_particles: bool = True
+    """Whether the file must have tracks, photons and neutral hadrons."""
 
     @property
     def sum_branch(self) -> str | None:
@@ -158,8 +160,8 @@ def found_files(
         FilesToComeError: A sample has files that wait, and none that can be read now.
     """
     sources = expand(samples, on_unmatched=None if strict else lambda words: say(f"note: {words}"))
-    sources = [source._replace(needs_weight=needs_weights) for source in sources]
-    found = inventory(sources, settings, known=known, on_file=on_file, needs_particles=needs_particles)
+    sources = [each._replace(needs_weight=needs_weights, needs_particles=needs_particles) for each in sources]
+    found = inventory(sources, settings, known=known, on_file=on_file)
     for words in grouped((each.path, f"{each.path}: {each.reason}") for each in found.waiting):
         say(f"left for another run: {words}")
     refuse_waiting(found.waiting, {info.sample for info in found.infos}, [bad.sample for bad in found.bad])
@@ -228,7 +230,6 @@ def inventory(
     *,
     known: Mapping[str, Known] | None = None,
     on_file: Callable[[int, int], None] | None = None,
-    needs_particles: bool = True,
 ) -> Inventory:
     """Check every file: ROOT header, tree, needed branches, number of entries, no file twice.
 
@@ -239,20 +240,18 @@ def inventory(
         IngestionError: One file is bad; several, or more than may be skipped, raise BadFilesError.
         ConflictingFilesError: A file is there twice, or some lack weights (of their class) or particles of others.
     """
-
-    def check(source: SourceFile) -> Known | Waiting | IngestionError:
-        return _check(source, settings, known.get(source.path) if known else None, needs_particles)
-
+    before = known or {}
     results = []
     with ThreadPoolExecutor(_INSPECTORS) as pool:
-        for done, result in enumerate(pool.map(check, sources), start=1):
+        checked = pool.map(lambda source: _check(source, settings, before.get(source.path)), sources)
+        for done, result in enumerate(checked, start=1):
             results.append(result)
             if on_file:
                 on_file(done, len(sources))
     pairs = zip(sources, results, strict=True)
     BadFilesError.raise_any([(each.path, result) for each, result in pairs if isinstance(result, IngestionError)])
     found = Inventory(
-        told_apart([result for result in results if isinstance(result, FileInfo)], known or {}),
+        told_apart([result for result in results if isinstance(result, FileInfo)], before),
         [result for result in results if isinstance(result, BadFile)],
         [result for result in results if isinstance(result, Waiting)],
     )
@@ -261,14 +260,12 @@ def inventory(
     return found
 
 
-def _check(
-    source: SourceFile, settings: IngestSettings, before: Known | None, needs_particles: bool
-) -> Known | Waiting | IngestionError:
+def _check(source: SourceFile, settings: IngestSettings, before: Known | None) -> Known | Waiting | IngestionError:
     """Check one file; an error of the file is a result."""
     size, modified = -1, ""
     try:
         size, modified = stamp = patiently(size_and_time, source.path)
-        return _look(source, settings, before, stamp, needs_particles)
+        return _look(source, settings, before, stamp)
     except IngestionError as problem:
         if is_recent(modified, settings.settle_seconds):
             reason = (
@@ -282,7 +279,7 @@ def _check(
 
 
 def _look(
-    source: SourceFile, settings: IngestSettings, before: Known | None, stamp: tuple[int, str], needs_particles: bool
+    source: SourceFile, settings: IngestSettings, before: Known | None, stamp: tuple[int, str]
 ) -> Known | Waiting:
     """Check one file of this size and time; reuse the earlier result if the file is unchanged."""
     size, modified = stamp
@@ -295,7 +292,7 @@ def _look(
             return before._replace(sample=source.sample.name, label=source.sample.label)
         if isinstance(before, BadFile) and settings.on_bad_file is OnBadFile.SKIP and before.found_while_reading:
             return before._replace(sample=source.sample.name)
-    info = patiently(inspect, source, settings, size=size, modified=modified, needs_particles=needs_particles)
+    info = patiently(inspect, source, settings, size=size, modified=modified)
     if settings.settle_seconds and patiently(size_and_time, source.path) != stamp:
         return Waiting(source.sample.name, source.path, "it changed while it was checked")
     if info.is_unclosed and is_recent(modified, settings.settle_seconds):
@@ -312,7 +309,7 @@ def _is_read_alike(before: FileInfo, source: SourceFile) -> bool:
 
 
 def inspect(
-    source: SourceFile, settings: IngestSettings, *, size: int, modified: str, needs_particles: bool = True
+    source: SourceFile, settings: IngestSettings, *, size: int, modified: str
 ) -> FileInfo:
     """Open one ROOT file and check that it holds everything needed.
 
@@ -346,7 +343,7 @@ def inspect(
         names = BranchNames(tree, source.path)
         if not source.needs_weight and ColumnSource.of_weight(weight or _DEFAULT_WEIGHT).branch not in names:
             weight = NO_WEIGHT
-        missing = _refuse_missing(source, weight, settings, names, needs_particles)
+        missing = _refuse_missing(source, weight, settings, names)
         has_weight = "weight" not in missing
         weight = weight or (_DEFAULT_WEIGHT if has_weight else "")
         refuse_other_scale(source.sum_branch or "", weight, source.path)
@@ -370,7 +367,7 @@ def inspect(
 
 
 def _refuse_missing(
-    source: SourceFile, weight: str | None, settings: IngestSettings, branches: BranchNames, needs_particles: bool
+    source: SourceFile, weight: str | None, settings: IngestSettings, branches: BranchNames
 ) -> tuple[str, ...]:
     """The fields that the branches of a file may lack, and do; other missing branches are an error."""
     wanted = settings.branches(weight or "", source.sample.label_by)
@@ -380,7 +377,7 @@ def _refuse_missing(
     optional = set() if weight else {"weight"} & missing.keys()
     if weight == NO_WEIGHT:
         optional = {"weight", *(name for name in missing if name.startswith(WEIGHT_PREFIX))}
-    if not needs_particles and particles <= missing.keys():
+    if not source.needs_particles and particles <= missing.keys():
         optional |= particles - set(settings.branch_map)
     if absent := {_words_of(field, settings): branch for field, branch in missing.items() if field not in optional}:
         raise MissingBranchError.at(source.path, settings.tree, absent, branches)

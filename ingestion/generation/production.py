@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -39,8 +37,6 @@ _MAX_PER_EVENT: Final = 20_000
 #: A particle of the pool from within this distance of the beam [mm], above this |eta|, reaches no calorimeter.
 _NEAR_MM: Final = 5.0
 _LOST_ETA: Final = 5.6
-#: Least time between two notes of a task about its progress.
-SECONDS_BETWEEN_NOTES = 1.0
 
 
 class SimulatedFile(NamedTuple):
@@ -110,53 +106,18 @@ def finished(folder: Path, file: SimulatedFile) -> dict[str, Any] | None:
     return None
 
 
-def events_made(folder: Path, pieces: Sequence[SimulatedFile | PoolPart]) -> int:
-    """Number of events of these pieces that are made, in unfinished ones too."""
-    number = 0
-    for piece in pieces:
-        path = folder / piece.name
-        is_finished = (record_of(path) if isinstance(piece, SimulatedFile) else path).is_file()
-        with suppress(OSError, ValueError):
-            number += piece.events if is_finished else int(_note_of(path).read_text())
-    return number
-
-
-def _note_of(path: Path) -> Path:
-    return path.with_name(f".{path.name}.events")
-
-
-@contextmanager
-def _noting(path: Path) -> Iterator[Callable[[int], None]]:
-    """Gives a function that notes the number of events of an unfinished file beside it, for `events_made`."""
-    note, last = _note_of(path), -math.inf
-
-    def on_events(number: int) -> None:
-        nonlocal last
-        if time.monotonic() - last >= SECONDS_BETWEEN_NOTES:
-            last = time.monotonic()
-            note.write_text(str(number))
-
-    try:
-        yield on_events
-    finally:
-        note.unlink(missing_ok=True)
-
-
 def make_pool_part(part: PoolPart, settings: SimulateSettings, folder: Path) -> None:
     """Generate minimum-bias events and write their stable particles."""
     generator = Generator(
         list(MINIMUM_BIAS), energy_tev=settings.energy_tev, seed=_pythia_seed(settings.seed, POOL, part.number)
     )
-    path = folder / part.name
     blocks: list[GeneratedBlock] = []
     done = 0
-    with _noting(path) as on_events:
-        for block in generator.blocks():
-            blocks.append(block)
-            done += block.particles.num_events
-            on_events(done)
-            if done >= part.events:
-                break
+    for block in generator.blocks():
+        blocks.append(block)
+        done += block.particles.num_events
+        if done >= part.events:
+            break
     particles = joined(blocks).particles
     stop = int(particles.offsets[part.events])
     visible = (particles.visible & ~_is_lost(particles))[:stop]
@@ -165,7 +126,7 @@ def make_pool_part(part: PoolPart, settings: SimulateSettings, folder: Path) -> 
         name: np.asarray(getattr(particles, name)[:stop][visible], np.int32 if name == "pid" else np.float32)
         for name in StableParticles._fields[1:]
     }
-    with new_file(path, flushed=True) as unfinished, unfinished.open("wb") as file:
+    with new_file(folder / part.name, flushed=True) as unfinished, unfinished.open("wb") as file:
         np.savez(file, offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), **columns)
 
 
@@ -209,18 +170,16 @@ def make_file(file: SimulatedFile, settings: SimulateSettings, folder: Path) -> 
     pool = load_pool(tuple(folder / part.name for part in pool_of(settings)))
     rng = np.random.default_rng(_seeds(settings.seed, file.process, file.number))
     parts, done, waiting = [], 0, []
-    with _noting(folder / file.name) as on_events:
-        for block in generator.blocks():
-            waiting.append(block)
-            num_waiting = sum(each.particles.num_events for each in waiting)
-            _refuse_endless(generator, file, done + num_waiting)
-            on_events(min(done + num_waiting, file.events))
-            if num_waiting < min(_BLOCK, file.events - done):
-                continue
-            parts.append(simulate(joined(waiting), pool, settings.pile_up, rng))
-            done, waiting = done + num_waiting, []
-            if done >= file.events:
-                break
+    for block in generator.blocks():
+        waiting.append(block)
+        num_waiting = sum(each.particles.num_events for each in waiting)
+        _refuse_endless(generator, file, done + num_waiting)
+        if num_waiting < min(_BLOCK, file.events - done):
+            continue
+        parts.append(simulate(joined(waiting), pool, settings.pile_up, rng))
+        done, waiting = done + num_waiting, []
+        if done >= file.events:
+            break
     # Events beyond the number were generated too, so the tally holds them.
     tally = generator.tally()
     events = first_events(parts, file.events)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ingestion.storage import file_digest
 from pipeline.config import Config
 from pipeline.configuration.sections import flat_items
 from pipeline.machine.doctor import Need
-from pipeline.machine.spark_session import watched
+from pipeline.machine.spark_session import counted
 from pipeline.stages.base import Check, Context, Part, Result, Stage
+
+if TYPE_CHECKING:
+    from pyspark import Accumulator
 
 _CODE: Final = ("ingestion.generation.production",)
 _POOL: Final = "pile-up"
@@ -75,11 +78,11 @@ class Simulate(Stage):
         spark = context.start_spark()
 
         @contextmanager
-        def watch(label: str, number: int, made: Callable[[], int]) -> Iterator[None]:
-            with context.bar(label, "events") as bar, watched(bar, number, made):
-                yield
+        def shown(label: str, number: int) -> Iterator[Accumulator[int]]:
+            with context.bar(label, "events") as bar, counted(spark, bar, number) as done:
+                yield done
 
-        records = produce(spark, settings, context.out_dir.absolute(), watch=watch)
+        records = produce(spark, settings, context.out_dir.absolute(), counted=shown)
         processes = {process.name: _summed(records, process.name) for process in settings.processes}
         for name, each in processes.items():
             context.say(

@@ -31,11 +31,10 @@ from load_test import TREE, branch_map, write_load_test
 
 from features.kernel_pass import EventsFile, unmixed_rows
 from features.kernels import build_features
-from features.memory import keep_freed_memory
 from features.mixing_pass import PickedRows, gathered, write_group
 from features.normalisation import GeneratedSample
 from features.settings import FeatureSettings
-from features.spark_job import make_features
+from features.spark_job import keep_freed_memory, make_features
 from ingestion.files import FileInfo, expand, inventory
 from ingestion.reader import read_events, select_events
 from ingestion.settings import IngestSettings, SampleSettings, field_branches

@@ -12,9 +12,10 @@ import numpy as np
 import uproot
 from made_events import Row
 
-from ingestion.files import SourceFile
+from ingestion.files import FileInfo, SourceFile, inventory
+from ingestion.reader import RawEvents, Selection, read_events, select_events
 from ingestion.schema import COLLECTIONS, SCALARS
-from ingestion.settings import SampleSettings
+from ingestion.settings import IngestSettings, SampleSettings
 
 
 def write_delphes(
@@ -84,6 +85,27 @@ def kinds_of(columns: Mapping[str, Any]) -> dict[str, Any]:
 def jagged(offsets: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> ak.Array:
     """One list per event."""
     return ak.Array(ak.contents.ListOffsetArray(ak.index.Index64(offsets), ak.contents.NumpyArray(values)))
+
+
+def checked(*paths: Path | str, settings: IngestSettings | None = None, **stated: Any) -> list[FileInfo]:
+    """The files of the sample `made` of class 0, with what else it states."""
+    sources = [source_of("made", 0, str(path), **stated) for path in paths]
+    return inventory(sources, settings or IngestSettings()).infos
+
+
+def read(file: FileInfo | Path, settings: IngestSettings | None = None, **stated: Any) -> RawEvents:
+    """All entries of a file, as one piece."""
+    settings = settings or IngestSettings()
+    info = file if isinstance(file, FileInfo) else checked(file, settings=settings, **stated)[0]
+    (raw,) = read_events(info, settings, start=0, stop=info.entries)
+    return raw
+
+
+def select(file: FileInfo | Path, settings: IngestSettings | None = None, **stated: Any) -> Selection:
+    """What ingest takes of a file."""
+    settings = settings or IngestSettings()
+    info = file if isinstance(file, FileInfo) else checked(file, settings=settings, **stated)[0]
+    return select_events(read(info, settings), info, settings)
 
 
 def source_of(sample: str, label: int, path: str, **stated: Any) -> SourceFile:

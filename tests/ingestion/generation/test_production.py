@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -23,10 +22,8 @@ from spark_in_process import Here
 from ingestion.errors import IngestionError
 from ingestion.files import expand, inventory
 from ingestion.generation import generator, production
-from ingestion.generation.generator import GeneratedBlock, GenerationError, HeavyQuarks, Tally, refuse_missing_packages
-from ingestion.generation.particles import StableParticles
+from ingestion.generation.generator import GenerationError, Tally, refuse_missing_packages
 from ingestion.generation.production import (
-    events_made,
     files_of,
     make_file,
     make_pool_part,
@@ -67,11 +64,6 @@ def make_all(settings: SimulateSettings, folder: Path) -> list[dict[str, Any]]:
 def essence(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Records without the time that they took, and the size of a compressed file with a date in it."""
     return [{key: value for key, value in record.items() if key != "bytes"} for record in records]
-
-
-def unwatched(*_: object) -> AbstractContextManager[None]:
-    """Shows no progress."""
-    return nullcontext()
 
 
 @pytest.fixture(scope="module")
@@ -119,32 +111,6 @@ def test_a_file_that_cannot_be_finished_is_never_there(monkeypatch: pytest.Monke
     assert [path.name for path in tmp_path.iterdir()] == ["a.root"]
 
 
-def test_the_pool_showed_no_progress_until_a_part_of_it_was_made(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    settings = small(pile_up=PileUpSettings(mean=2, pool=5))
-    (part,) = pool_of(settings)
-    (tmp_path / part.name).parent.mkdir()
-    seen = []
-
-    class Source:
-        def __init__(self, *_: object, **__: object) -> None: ...
-
-        def blocks(self) -> Iterator[GeneratedBlock]:
-            quarks = HeavyQuarks(*[np.zeros(0, np.int64)] * 4)
-            particles = StableParticles(np.arange(3), np.full(2, 13), *[np.ones(2)] * 7)
-            while True:
-                yield GeneratedBlock(particles, quarks, np.ones(2))
-                seen.append(events_made(tmp_path, [part]))
-
-    monkeypatch.setattr(production, "Generator", Source)
-    monkeypatch.setattr(production, "SECONDS_BETWEEN_NOTES", 0.0)
-    make_pool_part(part, settings, tmp_path)
-    assert seen == [2, 4]
-    assert events_made(tmp_path, [part]) == 5
-    assert [path.name for path in (tmp_path / part.name).parent.iterdir()] == [Path(part.name).name]
-
-
 @needs_generator
 @pytest.mark.slow
 class TestWithTheGenerator:
@@ -185,30 +151,32 @@ class TestWithTheGenerator:
         for tasks in (1, 2):
             folder = tmp_path / str(tasks)
             folder.mkdir()
-            seen: list[tuple[str, int, int]] = []
-
-            @contextmanager
-            def watch(label: str, total: int, count: Callable[[], int], seen: list[Any] = seen) -> Iterator[None]:
-                yield
-                seen.append((label, total, count()))
-
-            found = produce(spark, small(), folder, watch=watch, num_tasks=lambda number, most=tasks: min(number, most))
+            counters = {("pile-up", 20): spark.accumulator(0), ("simulate", 6): spark.accumulator(0)}
+            found = produce(
+                spark,
+                small(),
+                folder,
+                counted=lambda *of, counters=counters: nullcontext(counters[of]),
+                num_tasks=lambda number, most=tasks: min(number, most),
+            )
             assert essence(found) == essence(made[1])
-            assert seen == [("pile-up", 20, 20), ("simulate", 6, 6)]
+            assert [counter.value for counter in counters.values()] == [20, 6]
 
     def test_more_events_keep_those_that_are_there(
         self, made: tuple[Path, list[dict[str, Any]]], spark: SparkContext, tmp_path: Path
     ) -> None:
         from ingestion.generation.spark_job import produce
 
-        produce(spark, small(3), tmp_path, watch=unwatched)
+        produce(spark, small(3), tmp_path, counted=lambda *_: nullcontext(spark.accumulator(0)))
         first = tmp_path / files_of(small())[0].name
         time = first.stat().st_mtime_ns
         (tmp_path / "wjets" / ".half.root.123").write_bytes(b"half")
-        assert essence(produce(spark, small(6), tmp_path, watch=unwatched)) == essence(made[1])
+        assert essence(
+            produce(spark, small(6), tmp_path, counted=lambda *_: nullcontext(spark.accumulator(0)))
+        ) == essence(made[1])
         assert first.stat().st_mtime_ns == time
         assert sorted(path.suffix for path in (tmp_path / "wjets").iterdir()) == [".json", ".json", ".root", ".root"]
-        fewer = produce(spark, small(3), tmp_path, watch=unwatched)
+        fewer = produce(spark, small(3), tmp_path, counted=lambda *_: nullcontext(spark.accumulator(0)))
         assert essence(fewer) == essence(made[1][:1])
         assert len(list((tmp_path / "wjets").iterdir())) == 2
 
@@ -292,11 +260,11 @@ def test_fewer_events_remove_finished_files_only_once_the_others_are_made(
 
     monkeypatch.setattr(spark_job, "make_pool_part", lambda *_: None)
     monkeypatch.setattr(spark_job, "make_file", fails)
-    there = [tmp_path / "wjets" / name for name in ("wjets_00009.root", "wjets_00009.json", ".left.root")]
+    there = [tmp_path / "wjets" / name for name in ("wjets_00009.root", "wjets_00009.json")]
     there[0].parent.mkdir()
     for each in there:
         each.write_bytes(b"made")
     here: Any = Here()
     with pytest.raises(IngestionError, match="not now"):
-        spark_job.produce(here, small(3), tmp_path, watch=unwatched)
-    assert [each.exists() for each in there] == [True, True, False]
+        spark_job.produce(here, small(3), tmp_path, counted=lambda *_: nullcontext(here))
+    assert [each.exists() for each in there] == [True, True]
