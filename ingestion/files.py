@@ -308,9 +308,7 @@ def _is_read_alike(before: FileInfo, source: SourceFile) -> bool:
     return same_names and sample.weight in weights and source.sum_branch in {None, *before.generated}
 
 
-def inspect(
-    source: SourceFile, settings: IngestSettings, *, size: int, modified: str
-) -> FileInfo:
+def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified: str) -> FileInfo:
     """Open one ROOT file and check that it holds everything needed.
 
     Raises:

@@ -87,9 +87,11 @@ def jagged(offsets: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> ak.Ar
     return ak.Array(ak.contents.ListOffsetArray(ak.index.Index64(offsets), ak.contents.NumpyArray(values)))
 
 
-def checked(*paths: Path | str, settings: IngestSettings | None = None, **stated: Any) -> list[FileInfo]:
+def checked(
+    *paths: Path | str, settings: IngestSettings | None = None, needs_particles: bool = True, **stated: Any
+) -> list[FileInfo]:
     """The files of the sample `made` of class 0, with what else it states."""
-    sources = [source_of("made", 0, str(path), **stated) for path in paths]
+    sources = [source_of("made", 0, str(path), **stated)._replace(needs_particles=needs_particles) for path in paths]
     return inventory(sources, settings or IngestSettings()).infos
 
 

@@ -221,6 +221,9 @@ def test_a_second_run_is_up_to_date_and_checks_only_what_may_have_been_repaired(
         patch.setattr("ingestion.files.inspect", only_bad_ones)
         assert "ingest: up to date" in three_bad.ingest(on_bad_file="skip", max_bad_files=3)
     assert three_bad.version == before
+    with pytest.raises(BadFilesError):
+        three_bad.ingest()
+    assert three_bad.version == before
     # One is taken away, and one that is good comes, beside one without entries.
     (three_bad.data / "qcd_bad.root").unlink()
     write_good(three_bad.data / "qcd_1.root")
@@ -245,17 +248,6 @@ def test_a_repaired_file_is_noticed_and_read(analysis: Analysis, kind: str) -> N
     assert (counters["files_read"], counters["bad_files"]) == (1, [])
     assert counters["samples"]["qcd"]["entries"] == 15
     assert "ingest: up to date" in analysis.ingest(on_bad_file="skip")
-
-
-def test_a_file_repaired_under_its_own_uuid_and_size_is_noticed(analysis: Analysis) -> None:
-    path = write_good(analysis.data / "qcd_bad.root")
-    whole, times = path.read_bytes(), path.stat()
-    damage(path)
-    analysis.ingest(on_bad_file="skip")
-    path.write_bytes(whole)
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns + 10**9))
-    analysis.ingest(on_bad_file="skip")
-    assert (analysis.counters["files_read"], analysis.counters["bad_files"]) == (1, [])
 
 
 def test_a_good_file_that_is_damaged_later_loses_its_events(analysis: Analysis) -> None:
@@ -285,17 +277,6 @@ def test_more_bad_files_than_allowed_are_an_error_that_lists_them(three_bad: Ana
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_going_back_to_failing_raises_and_keeps_the_version(analysis: Analysis, kind: str) -> None:
-    make, error, _ = KINDS[kind]
-    make(analysis.data / "qcd_bad.root")
-    analysis.ingest(on_bad_file="skip")
-    before = analysis.version
-    with pytest.raises(error):
-        analysis.ingest()
-    assert analysis.version == before
-
-
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.slow
 def test_a_sample_of_bad_files_alone_names_the_cause(analysis: Analysis, kind: str) -> None:
     make, _, words = KINDS[kind]
@@ -304,23 +285,6 @@ def test_a_sample_of_bad_files_alone_names_the_cause(analysis: Analysis, kind: s
         EmptySampleError, match=rf"(?s)sample 'qcd': no file of it can be read; the first: \S*qcd_0\.root {words}"
     ):
         analysis.ingest(on_bad_file="skip")
-
-
-def test_a_touched_file_whose_content_cannot_be_read_is_skipped(
-    analysis: Analysis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write_good(analysis.data / "qcd_1.root")
-    analysis.ingest(on_bad_file="skip")
-    times = path.stat()
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns + 10**9))
-
-    def unreadable(name: str) -> str:
-        raise DamagedFileError.at(name, where="its content", cause=OSError("bad sector"))
-
-    monkeypatch.setattr("ingestion.changes.content_digest", unreadable)
-    monkeypatch.setattr("ingestion.spark_job.content_digest", unreadable)
-    analysis.ingest(on_bad_file="skip")
-    assert bad_of(analysis.counters) == [("qcd", "qcd_1.root", "DamagedFileError")]
 
 
 @pytest.mark.parametrize("order", [("fine", "gone"), ("gone", "fine")])

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import uproot
-from delphes_files import jagged, source_of, write_delphes
+from delphes_files import checked, jagged, write_delphes
 from hypothesis import given
 from hypothesis import strategies as st
 from made_events import jet, lepton, made_event, track
@@ -19,8 +19,6 @@ from short_pieces import read_in_pieces
 
 from ingestion import baskets
 from ingestion.baskets import basket_boundaries, chunk_edges, piece_edges
-from ingestion.files import FileInfo, inventory
-from ingestion.reader import read_events, select_events
 from ingestion.settings import IngestSettings
 from ingestion.spark_job import ingest_range, split_entries
 
@@ -47,39 +45,21 @@ def cuts(draw: st.DrawFn) -> Cut:
     return Cut(boundaries, start, stop, draw(st.integers(1, 300)))
 
 
-@pytest.mark.slow
 @given(cut=cuts())
-def test_pieces_cover_every_entry_exactly_once(cut: Cut) -> None:
+def test_pieces_cover_every_entry_once_and_are_cut_between_baskets_as_far_as_these_are_small(cut: Cut) -> None:
     edges = chunk_edges(*cut)
     assert (edges[0], edges[-1]) == (cut.start, cut.stop)
-    assert all(first < last for first, last in pairwise(edges))
-
-
-@given(cut=cuts())
-def test_cuts_are_between_baskets_or_inside_one_of_more_than_four_chunks(cut: Cut) -> None:
-    for edge in chunk_edges(*cut)[1:-1]:
-        if edge in cut.boundaries:
-            continue
-        ((first, last),) = [basket for basket in pairwise(cut.boundaries) if basket[0] < edge < basket[1]]
-        assert min(last, cut.stop) - max(first, cut.start) > 4 * cut.chunk
-
-
-@given(cut=cuts())
-def test_a_piece_of_more_than_a_chunk_is_one_basket_and_none_is_longer_than_four(cut: Cut) -> None:
-    for first, last in pairwise(chunk_edges(*cut)):
-        assert last - first <= 4 * cut.chunk
-        if last - first > cut.chunk:
-            assert not [boundary for boundary in cut.boundaries if first < boundary < last]
-
-
-@given(cut=cuts())
-def test_pieces_are_no_smaller_than_they_must_be(cut: Cut) -> None:
-    # But for the pieces of one large basket.
-    whole = {cut.start, *cut.boundaries}
-    for first, middle in pairwise(chunk_edges(*cut)):
-        if {first, middle} <= whole and middle < cut.stop:
-            end_of_next = min(boundary for boundary in [*cut.boundaries, cut.stop] if boundary > middle)
-            assert end_of_next - first > cut.chunk
+    whole = {cut.start, cut.stop, *cut.boundaries}
+    for first, last in pairwise(edges):
+        assert 0 < last - first <= 4 * cut.chunk
+        inside = [boundary for boundary in cut.boundaries if first < boundary < last]
+        assert not (inside and last - first > cut.chunk)
+        # No smaller than it must be, but for the pieces of one large basket.
+        if {first, last} <= whole and last < cut.stop:
+            assert min(each for each in whole if each > last) - first > cut.chunk
+    for edge in set(edges) - whole:
+        ((low, high),) = [basket for basket in pairwise(cut.boundaries) if basket[0] < edge < basket[1]]
+        assert min(high, cut.stop) - max(low, cut.start) > 4 * cut.chunk
 
 
 def test_empty_baskets_make_no_empty_pieces() -> None:
@@ -108,11 +88,6 @@ def path_of_many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_in_baskets(tmp_path_factory.mktemp("baskets") / "many.root", BASKETS)
 
 
-def examined(path: Path, settings: IngestSettings) -> FileInfo:
-    (info,) = inventory([source_of("qcd", 0, str(path))], settings).infos
-    return info
-
-
 def test_the_boundaries_are_those_of_the_file(path_of_many: Path) -> None:
     with uproot.open(path_of_many) as file:
         tree = file["Delphes"]
@@ -124,52 +99,11 @@ def test_the_boundaries_are_those_of_the_file(path_of_many: Path) -> None:
 
 @pytest.mark.parametrize("entries_per_task", [1, 3, 10, 25])
 def test_files_are_cut_into_parts_where_baskets_end(path_of_many: Path, entries_per_task: int) -> None:
-    info = examined(path_of_many, IngestSettings(entries_per_task=entries_per_task))
+    (info,) = checked(path_of_many, settings=IngestSettings(entries_per_task=entries_per_task))
     with uproot.open(path_of_many) as file:
         boundaries = basket_boundaries([file["Delphes"]["MissingET.MET"]])
     assert info.edges == tuple(chunk_edges(boundaries, 0, sum(BASKETS), entries_per_task))
     assert len(info.edges) > 2
-
-
-def events_of(info: FileInfo, settings: IngestSettings, *, start: int, stop: int) -> pa.Table:
-    pieces = read_events(info, settings, start=start, stop=stop)
-    return pa.concat_tables([select_events(raw, info, settings).table for raw in pieces]).combine_chunks()
-
-
-@pytest.mark.parametrize("chunk", [1, 2, 6, 13, 1000])
-@pytest.mark.parametrize(("start", "stop"), [(0, 70), (0, 7), (9, 44), (25, 26)])
-@pytest.mark.slow
-def test_reading_in_pieces_gives_the_same_events_as_reading_at_once(
-    path_of_many: Path, monkeypatch: pytest.MonkeyPatch, start: int, stop: int, chunk: int
-) -> None:
-    settings = IngestSettings()
-    info = examined(path_of_many, settings)
-    whole = events_of(info, settings, start=0, stop=70)
-    assert whole["met"].to_pylist() == [100.0 + entry for entry in range(70) if entry % 5]
-    entries = [entry for entry in range(start, stop) if entry % 5]
-    read_in_pieces(monkeypatch, chunk)
-    pieces = events_of(info, settings, start=start, stop=stop)
-    assert pieces["entry"].to_pylist() == entries
-    rows = [row for row, entry in enumerate(whole["entry"].to_pylist()) if entry in entries]
-    assert pieces.equals(whole.take(pa.array(rows, pa.int64())))
-
-
-@pytest.mark.slow
-def test_ten_times_the_multiplicity_is_read_in_smaller_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    limit = 150_000
-    monkeypatch.setattr("ingestion.baskets._READ_BYTES", limit)
-    longest = []
-    for number in (30, 300):
-        rows = [made_event(electrons=[lepton(40.0, 0, 0)], tracks=[track(1.0, 0.1, 0.1)] * number) for _ in range(80)]
-        info = examined(write_delphes(tmp_path / f"{number}.root", rows), IngestSettings())
-        pieces = list(read_events(info, IngestSettings(), start=0, stop=80))
-        assert sum(piece.num_events for piece in pieces) == 80
-        for piece in pieces:
-            fields = [values for each in piece.collections.values() for values in each.fields.values()]
-            # All lie in one basket, which is cut only if it is four times as large.
-            assert sum(values.nbytes for values in fields) < 4 * limit
-        longest.append(max(piece.num_events for piece in pieces))
-    assert longest == [80, 40]
 
 
 @pytest.mark.parametrize("kind", ["mktree", "mkrntuple"])
@@ -212,7 +146,7 @@ def test_parts_of_a_file_hold_the_same_events_as_one_part(
         settings = IngestSettings(entries_per_task=entries_per_task)
         out = tmp_path / str(entries_per_task)
         out.mkdir()
-        ranges = split_entries([examined(path_of_many, settings)])
+        ranges = split_entries(checked(path_of_many, settings=settings))
         parts = [part for work in ranges for part in ingest_range(work, settings, out)]
         tables.append(pa.concat_tables([pq.read_table(out / part.name) for part in parts if part.name]))
         counted.append({step: sum(part.counts[step] for part in parts) for step in parts[0].counts})

@@ -22,17 +22,6 @@ def packed(tmp_path: Path) -> Iterator[Path]:
     importlib.reload(root_format)
 
 
-@pytest.mark.parametrize(("found", "library"), [(None, "zlib"), (object(), "isal")])
-def test_the_library_is_isal_if_it_is_installed(
-    packed: Path, monkeypatch: pytest.MonkeyPatch, found: object, library: str
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(importlib.util, "find_spec", lambda _: found)
-        importlib.reload(root_format)
-    assert library == root_format.ZLIB_LIBRARY
-    assert uproot.compression._decompress_ZLIB.library == library
-
-
 def test_isal_is_what_uproot_calls(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     isal_zlib = pytest.importorskip("isal.isal_zlib")
     sizes: list[int] = []

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import awkward as ak
+import delphes_files
 import numpy as np
 import pytest
 import uproot
@@ -15,7 +16,6 @@ from delphes_files import columns_of, kinds_of, write_delphes
 from made_events import Row, jet, lepton, made_event, tower, track
 
 from ingestion.errors import (
-    BadFilesError,
     ConflictingFilesError,
     DamagedFileError,
     IngestionError,
@@ -25,7 +25,7 @@ from ingestion.errors import (
 from ingestion.files import Inventory, expand, inventory
 from ingestion.layout import BranchNames, sources_of
 from ingestion.notes import notes, unusual_content
-from ingestion.reader import Selection, read_events, select_events
+from ingestion.reader import Selection
 from ingestion.settings import IngestSettings, SampleSettings
 
 DATA: Final = Path(__file__).resolve().parents[1] / "data"
@@ -43,10 +43,7 @@ def found(paths: Path | list[Path], settings: IngestSettings | None = None, **sa
 
 
 def select(path: Path, **settings: Any) -> Selection:
-    made = IngestSettings(**settings)
-    (info,) = found(path, made).infos
-    (raw,) = read_events(info, made, start=0, stop=info.entries)
-    return select_events(raw, info, made)
+    return delphes_files.select(path, IngestSettings(**settings))
 
 
 def jet_pts(selection: Selection) -> list[list[float]]:
@@ -136,12 +133,6 @@ def test_padding_in_lists_was_taken_for_degrees(tmp_path: Path, fill: float) -> 
     with pytest.raises(WrongBranchTypeError, match=words):
         select(path)
     assert jet_pts(select(path, branch_map={"jets.count": "filled"})) == TWO_AND_ONE
-
-
-def test_padding_was_taken_for_missing_energy(tmp_path: Path) -> None:
-    path = rewritten(tmp_path / "a.root", {"MissingET_MET": np.array([20.0, -999.0], "f4")})
-    with pytest.raises(WrongBranchTypeError, match=r"'met' is -999 in entry 1; no missing energy is negative"):
-        select(path)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +225,7 @@ def test_two_trees_of_one_file_are_two_samples(tmp_path: Path) -> None:
     settings = IngestSettings()
     infos = inventory(expand(samples), settings).infos
     assert len({info.uuid for info in infos}) == 2
-    read = [next(read_events(info, settings, start=0, stop=info.entries)) for info in infos]
+    read = [delphes_files.read(info, settings) for info in infos]
     assert [raw.collections["electrons"].fields["pt"].tolist() for raw in read] == [[40.0, 41.0], [80.0, 82.0]]
     # A tree that all samples have belongs to the file itself.
     named = inventory(expand(samples[:1]), IngestSettings(tree="signal")).infos
@@ -311,11 +302,9 @@ def test_samples_state_their_tree_and_branches(tmp_path: Path) -> None:
         ),
     ]
     settings = IngestSettings(branch_map={"muons": "MuonTight"})
-    tables = []
-    for info in inventory(expand(samples), settings).infos:
-        (raw,) = read_events(info, settings, start=0, stop=2)
-        tables.append(select_events(raw, info, settings).table["electrons"].to_pylist())
-    assert tables[0] == tables[1]
+    infos = inventory(expand(samples), settings).infos
+    first, second = (delphes_files.select(info, settings).table["electrons"].to_pylist() for info in infos)
+    assert first == second
 
 
 def test_a_collection_of_a_sample_comes_before_a_field_of_all() -> None:
@@ -370,32 +359,3 @@ def test_a_file_that_was_saved_but_never_closed_is_read_with_a_note(tmp_path: Pa
     assert "Its 2 entries up to the last save are read" in words
     (waiting,) = found(path, IngestSettings(settle_seconds=3600)).waiting
     assert "not closed" in waiting.reason
-
-
-def test_equal_messages_of_many_files_are_one_with_a_count(tmp_path: Path) -> None:
-    paths = [write_delphes(tmp_path / f"{name}.root", EVENTS, without=["Jet.PT", "Jet.Eta"]) for name in "abcd"]
-    (tmp_path / "e.root").write_text("no ROOT file, but long enough")
-    with pytest.raises(BadFilesError) as caught:
-        found([*paths, tmp_path / "e.root"])
-    message = str(caught.value)
-    assert message.startswith("5 input files are bad:")
-    assert message.count("lacks 2 needed branches") == 1
-    assert f"The same of 3 more: {', '.join(map(str, paths[1:]))}" in message
-    assert message.count("is not a ROOT file") == 1
-
-
-def test_an_entry_with_a_million_particles_is_read(tmp_path: Path) -> None:
-    values = {"ET": 2.0, "Eta": 2.0, "Phi": 1.0}
-    changes = {
-        f"EFlowPhoton_{name}": ak.unflatten(np.full(1_000_000, value, "f4"), [1_000_000, 0])
-        for name, value in values.items()
-    }
-    table = select(rewritten(tmp_path / "a.root", changes)).table
-    assert [len(each) for each in table["photons"]] == [1_000_000, 0]
-
-
-@pytest.mark.parametrize("kind", ["f8", "i1", "i8"])
-def test_charges_of_any_type_are_read(tmp_path: Path, kind: str) -> None:
-    changes = {"Electron_Charge": ak.values_astype(ak.Array([[-1], [1]]), np.dtype(kind))}
-    table = select(rewritten(tmp_path / "a.root", changes)).table
-    assert [each[0]["charge"] for each in table["electrons"].to_pylist()] == [-1, 1]

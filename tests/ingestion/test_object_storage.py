@@ -9,20 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from delphes_files import source_of, write_delphes
+from delphes_files import checked, select, write_delphes
 from made_events import lepton, made_event
 from s3_server import Server, forget_connections, s3_server
 
 from ingestion.errors import RefusedFileError, UnreachableFileError
-from ingestion.files import FileInfo, expand, inventory
-from ingestion.reader import read_events, select_events
-from ingestion.settings import IngestSettings, SampleSettings
+from ingestion.files import expand
+from ingestion.settings import SampleSettings
 from ingestion.storage import ATTEMPTS, limit_waiting
 
 # The server takes seconds to start.
 pytestmark = pytest.mark.slow
-
-SETTINGS = IngestSettings()
 
 
 @pytest.fixture(scope="module")
@@ -49,16 +46,9 @@ def sample(url: str) -> SampleSettings:
     return SampleSettings(name="remote", label=1, files=[url])
 
 
-def checked(path: str) -> FileInfo:
-    return inventory([source_of("remote", 1, path)], SETTINGS).infos[0]
-
-
 def test_a_file_of_a_bucket_gives_the_table_of_the_local_one(local_file: Path) -> None:
     assert [source.path for source in expand([sample("s3://bucket/*.root")])] == ["s3://bucket/a.root"]
-    tables = []
-    for info in (checked("s3://bucket/a.root"), checked(str(local_file))):
-        (raw,) = read_events(info, SETTINGS, start=0, stop=info.entries)
-        tables.append(select_events(raw, info, SETTINGS).table)
+    tables = [select(info).table for info in checked("s3://bucket/a.root") + checked(local_file)]
     assert tables[0].num_rows == 13
     assert tables[0].equals(tables[1])
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import uproot
-from delphes_files import columns_of, kinds_of, write_delphes
+from delphes_files import checked, columns_of, kinds_of, read, select, source_of, write_delphes
 from made_events import Row, jet, lepton, made_event, tower, track
 from pydantic import ValidationError
 
@@ -30,15 +30,13 @@ from ingestion.errors import (
     UnclosedFileError,
     WrongBranchTypeError,
 )
-from ingestion.files import Inventory, SourceFile, expand, inventory
-from ingestion.reader import Selection, read_events, select_events
+from ingestion.files import inventory
 from ingestion.schema import COLLECTIONS
-from ingestion.settings import IngestSettings, SampleSettings
+from ingestion.settings import IngestSettings
 
 DATA: Final = Path(__file__).resolve().parents[1] / "data"
 FCC: Final = DATA / "delphes_100TeV.root"
 NO_KEYS: Final = DATA / "bad_delphes.root"
-NO_LEPTONS: Final = DATA / "uproot-issue513.root"
 NANO: Final = DATA / "nanoAOD_2015_CMS_Open_Data_ttbar.root"
 
 #: A flat ntuple's names: stem of the branches of each collection, then of the fields.
@@ -59,23 +57,9 @@ FLAT_MAP: Final = {
 }
 
 
-def sources_of(path: Path, weight: str | None = None) -> list[SourceFile]:
-    return expand([SampleSettings(name="other", label=0, files=[str(path)], weight=weight)])
-
-
-def inventory_of(path: Path, settings: IngestSettings, weight: str | None = None) -> Inventory:
-    return inventory(sources_of(path, weight), settings)
-
-
-def select(path: Path, settings: IngestSettings, weight: str | None = None) -> Selection:
-    (info,) = inventory_of(path, settings, weight).infos
-    (raw,) = read_events(info, settings, start=0, stop=info.entries)
-    return select_events(raw, info, settings)
-
-
-def message_of(path: Path, settings: IngestSettings, kind: type[IngestionError], weight: str | None = None) -> str:
+def message_of(path: Path, settings: IngestSettings, kind: type[IngestionError]) -> str:
     with pytest.raises(kind) as caught:
-        inventory_of(path, settings, weight)
+        checked(path, settings=settings)
     return str(caught.value)
 
 
@@ -136,30 +120,6 @@ def test_a_file_that_was_never_closed_was_called_empty() -> None:
     assert "Run the job again" in message
 
 
-@pytest.mark.slow
-def test_a_delphes_file_without_leptons_lists_all_that_is_missing() -> None:
-    message = message_of(NO_LEPTONS, IngestSettings(), MissingBranchError)
-    assert str(NO_LEPTONS) in message
-    assert "lacks 10 needed branches" in message
-    missing = re.findall(r"^  '([^']+)' \(for ([^)]+)\)", message, flags=re.MULTILINE)
-    members = [("PT", "pt"), ("Eta", "eta"), ("Phi", "phi"), ("Charge", "charge")]
-    assert sorted(missing) == sorted(
-        [("MissingET.MET", "met"), ("MissingET.Phi", "met_phi")]
-        + [(f"Electron.{member}", f"electrons.{field}") for member, field in members]
-        + [(f"MuonTight.{member}", f"muons.{field}") for member, field in members]
-    )
-    assert "ingest.branch_map" in message
-
-
-def test_nanoaod_with_its_tree_says_which_branches_are_missing_and_offers_its_own() -> None:
-    message = message_of(NANO, IngestSettings(tree="Events"), MissingBranchError)
-    assert f"{NANO}: tree 'Events' lacks 28 needed branches" in message
-    assert re.search(r"'EFlowTrack\.PT' \(for tracks\.pt\)", message)
-    for branch, own in {"Electron.PT": "Electron_pt", "Jet.PT": "Jet_pt", "MissingET.Phi": "MET_phi"}.items():
-        assert re.search(rf"'{re.escape(branch)}' \(for [a-z_.]+\)\. Nearest: [^\n]*\b{own}\b", message), branch
-    assert "ingest.branch_map" in message
-
-
 def nano_branches() -> list[tuple[str, str, str]]:
     lepton_fields = [
         (name, field, f"{stem}_{field}")
@@ -180,10 +140,9 @@ NANO_MAP: Final = {
 
 def test_nanoaod_gives_a_dataset_of_the_high_level_features_that_need_no_candidates() -> None:
     settings = IngestSettings(tree="Events", branch_map=NANO_MAP, min_btag=0.8)
-    (info,) = inventory(sources_of(NANO), settings, needs_particles=False).infos
+    (info,) = checked(NANO, settings=settings, needs_particles=False)
     assert info.lacks_particles
-    (raw,) = read_events(info, settings, start=0, stop=info.entries)
-    events = select_events(raw, info, settings).table
+    events = select(info, settings).table
     block = build_features(events, FeatureSettings(particles=False, jet_lepton_cleaning_dr=0.0))
     hlf = dict(zip(hlf_names(), block.hlf.T, strict=True))
     assert len(block.core) == 0
@@ -213,8 +172,8 @@ def test_the_factors_of_nanoaod_become_weights() -> None:
     settings = IngestSettings(
         tree="Events", branch_map=NANO_MAP, min_btag=0.8, weights={"down": "weight * LHEScaleWeight[0]"}
     )
-    (info,) = inventory(sources_of(NANO, "genWeight"), settings, needs_particles=False).infos
-    (raw,) = read_events(info, settings, start=0, stop=info.entries)
+    (info,) = checked(NANO, settings=settings, needs_particles=False, weight="genWeight")
+    raw = read(info, settings)
     with uproot.open({NANO: "Events"}) as tree:
         factors, weights = tree["LHEScaleWeight"].array()[:, 0], tree["genWeight"].array()
     np.testing.assert_array_equal(
@@ -224,10 +183,9 @@ def test_the_factors_of_nanoaod_become_weights() -> None:
 
 def test_a_discriminant_without_a_threshold_was_answered_with_another_branch() -> None:
     settings = IngestSettings(tree="Events", branch_map=NANO_MAP)
-    (info,) = inventory(sources_of(NANO), settings, needs_particles=False).infos
-    (raw,) = read_events(info, settings, start=0, stop=info.entries)
+    (info,) = checked(NANO, settings=settings, needs_particles=False)
     with pytest.raises(WrongBranchTypeError, match=r"'jets\.btag' holds -10\.0, .* discriminant .* ingest\.min_btag"):
-        select_events(raw, info, settings)
+        select(info, settings)
 
 
 def test_jets_whose_discriminant_is_no_number_counted_silently_as_light(tmp_path: Path) -> None:
@@ -253,7 +211,7 @@ def test_jets_whose_discriminant_is_no_number_counted_silently_as_light(tmp_path
 def test_a_file_with_a_part_of_the_candidates_is_refused_also_without_particle_lists() -> None:
     settings = IngestSettings(tree="Events", branch_map={**NANO_MAP, "photons.et": "Photon_pt"}, min_btag=0.8)
     with pytest.raises(IngestionError, match=r"for tracks\.pt"):
-        inventory(sources_of(NANO), settings, needs_particles=False)
+        checked(NANO, settings=settings, needs_particles=False)
 
 
 def test_files_with_and_without_candidates_do_not_mix(tmp_path: Path) -> None:
@@ -268,13 +226,13 @@ def test_files_with_and_without_candidates_do_not_mix(tmp_path: Path) -> None:
     settings = IngestSettings(
         tree="ntuple", branch_map={k: v for k, v in FLAT_MAP.items() if not v.startswith(CANDIDATES)}
     )
-    (info,) = inventory(sources_of(bare), settings, needs_particles=False).infos
+    (info,) = checked(bare, settings=settings, needs_particles=False)
     assert info.lacks_particles
-    found = inventory_of(whole, IngestSettings(tree="ntuple", branch_map=FLAT_MAP)).infos[0]
+    (found,) = checked(whole, settings=IngestSettings(tree="ntuple", branch_map=FLAT_MAP))
     assert not found.lacks_particles
-    known = {str(whole): found}
+    sources = [source_of("other", 0, str(each))._replace(needs_particles=False) for each in (whole, bare)]
     with pytest.raises(ConflictingFilesError, match=r"whole\.root has tracks.*bare\.root has none"):
-        inventory([*sources_of(whole), *sources_of(bare)], settings, known=known, needs_particles=False)
+        inventory(sources, settings, known={str(whole): found})
 
 
 def some_events() -> list[Row]:
@@ -340,7 +298,7 @@ def test_a_flat_ntuple_gives_the_table_of_the_delphes_file(tmp_path: Path, count
     with uproot.open(flat_path) as file:
         assert {"Track_pt", "MET"} <= set(file["ntuple"].keys())
         assert ("nTrack" in file["ntuple"].keys()) is counters  # noqa: SIM118 - a tree is no dict
-    flat = select(flat_path, IngestSettings(tree="ntuple", branch_map=FLAT_MAP), "genWeight")
+    flat = select(flat_path, IngestSettings(tree="ntuple", branch_map=FLAT_MAP), weight="genWeight")
     assert delphes.counts["rejected_nonfinite"] == 1
     assert delphes.counts["rejected_no_lepton"] >= 1
     assert len(without_file(delphes.table)) >= 5
@@ -382,9 +340,9 @@ def test_an_rntuple_gives_the_table_of_the_delphes_file(tmp_path: Path) -> None:
         written = file.mkrntuple("Delphes", {name: values[:3] for name, values in columns.items()})
         written.extend({name: values[3:] for name, values in columns.items()})
     branch_map = {"met": "MissingET_MET", "met_phi": "MissingET_Phi"}
-    found = select(path, IngestSettings(branch_map=branch_map), "Weight")
+    found = select(path, IngestSettings(branch_map=branch_map), weight="Weight")
     assert without_file(found.table) == without_file(select(delphes, IngestSettings()).table)
-    (info,) = inventory_of(path, IngestSettings(branch_map=branch_map, entries_per_task=1)).infos
+    (info,) = checked(path, settings=IngestSettings(branch_map=branch_map, entries_per_task=1))
     assert info.edges[:2] == (0, 3)
 
 

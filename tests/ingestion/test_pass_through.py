@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import uproot
-from delphes_files import jagged, source_of, write_delphes
+from delphes_files import checked, jagged, read, source_of, write_delphes
 from made_events import distinct, lepton, made_event
 from networks import made_network
 from prediction_trees import read_root
@@ -77,13 +77,6 @@ def test_other_weights_arrive_as_physics_weights_and_have_their_own_names(tmp_pa
     assert found["weight_scale_up"].to_pylist() == [0.5, 1.5, 2.5]
 
 
-def pass_through_of(path: Path, settings: IngestSettings, weight: str | None = None) -> dict[str, Any]:
-    """The pass-through columns of all entries."""
-    infos = inventory([source_of("a", 0, str(path), weight=weight)], settings).infos
-    (raw,) = read_events(infos[0], settings, start=0, stop=infos[0].entries)
-    return raw.pass_through
-
-
 def listed(path: Path, *, short: int | None = None, is_empty: bool = False) -> Path:
     """A file with nine weights per event, as Delphes writes those of a generator; of the event `short` only seven."""
     rows = [[10.0 * entry + n for n in range(7 if entry == short else 9)] for entry in range(6)]
@@ -95,7 +88,7 @@ def test_weights_of_a_generator_are_lists_and_none_could_be_read(tmp_path: Path)
     path = listed(tmp_path / "a.root")
     weights = {"up": "WeightLHEF.Weight[7]", "factor": "weight * WeightLHEF.Weight[0]", "fixed": "Fixed[1]"}
     settings = IngestSettings(weights=weights)
-    found = pass_through_of(path, settings, "ScalarHT.HT")
+    found = read(path, settings, weight="ScalarHT.HT").pass_through
     assert found["weight_up"].tolist() == [10.0 * entry + 7 for entry in range(6)]
     assert found["weight_factor"].tolist() == [entry / 4 * 10.0 * entry for entry in range(6)]
     assert found["weight_fixed"].tolist() == [1.0, 3.0, 5.0, 7.0, 9.0, 11.0]
@@ -108,11 +101,12 @@ def test_a_number_that_is_not_in_the_list_is_refused_with_file_and_entry(
 ) -> None:
     monkeypatch.setattr("ingestion.reader.piece_edges", lambda *_: [0, 3, 6])
     settings = IngestSettings(weights={"up": "WeightLHEF.Weight[7]"})
+    (info,) = checked(listed(tmp_path / "a.root", short=4), settings=settings)
     with pytest.raises(
         WrongBranchTypeError,
         match=r"a\.root: branch 'WeightLHEF.Weight' holds 7 numbers in entry 4; \[7\] \(from 0\) is",
     ):
-        pass_through_of(listed(tmp_path / "a.root", short=4), settings)
+        list(read_events(info, settings, start=0, stop=6))
 
 
 @pytest.mark.parametrize(

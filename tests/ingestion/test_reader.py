@@ -11,12 +11,11 @@ import awkward as ak
 import numpy as np
 import pytest
 import uproot
-from delphes_files import source_of, write_delphes
+from delphes_files import checked, select, write_delphes
 from made_events import Row, jet, lepton, made_event, tower, track
 
 from ingestion.errors import DamagedFileError, WrongBranchTypeError
-from ingestion.files import FileInfo, SourceFile, inventory
-from ingestion.reader import Selection, read_events, select_events
+from ingestion.files import SourceFile
 from ingestion.schema import COLLECTIONS, events_schema
 from ingestion.settings import IngestSettings
 
@@ -32,21 +31,6 @@ NONE_NEGATIVE = {
 }
 
 
-def info_of(path: Path, settings: IngestSettings | None = None) -> FileInfo:
-    return inventory([source_of("made", 2, str(path))], settings or IngestSettings()).infos[0]
-
-
-def select(path: Path, settings: IngestSettings | None = None) -> Selection:
-    settings = settings or IngestSettings()
-    info = info_of(path, settings)
-    return select_range(info, settings, 0, info.entries)
-
-
-def select_range(info: FileInfo, settings: IngestSettings, start: int, stop: int) -> Selection:
-    (raw,) = read_events(info, settings, start=start, stop=stop)
-    return select_events(raw, info, settings)
-
-
 def test_the_table_has_the_schema_and_the_identity(tmp_path: Path) -> None:
     path = write_delphes(tmp_path / "a.root", [made_event(electrons=[ELECTRON], weight=-2.0)])
     table = select(path).table
@@ -55,7 +39,7 @@ def test_the_table_has_the_schema_and_the_identity(tmp_path: Path) -> None:
     assert columns["tracks"]["x"] == {"unit": "mm", "branch": "EFlowTrack.X"}
     assert columns["met"]["unit"] == "GeV"
     (row,) = table.select(["file_uuid", "entry", "sample", "label", "weight"]).to_pylist()
-    assert row == {"file_uuid": info_of(path).uuid, "entry": 0, "sample": "made", "label": 2, "weight": -2.0}
+    assert row == {"file_uuid": checked(path)[0].uuid, "entry": 0, "sample": "made", "label": 0, "weight": -2.0}
 
 
 def test_every_value_arrives_where_it_belongs(tmp_path: Path) -> None:
@@ -186,15 +170,6 @@ def test_nan_where_an_integer_belongs_rejects_the_event(tmp_path: Path) -> None:
     event = made_event(electrons=[ELECTRON], jets=[jet(40, 0, 0, btag=1)])
     path = write_delphes(tmp_path / "a.root", [event], as_type={"Jet.BTag": ("float32", math.nan)})
     assert select(path).counts["rejected_nonfinite"] == 1
-
-
-@pytest.mark.slow
-def test_ranges_put_together_are_the_whole_file(ttbar_source: SourceFile) -> None:
-    settings = IngestSettings()
-    (info,) = inventory([ttbar_source], settings).infos
-    whole = select_range(info, settings, 0, 150)
-    parts = [select_range(info, settings, start, stop) for start, stop in [(0, 1), (1, 70), (70, 150)]]
-    assert [row for part in parts for row in part.table.to_pylist()] == whole.table.to_pylist()
 
 
 def test_a_real_file_against_a_plain_uproot_loop(ttbar_source: SourceFile) -> None:

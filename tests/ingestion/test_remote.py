@@ -15,11 +15,10 @@ from types import SimpleNamespace
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from aiohttp import ClientTimeout
-from delphes_files import source_of, write_delphes
+from delphes_files import checked, select, source_of, write_delphes
 from faulty_server import DROPPED, REFUSED, SILENT, UNAVAILABLE, FaultyServer
 from made_events import Row, jet, lepton, made_event, tower, track
 
@@ -27,12 +26,10 @@ from ingestion.errors import (
     IngestionError,
     NoFilesError,
     RefusedFileError,
-    TruncatedFileError,
     UnreachableFileError,
     UnreadableFileError,
 )
 from ingestion.files import FileInfo, expand, inventory
-from ingestion.reader import read_events, select_events
 from ingestion.settings import IngestSettings, OnBadFile, SampleSettings
 from ingestion.spark_job import EntryRange, EventsPart, ingest_range
 from ingestion.storage import ATTEMPTS, limit_waiting, patiently
@@ -94,15 +91,6 @@ def sample(*urls: str) -> SampleSettings:
     return SampleSettings(name="remote", label=1, files=list(urls))
 
 
-def checked(url: str, settings: IngestSettings = SETTINGS) -> FileInfo:
-    return inventory([source_of("remote", 1, url)], settings).infos[0]
-
-
-def events_of(info: FileInfo) -> pa.Table:
-    (raw,) = read_events(info, SETTINGS, start=0, stop=info.entries)
-    return select_events(raw, info, SETTINGS).table
-
-
 def ingested(info: FileInfo, folder: Path) -> EventsPart:
     """As a task of the Spark job reads it."""
     (part,) = patiently(ingest_range, EntryRange(info, 0, info.entries), SETTINGS, folder)
@@ -113,11 +101,11 @@ def test_a_remote_file_gives_the_table_of_the_local_one(server: FaultyServer, se
     (source,) = expand([sample(f"{server.url}/a.root")])
     assert source == source_of("remote", 1, f"{server.url}/a.root")
     (remote,) = inventory([source], SETTINGS).infos
-    local = checked(str(served_file))
-    assert remote._replace(path=local.path, modified=local.modified) == local
-    expected = events_of(local)
+    (local,) = checked(served_file)
+    assert remote._replace(path=local.path, modified=local.modified, sample="made", label=0) == local
+    expected = select(local).table
     assert 10 <= expected.num_rows < 60
-    assert events_of(remote).equals(expected)
+    assert select(remote._replace(sample="made", label=0)).table.equals(expected)
     assert {method for method, byte_range in server.requests if byte_range} == {"GET"}
 
 
@@ -127,24 +115,11 @@ def test_a_url_that_is_not_there_is_named(server: FaultyServer) -> None:
         expand([sample(f"{server.url}/a.root", url)])
 
 
-def test_the_question_mark_of_a_query_is_no_wildcard(server: FaultyServer) -> None:
-    url = f"{server.url}/absent.root?version=2"
-    with pytest.raises(NoFilesError, match=r"absent\.root\?"):
-        expand([sample(f"{server.url}/a.root", url)], on_unmatched=lambda _: None)
-
-
-def test_a_remote_file_cut_short_is_truncated(server: FaultyServer, served_file: Path) -> None:
-    content = served_file.read_bytes()
-    served_file.with_name("cut.root").write_bytes(content[: len(content) // 2])
-    with pytest.raises(TruncatedFileError, match=rf"cut\.root is truncated: its header says {len(content)} bytes"):
-        checked(f"{server.url}/cut.root")
-
-
 @pytest.mark.parametrize("header", ["ETag", "Last-Modified"])
 def test_a_remote_file_that_changes_in_place_is_checked_again(server: FaultyServer, header: str) -> None:
     url = f"{server.url}/a.root"
     server.headers = {header: "Sat, 01 Nov 2025 10:00:00 GMT"}
-    remembered = checked(url)._replace(entries=12345)
+    remembered = checked(url)[0]._replace(entries=12345)
     source = [source_of("remote", 1, url)]
     assert inventory(source, SETTINGS, known={url: remembered}).infos[0].entries == 12345
     server.headers = {header: "Sun, 02 Nov 2025 10:00:00 GMT"}
@@ -154,7 +129,7 @@ def test_a_remote_file_that_changes_in_place_is_checked_again(server: FaultyServ
 @pytest.mark.parametrize("fault", [UNAVAILABLE, DROPPED])
 def test_finding_files_and_asking_for_the_size_outlive_a_faltering_server(server: FaultyServer, fault: str) -> None:
     url = f"{server.url}/a.root"
-    for ask in (lambda: expand([sample(url)])[0].path == url, lambda: checked(url).entries == 60):
+    for ask in (lambda: expand([sample(url)])[0].path == url, lambda: checked(url)[0].entries == 60):
         server.fail(fault, FAILURES[fault])
         assert ask()
         assert server.faults_left == 0
@@ -166,12 +141,12 @@ def test_finding_files_and_asking_for_the_size_outlive_a_faltering_server(server
 def test_reading_outlives_a_faltering_server(
     server: FaultyServer, served_file: Path, tmp_path: Path, fault: str, after: int, waits: list[float]
 ) -> None:
-    info = checked(f"{server.url}/a.root")
+    info = checked(f"{server.url}/a.root")[0]
     server.fail(fault, 2, after=after, ranged_only=True)
     part = ingested(info, tmp_path)
     assert server.faults_left == 0
     assert waits
-    assert pq.read_table(tmp_path / part.name).equals(events_of(checked(str(served_file))))
+    assert pq.read_table(tmp_path / part.name).equals(select(served_file).table)
     assert [path.name for path in tmp_path.iterdir()] == [part.name]
 
 
@@ -180,7 +155,7 @@ def test_a_server_that_is_down_is_named(dead_url: str) -> None:
     for named, ask in (
         (dead_url, lambda: expand([sample(dead_url)])),
         (pattern, lambda: expand([sample(pattern)])),
-        (dead_url, lambda: checked(dead_url)),
+        (dead_url, lambda: checked(dead_url)[0]),
     ):
         with pytest.raises(UnreachableFileError, match=re.escape(named)):
             ask()
@@ -191,7 +166,7 @@ def test_a_server_that_is_down_is_named(dead_url: str) -> None:
 def test_reading_gives_up_on_a_server_that_only_fails(
     server: FaultyServer, tmp_path: Path, fault: str, after: int, waits: list[float]
 ) -> None:
-    info = checked(f"{server.url}/a.root")
+    info = checked(f"{server.url}/a.root")[0]
     server.fail(fault, FOR_EVER, after=after)
     with pytest.raises(UnreachableFileError, match=re.escape(info.path)):
         ingested(info, tmp_path)
@@ -256,7 +231,7 @@ def test_a_server_that_never_answers_is_not_waited_for_longer_than_the_users_tim
     with pytest.raises(IngestionError, match=re.escape(f"{server.url}/a.root")):
         expand([sample(f"{server.url}/a.root")])
     with pytest.raises(UnreachableFileError, match=re.escape(f"{server.url}/a.root")):
-        checked(f"{server.url}/a.root")
+        checked(f"{server.url}/a.root")[0]
     assert conf == {protocol: {"client_kwargs": {"timeout": ClientTimeout(sock_read=0.3)}}}
 
 
@@ -264,12 +239,12 @@ def test_a_server_that_never_answers_is_not_waited_for_longer_than_the_users_tim
 def test_a_server_that_never_answers_is_given_up(
     server: FaultyServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    info = checked(f"{server.url}/a.root")
+    info = checked(f"{server.url}/a.root")[0]
     monkeypatch.setattr("fsspec.config.conf", {})
     monkeypatch.setattr("ingestion.storage.READ_SECONDS", 0.2)
     limit_waiting.cache_clear()
     server.fail(SILENT, FOR_EVER)
-    for read in (lambda: expand([sample(info.path)]), lambda: checked(info.path), lambda: ingested(info, tmp_path)):
+    for read in (lambda: expand([sample(info.path)]), lambda: checked(info.path)[0], lambda: ingested(info, tmp_path)):
         with pytest.raises(UnreachableFileError, match=re.escape(info.path)):
             read()
 

@@ -13,13 +13,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import uproot
-from delphes_files import source_of, write_delphes
+from delphes_files import checked, select, write_delphes
 from fsspec.implementations.local import LocalFileSystem
 from made_events import lepton, made_event
 from short_pieces import read_in_pieces
 from spark_in_process import Here
 
-from ingestion.changes import content_digest
 from ingestion.errors import (
     DamagedFileError,
     RefusedFileError,
@@ -27,9 +26,8 @@ from ingestion.errors import (
     UnreadableFileError,
     read_error,
 )
-from ingestion.files import FileInfo, Inventory, inventory
-from ingestion.settings import IngestSettings, OnBadFile, SampleSettings
-from ingestion.spark_job import IngestResult, ingest, ingest_range, split_entries
+from ingestion.settings import IngestSettings, SampleSettings
+from ingestion.spark_job import ingest, ingest_range, split_entries
 from ingestion.storage import ATTEMPTS, answers, patiently
 
 LOCAL, REMOTE = "/data/a.root", "root://server//a.root"
@@ -155,10 +153,6 @@ def path(tmp_path: Path) -> Path:
     return write_delphes(tmp_path / "a.root", events)
 
 
-def look(path: Path, **settings: Any) -> Inventory:
-    return inventory([source_of("qcd", 0, str(path))], IngestSettings(**settings))
-
-
 @pytest.mark.usefixtures("waits")
 @pytest.mark.parametrize("place", [(uproot, "open"), (LocalFileSystem, "open"), (LocalFileSystem, "info")])
 def test_a_file_that_opens_at_the_third_attempt_is_fine(
@@ -167,7 +161,7 @@ def test_a_file_that_opens_at_the_third_attempt_is_fine(
     """Its directory, its header or its size."""
     flaky = Flaky(getattr(*place), once_more(), times=2)
     monkeypatch.setattr(*place, flaky if place[0] is uproot else flaky.method())
-    assert look(path).infos[0].entries == 20
+    assert checked(path)[0].entries == 20
     assert flaky.calls >= 3
 
 
@@ -185,12 +179,12 @@ def test_a_file_that_opens_at_the_third_attempt_is_fine(
 def test_a_file_that_is_bad_for_good_is_opened_once(
     path: Path, waits: list[float], monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    (info,) = look(path).infos
+    (info,) = checked(path)
     (work,) = split_entries([info])
     flaky = Flaky(uproot.open, error)
     monkeypatch.setattr(uproot, "open", flaky)
     with pytest.raises((DamagedFileError, UnreadableFileError)):
-        look(path)
+        checked(path)
     assert flaky.calls == 1
     with pytest.raises((DamagedFileError, UnreadableFileError)):
         patiently(ingest_range, work, IngestSettings(), path.parent)
@@ -199,64 +193,25 @@ def test_a_file_that_is_bad_for_good_is_opened_once(
         header = Flaky(LocalFileSystem.open, error)
         monkeypatch.setattr(LocalFileSystem, "open", header.method())
         with pytest.raises(UnreadableFileError, match="cannot be opened"):
-            look(path)
+            checked(path)
         assert (header.calls, waits) == (1, [])
 
 
-def run_ingest(path: Path, infos: list[FileInfo], out: Path, *, bad_files: OnBadFile) -> tuple[IngestResult, int]:
-    out.mkdir()
-    sample = SampleSettings(name="qcd", label=0, files=[str(path)])
-    spark: Any = Here()
-    done: Any = Here()
-    settings = IngestSettings(on_bad_file=bad_files)
-    return ingest(spark, infos, [sample], settings, out, done=done, num_tasks=lambda _: 1), done.value
-
-
-class Reading:
-    """The checked file and what comes of it when nothing fails."""
-
-    def __init__(self, path: Path, folder: Path) -> None:
-        (self.info,) = look(path).infos
-        result, _ = run_ingest(path, [self.info], folder / "good", bad_files=OnBadFile.FAIL)
-        self.part = result.parts[0]
-        self.table = pq.read_table(folder / "good" / self.part.name)
-
-
-@pytest.fixture
-def good(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reading:
-    # Several pieces, so that a failure may come after rows have been written.
-    read_in_pieces(monkeypatch, 2)
-    return Reading(path, tmp_path)
-
-
 @pytest.mark.usefixtures("waits")
-@pytest.mark.parametrize("failing", ["open", "array"])
 def test_a_task_that_reads_at_the_third_attempt_gives_every_event_once(
-    good: Reading, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if failing == "open":
-        flaky = Flaky(uproot.open, once_more(), times=2)
-        monkeypatch.setattr(uproot, "open", flaky)
-    else:
-        # Call 61 is of the third piece: rows of two have been written. The second attempt fails at once.
-        flaky = Flaky(uproot.TBranch.array, once_more(), times=2, after=60)
-        monkeypatch.setattr(uproot.TBranch, "array", flaky.method())
-    result, done = run_ingest(path, [good.info], tmp_path / "out", bad_files=OnBadFile.FAIL)
-    assert (result.parts, done) == ([good.part], 20)
-    assert pq.read_table(tmp_path / "out" / good.part.name).equals(good.table)
-    assert [each.name for each in (tmp_path / "out").iterdir()] == [good.part.name]
-
-
-@pytest.mark.usefixtures("waits")
-def test_a_digest_that_can_be_taken_at_the_third_attempt_is_fine(
-    good: Reading, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def digest(name: str) -> str:
-        return content_digest(name) if Path(name) != path else of_input(name)
-
-    # The digest of the ROOT file, not that of the part written.
-    of_input = Flaky(content_digest, UnreachableFileError("a.root: its content could not be read"), times=2)
-    monkeypatch.setattr("ingestion.spark_job.content_digest", digest)
-    result, _ = run_ingest(path, [good.info], tmp_path / "out", bad_files=OnBadFile.FAIL)
-    assert result.infos[0].digest == content_digest(str(path))
-    assert of_input.calls == 3
+    (info,) = checked(path)
+    expected = select(info).table
+    # Call 61 is of the third piece: rows of two have been written. The second attempt fails at once.
+    read_in_pieces(monkeypatch, 2)
+    flaky = Flaky(uproot.TBranch.array, once_more(), times=2, after=60)
+    monkeypatch.setattr(uproot.TBranch, "array", flaky.method())
+    out, here = tmp_path / "out", Here()
+    out.mkdir()
+    spark: Any = here
+    samples = [SampleSettings(name="made", label=0, files=["-"])]
+    (part,) = ingest(spark, [info], samples, IngestSettings(), out, done=spark, num_tasks=int).parts
+    assert here.value == 20
+    assert pq.read_table(out / part.name).equals(expected)
+    assert [each.name for each in out.iterdir()] == [part.name]

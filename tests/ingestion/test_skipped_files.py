@@ -12,7 +12,7 @@ from made_events import distinct, lepton, made_event
 from spark_in_process import Here
 
 from ingestion import spark_job as job
-from ingestion.errors import DamagedFileError, UnreachableFileError, remote_error
+from ingestion.errors import UnreachableFileError, remote_error
 from ingestion.files import Inventory, expand, inventory
 from ingestion.settings import IngestSettings, OnBadFile, SampleSettings
 from ingestion.spark_job import EntryRange, EventsPart, IngestResult, ingest, ingest_range
@@ -38,22 +38,6 @@ def read(inventory: Inventory, out: Path) -> IngestResult:
     samples = [SampleSettings(name="qcd", label=0, files=["-"])]
     here: Any = Here()
     return ingest(here, inventory.infos, samples, SKIP, out, done=here, num_tasks=int)
-
-
-def test_parts_of_a_file_that_fails_later_are_removed(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails_at_the_end(work: EntryRange, settings: IngestSettings, out_dir: Path) -> EventsPart:
-        part = ingest_range(work, settings, out_dir)
-        if work.info.path.endswith("other.root") and work.stop == work.info.entries:
-            # As when an attempt is lost after it has written, and the next fails.
-            raise DamagedFileError("other.root is damaged")
-        return part
-
-    monkeypatch.setattr(job, "ingest_range", fails_at_the_end)
-    result = read(found(data), tmp_path / "out")
-    assert [Path(each.path).name for each in result.bad] == ["other.root"]
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {part.name for part in result.parts if part.name}
 
 
 def test_a_file_that_changes_while_it_is_read_is_not_believed(

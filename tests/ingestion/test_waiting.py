@@ -115,18 +115,6 @@ def refused(settings: IngestSettings, *given: SampleSettings) -> tuple[list[str]
     return said, str(caught.value).splitlines()
 
 
-def test_a_sample_of_which_nothing_can_be_read_yet_is_too_early(data: Path) -> None:
-    until = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
-    late = "it was modified at or after ingest.until, 2026-01-02 00:00:00+00:00; a run with a later one takes it"
-    said, (words,) = refused(IngestSettings(until=until, settle_seconds=60), *samples(data, "qcd"))
-    others = f"The same of 1 more: {data / 'whole'}.root"
-    assert said == [f"left for another run: {data / 'half'}.root: {late}\n  {others}"]
-    assert (
-        words
-        == f"sample 'qcd': nothing to do yet (files left for another run: 2, skipped as bad: 0). The first: {late}"
-    )
-
-
 def test_every_sample_that_waits_is_named_and_bad_files_are_counted(data: Path) -> None:
     for name in ("old", "older"):
         (data / f"{name}.root").write_bytes((data / "half.root").read_bytes())

@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import uproot
-from delphes_files import source_of, write_delphes
+from delphes_files import checked, select, source_of, write_delphes
 from made_events import distinct, lepton, made_event
 from pydantic import ValidationError
 
 from ingestion.errors import IngestionError, MissingBranchError, WrongBranchTypeError
 from ingestion.files import FileInfo, expand, found_files, inventory
 from ingestion.notes import notes
-from ingestion.reader import Selection, read_events, select_events
 from ingestion.settings import IngestSettings, SampleSettings
 from ingestion.weights import generated_sum, sign_of_a_skim
 
@@ -25,17 +24,6 @@ ROWS = distinct([made_event(electrons=[lepton(40.0 + n, 0, 0)], weight=0.5 * n) 
 def written(path: Path, weights: dict[str, Any]) -> Path:
     """A Delphes file with these branches of weights, and no others."""
     return write_delphes(path, ROWS, without=["Event.Weight"], more=weights)
-
-
-def info_of(path: Path, weight: str | None = None, settings: IngestSettings | None = None) -> FileInfo:
-    sample = SampleSettings(name="a", label=0, files=[str(path)], weight=weight)
-    return inventory(expand([sample]), settings or IngestSettings()).infos[0]
-
-
-def selected(info: FileInfo, settings: IngestSettings | None = None) -> Selection:
-    settings = settings or IngestSettings()
-    (raw,) = read_events(info, settings, start=0, stop=info.entries)
-    return select_events(raw, info, settings)
 
 
 def notes_of(*files: FileInfo) -> list[str]:
@@ -61,7 +49,7 @@ THREE = np.arange(12, dtype=np.float32).reshape(4, 3)
 def test_the_weight_is_what_the_sample_states(
     tmp_path: Path, branch: str, values: np.ndarray[Any, Any], weight: str, expected: list[float]
 ) -> None:
-    found = selected(info_of(written(tmp_path / "a.root", {branch: values}), weight))
+    found = select(written(tmp_path / "a.root", {branch: values}), weight=weight)
     assert found.table["weight"].to_pylist() == expected
     assert found.weights["entries"][0] == pytest.approx(sum(expected), rel=1e-15)
 
@@ -87,23 +75,18 @@ def test_several_weights_of_an_event_were_refused_without_asking_for_the_one(
 ) -> None:
     path = written(tmp_path / "a.root", {"Event.Weight": THREE})
     with pytest.raises(kind, match=words):
-        info_of(path, weight)
-
-
-def test_a_snapshot_had_no_event_weights_although_event_weight_was_there(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.root", {"Event_Weight": np.array([-1.0, 2.0, 5.0, 0.5])})
-    assert selected(info_of(path)).table["weight"].to_pylist() == [-1.0, 2.0, 5.0, 0.5]
+        checked(path, weight=weight)
 
 
 def test_branches_named_like_weights_are_listed_instead_of_called_absent(tmp_path: Path) -> None:
     names = {name: np.ones(4) for name in ("genWeight", "xsec", "nWeights", "LHEWeight_originalXWGTUP")}
-    info = info_of(written(tmp_path / "a.root", names))
+    (info,) = checked(written(tmp_path / "a.root", names))
     assert info.like_weights == ("genWeight", "xsec", "LHEWeight_originalXWGTUP")
     (words,) = notes_of(info)
     assert "no event weights" not in words
     assert "genWeight, xsec, LHEWeight_originalXWGTUP. State one" in words
-    assert notes_of(info_of(Path(info.path), "none")) == []
-    assert notes_of(info_of(Path(info.path), "genWeight")) == []
+    assert notes_of(*checked(info.path, weight="none")) == []
+    assert notes_of(*checked(info.path, weight="genWeight")) == []
 
 
 def test_collision_data_were_refused_by_a_config_that_maps_weights(tmp_path: Path) -> None:
@@ -113,11 +96,11 @@ def test_collision_data_were_refused_by_a_config_that_maps_weights(tmp_path: Pat
     made = written(tmp_path / "made.root", {"genWeight": np.arange(4.0), "LHEWeight": THREE})
     ones = [1.0] * 4
     for path, weight, up in ((data, "none", ones), (made, "none", [1, 4, 7, 10]), (made, "genWeight", [1, 4, 7, 10])):
-        table = selected(info_of(path, weight, settings), settings).table
+        table = select(path, settings, weight=weight).table
         assert table["weight_up"].to_pylist() == up
         assert table["weight"].to_pylist() == (ones if weight == "none" else [0, 1, 2, 3])
     with pytest.raises(MissingBranchError, match=r"(?s)for `weight` of the sample.*for ingest\.weights: up"):
-        info_of(data, "genWeight", settings)
+        checked(data, settings=settings, weight="genWeight")
     # Events without true classes may be of either kind.
     samples = [SampleSettings(name=each.stem, label=0, files=[str(each)], weight="genWeight") for each in (data, made)]
     found = found_files(samples, settings, lambda _: None, needs_weights=False)
@@ -129,23 +112,32 @@ def test_collision_data_were_refused_by_a_config_that_maps_weights(tmp_path: Pat
 def test_a_momentum_was_taken_for_the_weight(tmp_path: Path, weight: str) -> None:
     path = write_delphes(tmp_path / "a.root", ROWS)
     with pytest.raises(WrongBranchTypeError, match="and 'weight' would both be read from branch"):
-        info_of(path, weight)
+        checked(path, weight=weight)
 
 
-def test_a_product_of_weights_was_called_a_missing_branch_or_read_as_its_last_factor() -> None:
-    for words in ("genWeight * puWeight", "weight * puWeight"):
-        with pytest.raises(ValidationError, match=r"products are not computed\. Write the product as a branch"):
-            SampleSettings(name="a", label=0, files=["a.root"], weight=words)
-    with pytest.raises(ValidationError, match="products are not computed"):
-        IngestSettings(weights={"up": "genWeight * puUp"})
-    assert IngestSettings(weights={"up": "weight * puUp"}).pass_through_columns["weight_up"].is_factor
-
-
-def test_a_weight_of_the_branch_map_is_asked_for_at_the_sample() -> None:
-    with pytest.raises(
-        ValidationError, match="'weight' belongs to each sample: `weight: genWeight`, or `weight: none`"
-    ):
-        IngestSettings(branch_map={"weight": "genWeight"})
+@pytest.mark.parametrize(
+    ("kind", "stated", "words"),
+    [
+        (
+            SampleSettings,
+            {"weight": "genWeight * puWeight"},
+            "Write the product as a branch",
+        ),
+        (SampleSettings, {"weight": "weight * puWeight"}, "products are not computed"),
+        (SampleSettings, {"weight": 1}, "or `none`: every event has weight 1"),
+        (IngestSettings, {"weights": {"up": "genWeight * puUp"}}, "products are not computed"),
+        (
+            IngestSettings,
+            {"branch_map": {"weight": "genWeight"}},
+            "'weight' belongs to each sample",
+        ),
+    ],
+)
+def test_other_words_than_a_branch_are_no_weight(kind: Any, stated: dict[str, Any], words: str) -> None:
+    sample = {"name": "a", "label": 0, "files": ["a.root"]} if kind is SampleSettings else {}
+    with pytest.raises(ValidationError) as caught:
+        kind(**sample, **stated)
+    assert words in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +148,7 @@ def test_files_are_checked_again_when_the_statement_changes(
     tmp_path: Path, before: str | None, after: str | None, is_known: bool
 ) -> None:
     path = write_delphes(tmp_path / "a.root", ROWS)
-    remembered = {str(path): info_of(path, before)._replace(entries=12345)}
+    remembered = {str(path): checked(path, weight=before)[0]._replace(entries=12345, sample="a")}
     (info,) = inventory([source_of("a", 0, str(path), weight=after)], IngestSettings(), known=remembered).infos
     assert (info.entries == 12345) is is_known
 
@@ -228,13 +220,13 @@ def test_a_sum_of_weights_is_read_from_a_tree_or_a_histogram(tmp_path: Path, wor
 def test_what_counts_the_generated_events_shows_a_skim(
     tmp_path: Path, histogram: list[float] | None, runs: dict[str, Any], numbers: Any, sign: str | None
 ) -> None:
-    info = info_of(counted(tmp_path / "a.root", histogram, runs, numbers), "none")
+    (info,) = checked(counted(tmp_path / "a.root", histogram, runs, numbers), weight="none")
     assert info.skim == sign
-    known: dict[str, Any] = {"name": "a", "cross_section_pb": 2.0, "sum_of_weights": None}
+    known: dict[str, Any] = {"name": "made", "cross_section_pb": 2.0, "sum_of_weights": None}
     found = notes([info._asdict()], [known])
     assert len(found) == (sign != "")
     for note in found:
-        assert (sign or "Nothing in the files of a shows whether they hold all generated events") in note
+        assert (sign or "Nothing in the files of made shows whether they hold all generated events") in note
         assert "`sum_of_weights" in note
     assert notes([info._asdict()], [{**known, "cross_section_pb": None}]) == []
     assert notes([info._asdict()], [{**known, "sum_of_weights": 5.0}]) == []
@@ -257,13 +249,8 @@ def test_a_sum_of_other_weights_than_those_of_the_events_was_taken(
         inventory([source], IngestSettings())
 
 
-def test_a_weight_that_is_a_number_names_what_may_stand_there() -> None:
-    with pytest.raises(ValidationError, match=r"it is a branch, .* or `none`: every event has weight 1"):
-        SampleSettings(name="a", label=0, files=["a"], weight=1)  # type: ignore[arg-type]
-
-
 def test_a_tree_runs_written_as_ntuple_did_not_show_a_skim(tmp_path: Path) -> None:
-    info = info_of(counted(tmp_path / "a.root", None, RUNS, is_ntuple=True), "none")
+    (info,) = checked(counted(tmp_path / "a.root", None, RUNS, is_ntuple=True), weight="none")
     assert info.skim == "Runs.genEventCount is 50, its tree has 4 entries"
 
 
