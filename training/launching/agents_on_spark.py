@@ -62,9 +62,6 @@ def train_on_spark(
         spec: The run.
         on_progress: Called with the progress of rank 0.
         on_loss: Called with a sentence when an agent is lost and all start again from the last checkpoint.
-
-    Raises:
-        TrainingError: As `training.launching.launcher.launch`, or the cluster has fewer slots than agents.
     """
     refuse_impossible(spark, spec.train.workers)
     try:

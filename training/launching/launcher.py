@@ -147,12 +147,7 @@ def _launch(job: Job, on_progress: Tell, on_loss: Callable[[str], None]) -> None
 
 
 def refuse_impossible(spec: RunSpec) -> None:
-    """Refuse impossible runs before the workers start, since these take seconds to find out.
-
-    Raises:
-        ShardError: There are fewer events than workers.
-        NoEventsError: A split has no events.
-    """
+    """Refuse impossible runs before the workers start, since these take seconds to find out."""
     workload, settings = spec.workload.open(), spec.train
     if settings.has_static_shards:
         rows = workload.group_rows("train")
@@ -235,14 +230,7 @@ def _how_it_ended(status: int) -> str:
 
 
 def _raise_what_failed(settings: TrainSettings, files: LaunchFiles, log_path: Path, status: int, late: str) -> None:
-    """Raise the error of the rank that failed first, a stall, or a failed start; return if a rank was lost.
-
-    Raises:
-        DivergedError: A rank found that the training diverged.
-        LaunchError: A rank reported another error, or the ranks never started.
-        StalledError: No rank made progress.
-        RuntimeError: A rank failed because of a bug of this program.
-    """
+    """Raise the error of the rank that failed first, a stall, or a failed start; return if a rank was lost."""
     failed = files.first_error()
     if failed is not None:
         rank, content = failed

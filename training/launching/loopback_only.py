@@ -70,11 +70,7 @@ def main(argv: list[str]) -> None:
 
 
 def _seclude(kind: int) -> None:
-    """Enter a new network namespace.
-
-    Raises:
-        OSError: This process may not.
-    """
+    """Enter a new network namespace."""
     user, group = os.geteuid(), os.getegid()
     if ctypes.CDLL(None, use_errno=True).unshare(kind):
         raise OSError(ctypes.get_errno(), "unshare")

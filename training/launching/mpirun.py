@@ -42,10 +42,6 @@ def rank_command(
     """The command line as a list; nothing goes through a shell.
 
     `worker`: the command line of each rank.
-
-    Raises:
-        LaunchError: There is no mpirun or srun, or the launcher has no ranks.
-        IdleSettingError: A network is named, but all ranks are on this host.
     """
     if settings.launcher == "spark-agents":
         raise LaunchError("train.launcher: spark-agents is for `train` only; use mpirun, srun or spark here.")
@@ -106,9 +102,6 @@ def probe_mpi(settings: TrainSettings, hosts: Hosts = no_hosts) -> str:
     """A sentence about the ranks, which start for it, and their messages of the size of a small network.
 
     `hosts`: as in `training.launching.launcher.launch`.
-
-    Raises:
-        LaunchError: The ranks do not start or fail.
     """
     measured = measure_messages(settings, (_NBYTES,), hosts)
     names = {ALL_REDUCE: "all-reduce", PUSH: "push to a server"}
@@ -123,9 +116,6 @@ def measure_messages(settings: TrainSettings, sizes: Sequence[int], hosts: Hosts
     """All-reduces, averages and pushes of vectors of some sizes, between the ranks of a run.
 
     `sizes`: sizes of the vectors [bytes]. `hosts`: as in `training.launching.launcher.launch`.
-
-    Raises:
-        LaunchError: The ranks do not start or fail.
     """
     network = settings.algorithm.transport_options.network or ""
     probe = ("training.simulation.probe", network, *map(str, sizes))
@@ -138,9 +128,6 @@ def measured_by(
     """What a program of the ranks measures: rank 0 prints {"measured": [...]}, one that fails {"error": ...}.
 
     `hosts`: as in `training.launching.launcher.launch`. `timeout`: time after which it has failed [s].
-
-    Raises:
-        LaunchError: The ranks do not start or fail.
     """
     try:
         with hosts(settings.workers) as where:

@@ -85,11 +85,7 @@ def _is_rank_loss(error: BaseException) -> bool:
 
 
 def check_world_size(started: int, configured: int) -> None:
-    """Refuse a job of another size than configured: `srun` without PMIx silently starts N jobs of one rank each.
-
-    Raises:
-        LaunchError: The sizes differ.
-    """
+    """Refuse a job of another size than configured: `srun` without PMIx silently starts N jobs of one rank each."""
     if started != configured:
         raise LaunchError(
             f"{started} MPI processes run together, {configured} workers are configured. If srun started them, its "

@@ -60,13 +60,7 @@ def described(error: BaseException) -> dict[str, Any]:
 
 
 def raise_described(where: str, content: dict[str, Any]) -> NoReturn:
-    """Raise what `described` gave.
-
-    Raises:
-        DivergedError: It is one.
-        LaunchError: The user can fix the cause.
-        RuntimeError: It is a bug of this program.
-    """
+    """Raise what `described` gave."""
     message = f"{where}: {content['message']}"
     if content["known"]:
         raise (DivergedError if content["diverged"] else LaunchError)(message)

@@ -87,11 +87,7 @@ def driver_address(spark: SparkContext) -> tuple[str, str]:
 
 
 def refuse_impossible(spark: SparkContext, workers: int) -> None:
-    """Refuse clusters without a fixed slot for each worker.
-
-    Raises:
-        LaunchError: The cluster has fewer slots than workers, or grows and shrinks.
-    """
+    """Refuse clusters without a fixed slot for each worker."""
     if spark.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
         raise LaunchError(
             "Workers in executors need a fixed number of executors, but spark.dynamicAllocation.enabled is true. "
@@ -125,11 +121,7 @@ def _run_job(spark: SparkContext, workers: int, driver: tuple[str, int], token: 
 
 
 def _accept_all(door: Door, workers: int, failures: list[Exception], stack: ExitStack) -> dict[str, dict[str, Any]]:
-    """Wait for all tasks; returns address, port and slots of each host. Their connections close with the stack.
-
-    Raises:
-        LaunchError: The job fails, or not all tasks start in time.
-    """
+    """Wait for all tasks; returns address, port and slots of each host. Their connections close with the stack."""
     deadline = time.monotonic() + _START_SECONDS
     hosts: dict[str, dict[str, Any]] = {}
     slots: Counter[str] = Counter()

@@ -48,11 +48,7 @@ class Checkpoint(NamedTuple):
     world_size: int
 
     def load(self, rank: int) -> dict[str, Any]:
-        """Read the content of a rank; unpickling runs no code from it.
-
-        Raises:
-            CheckpointError: The file cannot be read.
-        """
+        """Read the content of a rank; unpickling runs no code from it."""
         path = self.folder / f"rank-{rank}.pt"
         try:
             return _read(path)
@@ -74,22 +70,14 @@ class CheckpointFolder:
         self._written: deque[Path] = deque()
 
     def latest(self) -> Checkpoint | None:
-        """The newest complete checkpoint of these settings.
-
-        Raises:
-            CheckpointError: A checkpoint cannot be read.
-        """
+        """The newest complete checkpoint of these settings."""
         for content, folder in self._complete():
             if content["version"] == _VERSION and content["digest"] == self._digest:
                 return Checkpoint(folder, content["epoch"], content["step"], content["world_size"])
         return None
 
     def await_complete(self, epoch: int, step: int, world_size: int) -> Checkpoint:
-        """Wait for a checkpoint that another rank sees; shared storage may show it to this rank a moment later.
-
-        Raises:
-            CheckpointError: The checkpoint does not appear.
-        """
+        """Wait for a checkpoint that another rank sees; shared storage may show it to this rank a moment later."""
         folder = self._place((epoch, step), world_size)
         deadline = time.monotonic() + _SECONDS_TO_APPEAR
         while not (folder / "complete.json").exists():

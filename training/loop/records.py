@@ -35,9 +35,6 @@ class TensorBoardScalars:
     """Writes numbers per epoch; the first ones make the file.
 
     `folder`: folder for `tensorboard --logdir`.
-
-    Raises:
-        LaunchError: The package tensorboardX is not installed.
     """
 
     def __init__(self, folder: Path) -> None:

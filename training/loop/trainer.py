@@ -87,13 +87,7 @@ class Trainer:
         self._lines: list[str] = []
 
     async def run(self, resume: Checkpoint | None = None) -> None:
-        """Train to the end, from the beginning or from a checkpoint.
-
-        Raises:
-            ShardError: There are fewer events than workers.
-            NoEventsError: A split has no events.
-            DivergedError: The loss is no longer finite.
-        """
+        """Train to the end, from the beginning or from a checkpoint."""
         parts, mine, is_same = ([], [], False) if resume is None else self._recall(resume)
         # Before any worker can write a checkpoint: they all wait for each other in start() or in the checkpoint.
         self._files.begin(self.history, (0, 0) if resume is None else (resume.epoch, resume.step), resume)

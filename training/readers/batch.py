@@ -228,12 +228,7 @@ _READ_ERRORS: Final = (
 
 
 def refuse_pickled_schema(dataset: FeatureDataset) -> None:
-    """Refuse a dataset with a pickled schema, before petastorm unpickles it.
-
-    Raises:
-        HostileDatasetError: A `_common_metadata` or `_metadata` file, or a file's own metadata, has petastorm's keys.
-        DamagedDatasetError: A file is missing or is no Parquet file.
-    """
+    """Refuse a dataset with a pickled schema, before petastorm unpickles it."""
     files = {path: split for split in dataset.splits for path in dataset.files(split)}
     common = [dataset.data / name for name in sizes_below(dataset.data)]
     files |= {path: path.parent.name for path in common if path.name in ("_common_metadata", "_metadata")}
@@ -256,11 +251,7 @@ def _keys(dataset: FeatureDataset, path: Path, split: str) -> list[bytes]:
 
 @contextmanager
 def reporting(dataset: FeatureDataset, split: str, where: str = "") -> Iterator[None]:
-    """Turn errors of reading a split into those of its server, or of its files; others stay as they are.
-
-    Raises:
-        DamagedDatasetError: A file is missing or cannot be read.
-    """
+    """Turn errors of reading a split into those of its server, or of its files; others stay as they are."""
     try:
         yield
     except (DamagedDatasetError, IngestionError):

@@ -79,13 +79,7 @@ class MemoryRows:
         seed: int = 0,
         device: torch.device | str = "cpu",
     ) -> Self:
-        """Read a whole split.
-
-        Raises:
-            HostileDatasetError: The dataset carries petastorm's pickled schema.
-            DamagedDatasetError: A file is missing or cannot be read.
-            CacheError: The split does not fit into memory.
-        """
+        """Read a whole split."""
         refuse_pickled_schema(dataset)
         loaded = cls.of_files(dataset, split, BatchLayout.of(dataset, inputs, dtype=dtype, device=device), seed=seed)
         for _ in loaded.arriving([Piece(group, 0, 0) for group in range(len(loaded.group_rows))]):
@@ -94,11 +88,7 @@ class MemoryRows:
 
     @classmethod
     def of_files(cls, dataset: FeatureDataset, split: str, layout: BatchLayout, *, seed: int) -> Self:
-        """Room for a split that `refuse_pickled_schema` has seen; each row group is read when it is first needed.
-
-        Raises:
-            CacheError: The split does not fit into memory.
-        """
+        """Room for a split that `refuse_pickled_schema` has seen; each row group is read when it is first needed."""
         rows = [group.rows for group in dataset.splits[split]]
         try:
             return cls.unread_rows(rows, partial(_arrow_parts, dataset, split, layout), layout, seed=seed)
@@ -204,11 +194,7 @@ def _batches(
 
 
 def _arrow_parts(dataset: FeatureDataset, split: str, layout: BatchLayout, group: int) -> Iterator[Columns]:
-    """What `features.matrices.model_inputs` makes of a row group, in parts.
-
-    Raises:
-        DamagedDatasetError: The file cannot be read, or differs from `dataset.json`.
-    """
+    """What `features.matrices.model_inputs` makes of a row group, in parts."""
     name, expected = dataset.splits[split][group]
     path = dataset.data / name
     row_bytes = sum(4 * math.prod(shape_of(field, layout.most_particles)) for field in layout.fields)

@@ -68,11 +68,7 @@ class ParquetDataset:
 
 
 def _import_petastorm() -> ModuleType:
-    """Import petastorm, then add the missing names to its modules.
-
-    Raises:
-        PetastormVersionError: Another release is installed.
-    """
+    """Import petastorm, then add the missing names to its modules."""
     found = metadata.version("petastorm")
     if found != SUPPORTED:
         raise PetastormVersionError(

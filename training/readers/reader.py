@@ -25,9 +25,6 @@ class Reader(Protocol):
 
         Args:
             assignment: The rows, from `training.readers.sharding.assignment_of` or `training.readers.units`.
-
-        Raises:
-            DamagedDatasetError: A file cannot be read.
         """
         ...
 
@@ -43,9 +40,6 @@ class Reader(Protocol):
         Args:
             rank: Rank of the worker.
             world_size: Number of ranks.
-
-        Raises:
-            DamagedDatasetError: A file cannot be read.
         """
         ...
 

@@ -185,9 +185,6 @@ def assignment_of(plan: EpochPlan, *, rank: int, epoch: int, first_step: int = 0
 
     `epoch`: number of the epoch, from 0.
 
-    Raises:
-        ValueError: The plan has fewer steps.
-
     Examples:
         >>> plan = plan_of([[Piece(2, 0, 10), Piece(0, 0, 10)]], 5)
         >>> assignment_of(plan, rank=0, epoch=0).sizes

@@ -26,11 +26,7 @@ from training.readers.sharding import Assignment, EpochPlan, Piece, plan_of, ste
 
 
 def labels_of(dataset: FeatureDataset) -> NDArray[np.int64]:
-    """The class of each row of the training split, in the order of the row groups.
-
-    Raises:
-        DamagedDatasetError: A file is missing or cannot be read.
-    """
+    """The class of each row of the training split, in the order of the row groups."""
     with reporting(dataset, "train"):
         # One file after the other: a dataset of all would look for partitions in their paths.
         tables = [pq.read_table(readable(path), columns=["label"]) for path in dataset.files("train")]
@@ -46,9 +42,6 @@ class Owners:
     choose in random order, from what those before them left.
 
     `classes`: (num_rows,) class of each row. `group_rows`: rows of each row group.
-
-    Raises:
-        ShardError: There are fewer rows than workers.
 
     Examples:
         >>> owners = Owners(np.arange(12) % 3, [6, 6], world_size=4, alpha=0.1, seed=1)

@@ -160,9 +160,6 @@ def petastorm_groups(
     """What `features.matrices.model_inputs` makes of the given row groups, in the given order.
 
     `dataset`: the features dataset, checked by `refuse_pickled_schema`.
-
-    Raises:
-        DamagedDatasetError: A file cannot be read, or differs from `dataset.json`.
     """
     given = tries = 0
     while given < len(groups):

@@ -60,9 +60,6 @@ class UnitQueue:
     `rows`: rows of each row group. `rows_between`: number of rows between two boundaries within an epoch; None for
     boundaries between epochs only.
 
-    Raises:
-        NoEventsError: There are no rows.
-
     Examples:
         >>> queue = UnitQueue([4, 4], world_size=1, batch_size=4, seed=1, epochs=1)
         >>> [unit.assignment.pieces for unit in map(queue.take, range(3)) if unit]

@@ -134,11 +134,7 @@ class Memory:
         body: Sequence[Vector] = (),
         is_answered: bool = True,
     ) -> Vector:
-        """Send a request about a record of another host; returns the header of the answer, if there is one.
-
-        Raises:
-            MPI.Exception: The owner is lost.
-        """
+        """Send a request about a record of another host; returns the header of the answer, if there is one."""
         end = serving.HEADER_BYTES
         for each in body:
             self._message[end : end + each.nbytes] = each.view(np.uint8)

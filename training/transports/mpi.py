@@ -101,11 +101,7 @@ class MpiTransport(Transport):
         return theirs
 
     async def shared_vector(self, vector: Vector) -> MpiSharedVector:
-        """Make the vectors of all ranks accessible to each other.
-
-        Raises:
-            LaunchError: There is no room for memory that the ranks share, or no network connects the hosts.
-        """
+        """Make the vectors of all ranks accessible to each other."""
         await self.open_counters()
         with self._turn:
             return MpiSharedVector(self.process, vector, network=self._network)
@@ -114,11 +110,7 @@ class MpiTransport(Transport):
     async def parameter_server(
         self, vector: Vector, *, shards: int = 1, segments: Mapping[str, float] | None = None
     ) -> ParameterServer:
-        """Make the server.
-
-        Raises:
-            LaunchError: As `shared_vector`.
-        """
+        """Make the server."""
         await self.open_counters()
         layout = Layout(vector, shards, segments or {}, world_size=self.world_size)
         with self._turn:
@@ -135,11 +127,7 @@ class MpiTransport(Transport):
 
     @override
     async def count(self, counter: CounterName, number: int) -> int:
-        """Add without the help of rank 0.
-
-        Raises:
-            MPI.Exception: Rank 0 is lost.
-        """
+        """Add without the help of rank 0."""
         counters, place = self._counters, COUNTERS.index(counter)
         if counters is None:
             raise AssertionError("open_counters() was not awaited")

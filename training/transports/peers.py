@@ -53,9 +53,6 @@ def connect(process: MpiProcess, *, servers: Sequence[int], network: str | None)
     """Connect all ranks to the servers with which they share no memory, all ranks together.
 
     `network`: interface of rank 0, or network as address/length, to use; None: the first that reaches all.
-
-    Raises:
-        LaunchError: No network connects all ranks.
     """
     comm = process.comm
     token = comm.bcast(secrets.token_bytes(_TOKEN_BYTES))
@@ -97,11 +94,7 @@ def _own_addresses(comm: MPI.Intracomm, network: str | None) -> list[str]:
 
 
 def _addresses(network: str | None) -> list[str]:
-    """The addresses of this host in a network or of an interface; None: all that are up, the fastest first.
-
-    Raises:
-        LaunchError: There is no such interface or network.
-    """
+    """The addresses of this host in a network or of an interface; None: all that are up, the fastest first."""
     states = psutil.net_if_stats()
     names = [name for name, state in states.items() if state.isup]
     names.sort(key=lambda name: -states[name].speed)

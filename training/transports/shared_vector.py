@@ -86,11 +86,7 @@ class MpiSharedVector(SharedVector):
 
     @override
     async def read_of(self, rank: int, out: Vector) -> None:
-        """Copy the vector of any rank.
-
-        Raises:
-            MPI.Exception: The rank is lost.
-        """
+        """Copy the vector of any rank."""
         if rank in self._vectors:
             kernels.read(out, self._vectors[rank], self.memory.heads[rank], self._lock_waits)
             self._book_waits(0.0)

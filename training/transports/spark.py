@@ -108,11 +108,7 @@ class SparkTransport(Transport):
 
     @override
     async def shared_vector(self, vector: Vector) -> SharedVector:
-        """Refuse: only batch norm needs it here.
-
-        Raises:
-            LaunchError: Always.
-        """
+        """Refuse: only batch norm needs it here."""
         raise LaunchError(
             "agents cannot read the running means of each other's batch norm while they train. Set train.sharding: "
             "static, or train.launcher: spark"
@@ -178,22 +174,14 @@ class _SparkSum(PendingSum):
 
 
 def take(agent: tuple[str, int], token: bytes, number: int, dtype: str, size: int) -> Vector:
-    """The vector (size,) of an agent, by its host and port, for the sum of a number; a task calls it.
-
-    Raises:
-        OSError: The agent is gone.
-    """
+    """The vector (size,) of an agent, by its host and port, for the sum of a number; a task calls it."""
     with _connection(agent, token + _HEADER.pack(_TAKE, number)) as connection:
         vector: Vector = np.frombuffer(_receive(connection, size * np.dtype(dtype).itemsize), dtype)
         return vector
 
 
 def give(agent: tuple[str, int], token: bytes, number: int, total: Vector) -> None:
-    """Give an agent the sum, if it does not have it yet; a task calls it.
-
-    Raises:
-        OSError: The agent is gone.
-    """
+    """Give an agent the sum, if it does not have it yet; a task calls it."""
     with _connection(agent, token + _HEADER.pack(_GIVE, number)) as connection:
         if _receive(connection, 1) == _YES:
             connection.sendall(total.tobytes())
@@ -208,11 +196,7 @@ def _connection(agent: tuple[str, int], begin: bytes) -> socket.socket:
 
 
 def _receive(connection: socket.socket, size: int) -> bytearray:
-    """Exactly as many bytes.
-
-    Raises:
-        ConnectionError: The connection ends before.
-    """
+    """Exactly as many bytes."""
     content = bytearray(size)
     left = memoryview(content)
     while left:
