@@ -63,12 +63,11 @@ GOSSIP: list[dict[str, Any]] = [
 TWICE: dict[str, Any] = {"workers": 3, "algorithm": "d-psgd", "slowmo": SLOWMO}
 SHARDS: dict[str, Any] = {"algorithm": "mpca", "schedule": {"decay": "cosine"}}
 EXACT: dict[str, Any] = {"workers": 3, "precision": "float64"}
-#: AR-SGD with each optimizer, and with all defaults.
+#: AR-SGD with each optimizer.
 AR_SGD: dict[str, dict[str, Any]] = {
     name: EXACT | {"learning_rate": 0.01, "reader": "petastorm", "optimizer": name, "momentum": momentum}
     for name, momentum in (("sgd", 0.9), ("adam", 0.0))
 }
-DEFAULT: dict[str, Any] = {"workers": 3, "reader": "petastorm"}
 GOSSIP_RUN: dict[str, Any] = {"workers": 3, "epochs": 8, "learning_rate": 0.03}
 
 
@@ -82,7 +81,7 @@ def done(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory) -> d
     """All runs of three ranks, by what was chosen: a start of ranks takes seconds, so they are started once."""
     chosen = [
         *(EXACT | each for each in SYNCHRONOUS), *(GOSSIP_RUN | each for each in (*GOSSIP, *SERVERS, SHARDS)), TWICE,
-        *AR_SGD.values(), DEFAULT,
+        *AR_SGD.values(),
     ]  # fmt: skip
     folder = tmp_path_factory.mktemp("runs")
     runs = {str(each): make_spec(dataset, folder / f"run-{number}", **each) for number, each in enumerate(chosen)}
@@ -224,14 +223,3 @@ def test_n_ranks_give_the_model_of_one_worker_fed_their_batches(
     expected = interleaved(dataset, run, epochs)
     assert epochs > 1
     np.testing.assert_allclose(found, expected.astype(np.float32), rtol=1e-6, atol=1e-7)
-
-
-def test_ranks_agree_count_all_samples_and_write_metrics_each(done: dict[str, RunSpec]) -> None:
-    run = done[str(DEFAULT)]
-    for epoch in zip(*records(run.out_dir), strict=True):
-        assert len({record["val_loss"] for record in epoch}) == 1
-        assert len({record["steps"] for record in epoch}) == 1
-        samples = sum(record["samples"] for record in epoch)
-        assert samples == epoch[0]["samples_all_ranks"]
-        assert samples == epoch[0]["train_rows"] == sum(ROWS["train"])
-        assert all(record["bytes_sent"] > 0 for record in epoch)

@@ -230,11 +230,12 @@ class KeptCheckpoints:
 
     def __init__(self) -> None:
         self.content: dict[tuple[int, int], dict[int, bytes]] = {}
-        self._files: dict[int, _CheckpointFiles] = {}
+        self._files: dict[int, MemoryFiles] = {}
 
     def files(self, rank: int) -> RunFiles:
         """The files of a rank of the run."""
-        self._files[rank] = _CheckpointFiles(rank, self.content)
+        self._files[rank] = MemoryFiles()
+        self._files[rank].checkpoints = _Parts(self.content)  # type: ignore[assignment]
         return self._files[rank]
 
     def best(self, rank: int) -> NDArray[Any] | None:
@@ -256,18 +257,19 @@ class _KeptCheckpoint:
         return torch.load(io.BytesIO(self._parts[rank]), weights_only=True)
 
 
-class _CheckpointFiles(MemoryFiles):
-    keeps_checkpoints = True
+class _Parts:
+    """Stands in for a `CheckpointFolder`."""
 
-    def __init__(self, rank: int, content: dict[tuple[int, int], dict[int, bytes]]) -> None:
-        super().__init__()
-        self._rank, self._content = rank, content
+    def __init__(self, content: dict[tuple[int, int], dict[int, bytes]]) -> None:
+        self._content = content
 
-    def write_checkpoint(self, positions: Sequence[tuple[int, int]], content: dict[str, Any]) -> None:
+    def write_rank(self, positions: Sequence[tuple[int, int]], _: int, rank: int, content: dict[str, Any]) -> None:
         buffer = io.BytesIO()
         torch.save(content, buffer)
         for position in positions:
-            self._content.setdefault(position, {})[self._rank] = buffer.getvalue()
+            self._content.setdefault(position, {})[rank] = buffer.getvalue()
+
+    def complete(self, *_: object) -> None: ...
 
 
 class Watcher:

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from typing_extensions import override
 
 from training.transports.basics import Vector
-from training.transports.parameter_server import EVERYWHERE, ParameterServer, Rule, ServerCounts, Where
-from training.transports.transport import AverageCounts, PendingSum, SharedVector, Transport
+from training.transports.parameter_server import ParameterServer
+from training.transports.transport import PendingSum, SharedVector, Transport
 
 T = TypeVar("T")
 Timed = Coroutine[Any, Any, T]
@@ -104,12 +104,13 @@ class Meter:
         self._last = now
 
 
-def _timed(name: str, what: str) -> Any:
-    """The method of this name of what is within, with its time booked as communication."""
+def _timed(name: str, doing: str, *, vectors: int = 0) -> Any:
+    """The method of this name of what is within, which sends some vectors, with its time booked as communication."""
 
     def method(self: Any, *arguments: Any, **more: Any) -> Timed[Any]:
+        self._meter.bytes += vectors * self._nbytes
         work: Awaitable[Any] = getattr(self._inner, name)(*arguments, **more)
-        timed: Timed[Any] = self._meter.timed(what, work, self._inner)
+        timed: Timed[Any] = self._meter.timed(doing.format(*arguments), work, self._inner)
         return timed
 
     return method
@@ -119,7 +120,7 @@ class MeteredTransport(Transport):
     """A transport that books time and bytes."""
 
     def __init__(self, transport: Transport, meter: Meter) -> None:
-        self._inner, self._meter = transport, meter
+        self._inner, self._meter, self._nbytes = transport, meter, 0
         self.rank, self.world_size = transport.rank, transport.world_size
         self.now = transport.now  # type: ignore[method-assign]
 
@@ -154,13 +155,15 @@ class MeteredTransport(Transport):
 
     @override
     async def shared_vector(self, vector: Vector) -> SharedVector:
-        return _MeteredVector(await self._inner.shared_vector(vector), self._meter, vector.nbytes)
+        inner = await self._inner.shared_vector(vector)
+        return cast("SharedVector", _MeteredVector(inner, self._meter, vector.nbytes))
 
     @override
     async def parameter_server(
         self, vector: Vector, *, shards: int = 1, segments: Mapping[str, float] | None = None
     ) -> ParameterServer:
-        return _MeteredServer(await self._inner.parameter_server(vector, shards=shards, segments=segments), self._meter)
+        inner = await self._inner.parameter_server(vector, shards=shards, segments=segments)
+        return cast("ParameterServer", _MeteredServer(inner, self._meter, 0))
 
 
 class _MeteredSum(PendingSum):
@@ -173,6 +176,16 @@ class _MeteredSum(PendingSum):
     @override
     def __await__(self) -> Generator[Any, Any, None]:
         return self._meter.timed("finishing an all-reduce", self._pending, self._waiting).__await__()
+
+
+class _Metered:
+    """Books time and bytes; what it does not name is that of what is within. `nbytes`: size of a vector."""
+
+    def __init__(self, inner: Any, meter: Meter, nbytes: int) -> None:
+        self._inner, self._meter, self._nbytes = inner, meter, nbytes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
 
 def _pushing(name: str, what: str) -> Any:
@@ -189,62 +202,32 @@ def _pushing(name: str, what: str) -> Any:
     return method
 
 
-class _MeteredServer(ParameterServer):
-    """A server that books time and bytes; those of a push in the background at the next call."""
+class _MeteredServer(_Metered):
+    """A server; the bytes of a push in the background are booked at the next call."""
 
-    def __init__(self, server: ParameterServer, meter: Meter) -> None:
-        self._inner, self._meter, self._booked = server, meter, 0
-
+    _booked = 0
     pull = _pushing("pull", "reading the server")
     push = _pushing("push", "changing the server")
     try_push = _pushing("try_push", "changing the server")
     drain = _pushing("drain", "finishing a push")
     close = _pushing("close", "closing the server")
 
-    @property
-    @override
-    def counts(self) -> ServerCounts:
-        return self._inner.counts
-
-    @property
-    @override
-    def is_under_way(self) -> bool:
-        return self._inner.is_under_way
-
-    @override
-    def begin_push(self, rule: Rule, where: Where = EVERYWHERE) -> bool:
-        return self._meter.begun("pushing to the server", lambda: self._inner.begin_push(rule, where), self._inner)
+    def begin_push(self, *arguments: Any) -> Any:
+        return self._meter.begun("pushing to the server", lambda: self._inner.begin_push(*arguments), self._inner)
 
 
-class _MeteredVector(SharedVector):
-    """A shared vector that books time and bytes."""
-
-    def __init__(self, shared: SharedVector, meter: Meter, nbytes: int) -> None:
-        self._inner, self._meter, self._nbytes = shared, meter, nbytes
+class _MeteredVector(_Metered):
+    """A shared vector."""
 
     read = _timed("read", "reading the own model")
     add = _timed("add", "changing the own model")
+    read_of = _timed("read_of", "reading the model of rank {}", vectors=1)
+    # An average receives the partner's vector and sends its change.
+    average_with = _timed("average_with", "averaging with rank {}", vectors=2)
     drain = _timed("drain", "finishing averages")
     close = _timed("close", "closing the shared model")
 
-    @property
-    @override
-    def counts(self) -> AverageCounts:
-        return self._inner.counts
-
-    @override
-    def read_of(self, rank: int, out: Vector) -> Timed[None]:
-        self._meter.bytes += self._nbytes
-        return self._meter.timed(f"reading the model of rank {rank}", self._inner.read_of(rank, out), self._inner)
-
-    @override
-    def average_with(self, partner: int) -> Timed[None]:
-        # An average receives the partner's vector and sends its change.
-        self._meter.bytes += 2 * self._nbytes
-        return self._meter.timed(f"averaging with rank {partner}", self._inner.average_with(partner), self._inner)
-
-    @override
-    async def begin_average_with(self, partner: int) -> bool:
+    async def begin_average_with(self, partner: int) -> Any:
         begun = self._inner.begin_average_with(partner)
         is_begun = await self._meter.timed(f"averaging with rank {partner}", begun, self._inner)
         self._meter.bytes += 2 * self._nbytes * is_begun

@@ -149,8 +149,6 @@ class DiskFiles:
     TensorBoard; None for none.
     """
 
-    keeps_checkpoints = True
-
     def __init__(
         self,
         out_dir: Path,
@@ -164,10 +162,11 @@ class DiskFiles:
         self._metrics = out_dir / "metrics" / f"rank-{rank}.jsonl"
         self._metrics.parent.mkdir(exist_ok=True)
         self._rank, self._world_size = rank, world_size
-        self._save_model = save_model
+        self.keep_best = save_model
+        """Keeps the best model of the run; only the worker that has it calls."""
         self._scalars = scalars
         self._shown = 0
-        self.checkpoints = CheckpointFolder(out_dir / "checkpoints", digest)
+        self.checkpoints: CheckpointFolder = CheckpointFolder(out_dir / "checkpoints", digest)
 
     def begin(self, history: Sequence[dict[str, Any]], position: tuple[int, int], resume: Checkpoint | None) -> None:
         """Begin a run, or resume it after these records at a position: an epoch, and steps or rows of it.
@@ -197,18 +196,6 @@ class DiskFiles:
                     self._scalars.write(record)
                     self._shown += 1
 
-    def keep_best(self, state: ModelState) -> None:
-        """Keep the best model of the run; only the worker that has it calls."""
-        self._save_model(state)
-
-    def write_checkpoint(self, positions: Sequence[tuple[int, int]], content: dict[str, Any]) -> None:
-        """Write this worker's part of checkpoints; positions: epoch, and number of its finished steps or rows."""
-        self.checkpoints.write_rank(positions, self._world_size, self._rank, content)
-
-    def complete_checkpoint(self, positions: Sequence[tuple[int, int]]) -> None:
-        """Complete the last of these checkpoints of which all workers have written their parts."""
-        self.checkpoints.complete(positions, self._world_size)
-
     def close(self) -> None:
         """Close the files after the end of all ranks."""
         if self._scalars is not None:
@@ -219,7 +206,7 @@ class DiskFiles:
 class MemoryFiles:
     """The same in memory: records and the best model, without files on disk."""
 
-    keeps_checkpoints = False
+    checkpoints: CheckpointFolder | None = None
 
     def __init__(self) -> None:
         self.records: list[dict[str, Any]] = []
@@ -236,12 +223,6 @@ class MemoryFiles:
     def keep_best(self, state: ModelState) -> None:
         """Keep the best model of the run."""
         self.best = state
-
-    def write_checkpoint(self, positions: Sequence[tuple[int, int]], content: dict[str, Any]) -> None:
-        """There are none."""
-
-    def complete_checkpoint(self, positions: Sequence[tuple[int, int]]) -> None:
-        """There are none."""
 
 
 RunFiles = DiskFiles | MemoryFiles

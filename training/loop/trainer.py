@@ -69,7 +69,7 @@ class Trainer:
         self._meter = meter
         self._files = files
         self._account = Account(work, algorithm, meter)
-        if files.keeps_checkpoints:
+        if files.checkpoints is not None:
             self._account.own["checkpoints"] = 0
         self._progress = ProgressReport(on_progress, self._account, meter, settings.epochs, self._num_rows)
         self._clock = SampleClock(settings)
@@ -291,7 +291,8 @@ class Trainer:
 
         A state between two units is complete: the units before the position are done by someone, and none behind it.
         """
-        if not self._files.keeps_checkpoints or not positions:
+        checkpoints, transport = self._files.checkpoints, self._transport
+        if checkpoints is None or not positions:
             return
         self._meter.doing = "writing a checkpoint"
         self._account.own["checkpoints"] += sum(step > 0 for _, step in positions)
@@ -304,12 +305,12 @@ class Trainer:
             "best": self._best,
             "history": "\n".join(self._lines),
         }
-        self._files.write_checkpoint(positions, content)
+        checkpoints.write_rank(positions, transport.world_size, transport.rank, content)
         if self._is_static:
             # After the barrier no vector can have been averaged before another worker wrote its own.
-            await self._transport.barrier()
-        if not self._is_static or self._transport.rank == 0:
-            self._files.complete_checkpoint(positions)
+            await transport.barrier()
+        if not self._is_static or transport.rank == 0:
+            checkpoints.complete(positions, transport.world_size)
         self._meter.lap("checkpoint")
 
     def _recall(self, resume: Checkpoint) -> tuple[list[dict[str, Any]], list[dict[str, Any]], bool]:

@@ -46,7 +46,7 @@ def test_a_call_says_what_it_does_and_books_its_bytes_once(
 ) -> None:
     meter = Meter(lambda: 0.0)
     inner = Fake(meter)
-    metered = kind(inner, meter, *([8] if kind is _MeteredVector else []))
+    metered = kind(inner, meter, *([] if kind is MeteredTransport else [8]))
     for times in (1, 2):
         run_now(getattr(metered, name)(*arguments))
         assert inner.seen == [(name, arguments, doing)] * times

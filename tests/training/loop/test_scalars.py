@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,8 @@ from event_files import scalars
 from feature_datasets import write_dataset
 from training_runs import make_spec, records
 
-from training.errors import LaunchError
 from training.launching.launcher import launch
-from training.loop.records import DiskFiles, TensorBoardScalars
+from training.loop.records import DiskFiles
 
 
 def test_an_epochs_numbers_are_written(tmp_path: Path) -> None:
@@ -54,14 +52,3 @@ def test_an_epoch_was_shown_before_all_ranks_had_recorded_it(tmp_path: Path) -> 
         record(1, epoch, 3.0)
     ranks[0].close()
     assert [(each["epoch"], each["train_loss"]) for each in shown.records] == [(0, 2.0), (1, 2.0)]
-
-
-def test_without_the_package_the_key_is_refused_with_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def without(name: str, *more: Any, real: Any = builtins.__import__) -> Any:
-        if name == "tensorboardX":
-            raise ImportError(name)
-        return real(name, *more)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(LaunchError, match="pip install tensorboardX"):
-        TensorBoardScalars(tmp_path)

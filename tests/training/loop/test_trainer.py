@@ -12,7 +12,6 @@ from feature_datasets import write_dataset
 
 from features.dataset import FeatureDataset
 from models.networks.hlf_settings import HlfSettings
-from models.networks.scaling_layer import Scaler
 from models.saved_model import load_model
 from training.errors import DivergedError, NoEventsError
 from training.launching.launcher import launch
@@ -68,16 +67,6 @@ def test_the_model_of_the_lowest_validation_loss_is_kept(dataset: FeatureDataset
     assert json.loads((tmp_path / "long" / "summary.json").read_text())["best_epoch"] == best
 
 
-def test_metrics_have_a_line_per_epoch_with_times_and_counts(dataset: FeatureDataset, tmp_path: Path) -> None:
-    run(dataset, tmp_path / "out")
-    records = history(tmp_path / "out")
-    assert [record["epoch"] for record in records] == list(range(5))
-    for record in records:
-        assert record["samples"] == record["samples_all_ranks"] == sum(ROWS["train"])
-        assert 0 <= record["train_accuracy"] <= 1
-        assert set(record["seconds_by_kind"]) >= {"read", "compute", "validate"}
-
-
 def test_progress_rises_and_reaches_the_end_of_every_epoch(dataset: FeatureDataset, tmp_path: Path) -> None:
     seen = run(dataset, tmp_path / "out")
     steps = [(p.epoch, p.step) for p in seen]
@@ -98,11 +87,3 @@ def test_a_validation_split_without_events_is_said_before_the_training(tmp_path:
     description.write_text(json.dumps(content))
     with pytest.raises(NoEventsError, match=r"the val split of .* has no events"):
         run(small, tmp_path / "out")
-
-
-def test_the_saved_model_takes_raw_features(dataset: FeatureDataset, tmp_path: Path) -> None:
-    run(dataset, tmp_path / "out")
-    model, spec = load_model(tmp_path / "out" / "model")
-    scaler = dataset.scaler()["hlf"]
-    assert spec.scalers["hlf"] == Scaler.of(scaler)
-    torch.testing.assert_close(model.scaling.mean, torch.tensor(scaler["mean"]))

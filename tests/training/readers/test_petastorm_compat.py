@@ -2,55 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from training.errors import PetastormVersionError, TrainingError
 from training.readers import petastorm_compat
-from training.readers.petastorm_compat import ParquetDataset, make_batch_reader
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def read(*files: Path) -> list[dict[str, np.ndarray]]:
-    urls = [f"file://{file}" for file in files]
-    with make_batch_reader(urls, workers_count=1, shuffle_row_groups=False) as reader:
-        return [batch._asdict() for batch in reader]
-
-
-def test_row_groups_come_in_order_with_their_types(tmp_path: Path) -> None:
-    columns = {
-        "number": pa.array(range(6), pa.int32()),
-        "list": pa.array([[row, row + 0.5] for row in range(6)], pa.list_(pa.float32())),
-        "text": pa.array(list("abcdef")),
-        "bytes": pa.array([b"x"] * 6),
-    }
-    for name in ("one", "two"):
-        pq.write_table(pa.table(columns), tmp_path / name, row_group_size=3)
-    batches = read(tmp_path / "one", tmp_path / "two")
-    assert [batch["number"].tolist() for batch in batches] == 2 * [[0, 1, 2], [3, 4, 5]]
-    assert batches[1]["number"].dtype == np.int32
-    assert (batches[1]["list"].dtype, batches[1]["list"].tolist()) == (np.float32, [[3, 3.5], [4, 4.5], [5, 5.5]])
-    assert batches[1]["text"].tolist() == ["d", "e", "f"]
-    assert batches[1]["bytes"].tolist() == [b"x"] * 3
-
-
-def test_a_pickled_schema_is_never_seen(tmp_path: Path) -> None:
-    # refuse_pickled_schema comes first; were it missed, petastorm would still find nothing to execute.
-    table = pa.table({"number": [1]}).replace_schema_metadata({"dataset-toolkit.unischema.v1": b"cos\nabort\n(tR."})
-    pq.write_table(table, tmp_path / "file.parquet")
-    pq.write_metadata(table.schema, tmp_path / "_common_metadata")
-    assert read(tmp_path / "file.parquet")[0]["number"].tolist() == [1]
-    dataset = ParquetDataset([str(tmp_path / "file.parquet")], petastorm_compat.LocalFileSystem())
-    assert dataset.common_metadata is None
-    assert dataset.metadata is None
 
 
 @pytest.mark.parametrize("version", ["0.12.0", "0.13.1"])
@@ -75,10 +36,3 @@ left = [name for name in sys.modules if name.startswith(("pyarrow.filesystem", "
 assert not left, left
 """
     subprocess.run([sys.executable, "-W", "error", "-c", check], cwd=ROOT, check=True)
-
-
-def test_nothing_else_imports_petastorm() -> None:
-    importing = re.compile(r"^\s*(import|from) petastorm\b", re.MULTILINE)
-    folders = ("features", "ingestion", "models", "pipeline", "tests", "training")
-    paths = [path for folder in folders for path in ROOT.joinpath(folder).rglob("*.py")]
-    assert [str(path) for path in paths if importing.search(path.read_text(encoding="utf-8"))] == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,6 @@ import pytest
 import torch
 from feature_datasets import write_dataset
 from particle_datasets import write_particle_dataset
-from ranks import wait_until
 
 from features.columns import hlf_names
 from features.dataset import FeatureDataset, RowGroup
@@ -232,32 +230,6 @@ def test_a_split_that_does_not_fit_into_memory_is_refused_with_the_fix(dataset: 
 
 
 @each_reader
-def test_epochs_that_are_read_in_turns_do_not_disturb_each_other(dataset: FeatureDataset, kind: Any) -> None:
-    plan = made_plan(world_size=2)
-    inputs = ["hlf", "particles", "num_particles"]
-    expected = [
-        list(open_reader(dataset, inputs, kind="arrow", seed=1).train_batches(assignment_of(plan, rank=rank, epoch=0)))
-        for rank in (0, 1)
-    ]
-    reader = open_reader(dataset, inputs, kind=kind, seed=1)
-    in_turns = zip(*(reader.train_batches(assignment_of(plan, rank=rank, epoch=0)) for rank in (0, 1, 0)), strict=True)
-    ranks = list(zip(*in_turns, strict=True))
-    assert_same(list(ranks[0]), expected[0])
-    assert_same(list(ranks[1]), expected[1])
-    assert_same(list(ranks[2]), expected[0])
-
-
-@each_reader
-def test_an_epoch_that_is_given_up_leaves_no_thread(dataset: FeatureDataset, kind: Any) -> None:
-    before = set(threading.enumerate())
-    reader = open_reader(dataset, ["particles"], kind=kind, seed=1)
-    batches = reader.train_batches(assignment_of(made_plan(world_size=1), rank=0, epoch=0))
-    next(batches)
-    del batches
-    wait_until(lambda: set(threading.enumerate()) <= before, what="all threads have ended", seconds=30)
-
-
-@each_reader
 def test_only_the_columns_that_are_needed_are_read(tmp_path: Path, kind: Any) -> None:
     lean = write_dataset(tmp_path / "data", rows={"train": [9], "val": [3], "test": [3]})
     for split in lean.splits:
@@ -283,23 +255,3 @@ def test_a_dataset_with_a_pickled_schema_is_refused_before_petastorm_opens_it(
         pq.write_table(marked, path)
     with pytest.raises(HostileDatasetError, match="pickled petastorm schema"):
         open_reader(hostile, ["hlf"], kind=kind, seed=1)
-
-
-def test_an_unknown_input_is_named(dataset: FeatureDataset) -> None:
-    with pytest.raises(ValueError, match=r"no model inputs \['hlfs'\]"):
-        open_reader(dataset, ["hlfs"], seed=1)
-
-
-def test_rows_in_memory_are_the_split_in_order_on_the_device(dataset: FeatureDataset) -> None:
-    inputs = INPUTS[2]
-    memory = MemoryRows.load(dataset, "val", inputs)
-    rows, batches = memory.rows, list(open_reader(dataset, inputs, seed=1).val_batches(rank=0, world_size=1))
-    assert len(memory) == 17
-    assert [tuple(column.shape) for column in rows.inputs] == [(17, len(hlf_names())), (17, 801, 19), (17,)]
-    assert torch.equal(rows.inputs[0], torch.cat([each.inputs[0] for each in batches]))
-    assert torch.equal(rows.labels, torch.cat([each.labels for each in batches]))
-    assert torch.equal(rows.weights, torch.cat([each.weights for each in batches]))
-    assert rows.weights.dtype == torch.float32
-    rows = MemoryRows.load(dataset, "train", inputs, device="meta").rows
-    assert rows.batch(np.array([3, 1])).inputs[0].shape == (2, len(hlf_names()))
-    assert {column.device.type for column in (*rows.inputs, rows.labels, rows.weights)} == {"meta"}

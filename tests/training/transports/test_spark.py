@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from ranks import wait_until
 
-from training.errors import LaunchError
 from training.transports.basics import run_now
 from training.transports.spark import _UNITS_AHEAD, SparkTransport, give, take
 
@@ -176,12 +175,3 @@ def test_agents_tell_their_progress_and_notice_the_end_of_the_driver(driver: Dri
     assert driver.said == [{"progress": {"step": 3}}, {"done": True}]
     driver.connections[2].shutdown(socket.SHUT_RDWR)
     wait_until(lambda: driver.ended == {2: 1}, what="the agent notices it")
-
-
-def test_agents_only_add_up(driver: Driver) -> None:
-    with pytest.raises(LaunchError, match=r"batch norm.*Set train\.sharding: static"):
-        run_now(driver.agents[0].shared_vector(np.zeros(1)))
-    with pytest.raises(AssertionError):
-        run_now(driver.agents[0].parameter_server(np.zeros(1)))
-    with pytest.raises(AssertionError):
-        driver.agents[0].begin_exchange(np.zeros(1), [1])
