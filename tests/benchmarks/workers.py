@@ -1,4 +1,4 @@
-"""Benchmark: training against a bare torch loop, two workers, simulator, overhead (`make bench`).
+"""Benchmark: training against a bare torch loop, two workers, simulator, overhead, a GPU (`make bench`).
 
 Rates are events per second of reading, computing and communicating; validation and checkpoints are left out on both
 sides. Runs of what is compared alternate, and medians of the ratios are shown.
@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -84,25 +85,28 @@ def bare_loop(dataset: FeatureDataset, model: NetworkSettings, settings: TrainSe
     """Events per second of the quickest plain torch loop that a user would write: tensors in memory, fused Adam."""
     torch.manual_seed(settings.seed)
     network = build(model_spec(model, dataset))
-    rows = MemoryRows.load(dataset, "train", network.inputs, seed=settings.seed)
-    return torch_rate(network, rows, settings)
+    device = "cpu" if settings.device == "cpu" or not torch.cuda.is_available() else "cuda"
+    rows = MemoryRows.load(dataset, "train", network.inputs, seed=settings.seed, device=device)
+    return torch_rate(network.to(device), rows, settings)
 
 
 def torch_rate(network: nn.Module, rows: MemoryRows, settings: TrainSettings) -> float:
     """Events per second of all epochs but the first."""
     optimizer = torch.optim.Adam(network.parameters(), lr=settings.learning_rate, fused=True)
-    num_rows, started, count = len(rows), 0.0, 0
+    num_rows, started, count, device = len(rows), 0.0, 0, rows.rows.labels.device
     with without_denormals():
         for epoch in range(settings.epochs):
             if epoch == 1:
                 started = time.perf_counter()
-            order = torch.randperm(num_rows, generator=torch.Generator().manual_seed(epoch))
+            order = torch.randperm(num_rows, generator=torch.Generator().manual_seed(epoch)).to(device)
             for part in order.split(settings.batch_size):
                 inputs = plain_batch(rows, part)
                 optimizer.zero_grad()
                 functional.cross_entropy(network(*inputs), rows.rows.labels[part]).backward()
                 optimizer.step()
                 count += len(part) if epoch else 0
+    if device.type == "cuda":
+        torch.cuda.synchronize()
     return count / (time.perf_counter() - started)
 
 
@@ -227,6 +231,31 @@ def recurrent(repeats: int) -> dict[str, Any]:
     return {"particles, one worker": ours}
 
 
+def gpu(rows: int, repeats: int) -> dict[str, Any]:
+    """A rank on the GPU against the bare loop on the GPU, and against a rank on one core; empty without a GPU."""
+    found: dict[str, Any] = {}
+    if not torch.cuda.is_available():
+        return found
+    with tempfile.TemporaryDirectory() as folder:
+        few = {"train": [128] * 16, "val": [16], "test": [16]}
+        cases = [
+            (hlf_dataset(Path(folder) / "hlf", rows), HlfSettings(), (128, 8192)),
+            (write_dataset(Path(folder) / "particles", rows=few, most_particles=801), ParticlesSettings(), (128, 1024)),
+        ]
+        for dataset, model, sizes in cases:
+            for size in sizes:
+                on_gpu, on_cpu = (
+                    TrainSettings(algorithm="sgd", reader="arrow", batch_size=size, epochs=3, device=device)
+                    for device in ("cuda", "cpu")
+                )
+                ours = partial(our_loop, dataset, model, on_gpu)
+                name = f"{model.name}, batch {size}"
+                bare, alone = partial(bare_loop, dataset, model, on_gpu), partial(our_loop, dataset, model, on_cpu)
+                found[f"{name}, GPU against the bare loop there"] = ratios(ours, bare, repeats)
+                found[f"{name}, GPU against one core"] = ratios(ours, alone, min(repeats, 2))
+    return found
+
+
 def in_memory(num_rows: int, *, workers: int) -> tuple[MemoryRows, MemoryRows, nn.Module]:
     """Separable events in memory, and the HLF network for them."""
     torch.manual_seed(1)
@@ -302,7 +331,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000, help="training rows of the HLF runs")
     parser.add_argument("--repeats", type=int, default=5, help="alternating runs")
     parser.add_argument("--workers", type=int, default=1_000, help="virtual workers of the simulator")
-    parser.add_argument("--only", choices=["hlf", "particles", "simulator", "overhead"], help="one part only")
+    parser.add_argument("--only", choices=["hlf", "particles", "simulator", "overhead", "gpu"], help="one part only")
     parser.add_argument("--ddp", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -314,6 +343,7 @@ def main() -> None:
         "particles": lambda: recurrent(arguments.repeats),
         "simulator": lambda: simulator(arguments.workers),
         "overhead": lambda: overhead(arguments.rows, arguments.repeats),
+        "gpu": lambda: gpu(arguments.rows, arguments.repeats),
     }
     show(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}")
     for name, part in parts.items():

@@ -46,13 +46,21 @@ def on_ranks(folder: Path, *runs: dict[str, Any]) -> list[dict[str, torch.Tensor
 
 
 def test_images_on_ranks_as_in_the_simulator_and_where_workers_do_not_wait_with_their_buffers(tmp_path: Path) -> None:
-    chosen = {"algorithm": "d-psgd", "workers": 3, "epochs": 3, "batch_size": 10, "precision": "float64"}
+    chosen = {
+        "algorithm": "d-psgd",
+        "workers": 3,
+        "epochs": 3,
+        "batch_size": 10,
+        "precision": "float64",
+        "device": "cpu",
+    }
     loose: dict[str, Any] = {
         "algorithm": "ad-psgd",
         "workers": 3,
         "epochs": 10,
         "batch_size": 10,
         "learning_rate": 0.02,
+        "device": "cpu",
     }
     state, published = on_ranks(tmp_path, chosen, loose)
     found = simulate_workload(TinyImages(), TrainSettings(**chosen), ClusterSettings())

@@ -98,5 +98,6 @@ def run(model: Classifier, events: dict[str, Tensor]) -> Tensor:
 def gradients(model: Classifier, events: dict[str, Tensor]) -> list[Tensor]:
     """Gradients of all parameters for a loss that tells the events and classes apart."""
     logits = run(model, events)
-    loss = (logits * torch.linspace(-1, 1, logits.numel(), dtype=logits.dtype).view_as(logits)).sum()
+    factors = torch.linspace(-1, 1, logits.numel(), dtype=logits.dtype, device=logits.device)
+    loss = (logits * factors.view_as(logits)).sum()
     return list(torch.autograd.grad(loss, list(model.parameters())))

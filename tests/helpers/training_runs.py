@@ -32,7 +32,7 @@ def make_spec(
     """
     out.mkdir(exist_ok=True)
     chosen = {"algorithm": "ar-sgd", "workers": 2, "epochs": 4, "batch_size": 8, "reader": "arrow"} | train
-    network = settings_of({"name": "hlf", "hidden": [10, 5]} | (model or {}))
+    network = settings_of(model if model and "name" in model else {"name": "hlf", "hidden": [10, 5]} | (model or {}))
     workload = HepSettings(folder=dataset.folder, network=network)
     return RunSpec(workload, TrainSettings(**nested(chosen)), out)
 
