@@ -6,9 +6,8 @@ Evaluations without it do not wait for scikit-learn.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final, Self
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,48 +24,12 @@ from models.prediction import Candidate
 FEWEST_TO_STOP_EARLY: Final = 1000
 
 
-@dataclass(frozen=True)
-class BoostedTrees:
-    """Gradient-boosted decision trees (Friedman 2001) on the high-level features, by scikit-learn.
-
-    Trees need no feature scaling. Parameters are scikit-learn's defaults, except for a small penalty on leaves. With
-    fewer than 1000 events of a class the training has 100 rounds. With more it has up to 1000 rounds, and stops when
-    the loss on a tenth of the events, drawn by the seed, has not improved for 10 rounds.
-    """
-
-    #: Columns of the features Parquet that `probabilities` takes.
-    inputs: ClassVar[tuple[str, ...]] = ("hlf",)
+class BoostedTrees(NamedTuple):
+    """Gradient-boosted decision trees (Friedman 2001) on the high-level features, by scikit-learn."""
 
     trees: HistGradientBoostingClassifier
-
-    @classmethod
-    def fit(
-        cls, hlf: NDArray[Any], labels: NDArray[np.int64], weights: NDArray[Any], *, classes: Sequence[str], seed: int
-    ) -> Self:
-        """Train on some events; the same seed and events give the same trees.
-
-        Args:
-            hlf: (num_events, NUM_HLF) raw features, see `features.columns.HIGH_LEVEL`.
-            labels: (num_events,) true classes.
-            weights: (num_events,) event weight x class weight; only their ratios matter.
-            classes: Names of the classes, in the order of the labels.
-            seed: Seed for the choice of events for bin edges and early stopping; at least 0.
-
-        Raises:
-            UndefinedMetricError: A class has no events of positive weight.
-        """
-        # With a negative weight a leaf could have no finite value.
-        positive = np.maximum(np.asarray(weights, dtype=np.float64), 0.0)
-        counts = np.bincount(labels[positive > 0], minlength=len(classes))
-        if missing := [name for name, count in zip(classes, counts, strict=True) if not count]:
-            raise UndefinedMetricError(f"trees cannot learn {missing}: no events of positive weight. Add files.")
-        stops_early = bool(counts.min() >= FEWEST_TO_STOP_EARLY)
-        trees = HistGradientBoostingClassifier(
-            max_iter=1000 if stops_early else 100, early_stopping=stops_early, l2_regularization=1.0, random_state=seed
-        )
-        # Leaf penalties are absolute: weights of 1 on average make them independent of the weights' unit.
-        trees.fit(hlf, labels, sample_weight=positive / positive.mean())
-        return cls(trees)
+    inputs: tuple[str, ...] = ("hlf",)
+    """Columns of the features Parquet that `probabilities` takes."""
 
     def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
         """Class probabilities (B, num_classes) of B events with column `hlf` (B, NUM_HLF).
@@ -81,6 +44,30 @@ class BoostedTrees:
         return found
 
 
+def fitted_trees(
+    hlf: NDArray[Any], labels: NDArray[np.int64], weights: NDArray[Any], *, classes: Sequence[str], seed: int
+) -> BoostedTrees:
+    """Train on (num_events, NUM_HLF) raw features; the same seed and events give the same trees.
+
+    Parameters are scikit-learn's defaults, except for a small penalty on leaves. With fewer than 1000 events of a class
+    the training has 100 rounds. With more it has up to 1000 rounds, and stops when the loss on a tenth of the events,
+    drawn by the seed, has not improved for 10 rounds. Negative weights count as none; only ratios of weights matter. A
+    class without events of positive weight is an `UndefinedMetricError`.
+    """
+    # With a negative weight a leaf could have no finite value.
+    positive = np.maximum(np.asarray(weights, dtype=np.float64), 0.0)
+    counts = np.bincount(labels[positive > 0], minlength=len(classes))
+    if missing := [name for name, count in zip(classes, counts, strict=True) if not count]:
+        raise UndefinedMetricError(f"trees cannot learn {missing}: no events of positive weight. Add files.")
+    stops_early = bool(counts.min() >= FEWEST_TO_STOP_EARLY)
+    trees = HistGradientBoostingClassifier(
+        max_iter=1000 if stops_early else 100, early_stopping=stops_early, l2_regularization=1.0, random_state=seed
+    )
+    # Leaf penalties are absolute: weights of 1 on average make them independent of the weights' unit.
+    trees.fit(hlf, labels, sample_weight=positive / positive.mean())
+    return BoostedTrees(trees)
+
+
 def boosted_trees(
     files: Sequence[Path],
     classes: Sequence[str],
@@ -91,12 +78,7 @@ def boosted_trees(
 ) -> Candidate:
     """The reference: gradient-boosted trees on the high-level features, fitted to the training split.
 
-    Args:
-        files: Row groups of the training split.
-        classes: Names of the classes.
-        class_weights: Factor of each class.
-        seed: Seed for bin edges and early stopping.
-        say: Called with a sentence about each kind of event to which they are not fitted.
+    `say` is called with a sentence about each kind of event to which they are not fitted.
     """
     table = pa.concat_tables(
         [pq.read_table(readable(file), columns=columns_of(["hlf", "label", "weight"])) for file in files]
@@ -104,7 +86,7 @@ def boosted_trees(
     labels = table["label"].to_numpy()
     weights = table["weight"].to_numpy().astype(np.float64) * np.asarray(class_weights)[labels]
     hlf = model_inputs(table, ["hlf"])["hlf"]
-    trees = BoostedTrees.fit(hlf, labels, weights, classes=list(classes), seed=seed)
+    trees = fitted_trees(hlf, labels, weights, classes=classes, seed=seed)
     if negative := int((weights < 0).sum()):
         say(f"boosted trees: {negative:,} of {len(labels):,} training events have negative weights and count as none")
     if trees.trees.do_early_stopping_:

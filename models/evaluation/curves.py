@@ -39,14 +39,6 @@ class EfficiencyCurve(NamedTuple):
     """(num_points, num_replicas) background efficiency in each replica."""
 
 
-class TwoSample(NamedTuple):
-    """Distance of two samples, and its significance."""
-
-    distance: float
-    p_value: float
-    """Probability of at least this distance for two samples of the same distribution."""
-
-
 def background_curve(scored: Scored, fractions: Mapping[int, float]) -> EfficiencyCurve:
     """Share of a mixture of backgrounds that passes at each wanted signal efficiency of a score.
 
@@ -71,25 +63,18 @@ def ratio(curve: EfficiencyCurve, reference: EfficiencyCurve) -> tuple[Floats, F
     return np.where(np.isfinite(value), value, np.nan), low, high
 
 
-def kolmogorov_smirnov(first: Floats, first_weights: Floats, second: Floats, second_weights: Floats) -> TwoSample:
-    """Largest distance of the weighted distribution functions of two samples, and its p-value.
+def kolmogorov_smirnov(
+    first: Floats, first_weights: Floats, second: Floats, second_weights: Floats
+) -> dict[str, float]:
+    """Largest `distance` of the weighted distribution functions of two samples, and its `p_value`.
 
     For unit weights the p-value equals that of scipy's `ks_2samp(method="asymp")`; else it uses the effective numbers
     of events and is approximate (Monahan, Numerical Methods of Statistics, 2011). Ties make it too large. With negative
     weights a distribution function may fall, or leave the range 0 to 1; the distance is still the largest one and may
-    exceed 1.
-
-    Args:
-        first: (num_first,) values.
-        first_weights: (num_first,), of a sum above 0.
-        second: (num_second,) values in the same unit.
-        second_weights: (num_second,), of a sum above 0.
-
-    Raises:
-        UndefinedMetricError: The two samples are so small that the formula does not hold.
+    exceed 1. Samples so small that the formula does not hold are an `UndefinedMetricError`.
 
     Examples:
-        >>> kolmogorov_smirnov(np.array([1.0, 2.0]), np.ones(2), np.array([2.0, 3.0]), np.array([1.0, 3.0])).distance
+        >>> kolmogorov_smirnov(np.array([1.0, 2.0]), np.ones(2), np.array([2.0, 3.0]), np.array([1.0, 3.0]))["distance"]
         0.75
     """
     distance = cumulative_distance(first, first_weights, second, second_weights)
@@ -100,7 +85,7 @@ def kolmogorov_smirnov(first: Floats, first_weights: Floats, second: Floats, sec
         raise UndefinedMetricError(
             f"two samples of effectively {sizes[0]:.1f} and {sizes[1]:.1f} events are too small to compare. Add files."
         )
-    return TwoSample(distance, float(kstwo.sf(distance, size)))
+    return {"distance": distance, "p_value": float(kstwo.sf(distance, size))}
 
 
 def weighted_histogram(values: Floats, edges: Floats, weights: Floats) -> tuple[Floats, Floats]:
@@ -144,16 +129,8 @@ def efficiency_against(
 ) -> list[Efficiency | None]:
     """Share of events that pass, in bins of a variable; None for bins whose weights add up to 0 or less.
 
-    A bin contains its lower edge. The first bin also holds all events below it, the last all events above it.
-
-    Args:
-        variable: (num_events,) values in the unit of the edges.
-        passing: (num_events,) whether each event passes.
-        weights: (num_events,) event weights.
-        edges: (num_bins + 1,) rising, such as one of `KINEMATIC_EDGES`.
-
-    Raises:
-        UndefinedMetricError: A value of the variable is not a number.
+    A bin contains its lower edge. The first bin also holds all events below it, the last all events above it. The
+    (num_bins + 1,) edges rise. A value that is not a number is an `UndefinedMetricError`.
 
     Examples:
         >>> found = efficiency_against(np.array([5.0, 99.0]), np.array([True, False]), np.ones(2), [0, 10, 20, 30])

@@ -219,10 +219,10 @@ def _significances(events: ScoredEvents, scored: Scored, task: EvaluationTask) -
     `best_is_at_end`: the tightest of these cuts is as good within the error, so that a better one may lie beyond.
     """
     found = significance(scored, expected_events(events, task), task.uncertainty)
-    is_known = np.isfinite([found.asimov, found.low, found.high]).all(axis=0)
-    chosen = is_known & (found.effective >= FEWEST_FAILING)
-    columns = {name: values[chosen].tolist() for name, values in found._asdict().items()}
-    best = int(np.argmax(found.asimov[chosen])) if chosen.any() else None
+    is_known = np.isfinite([found[name] for name in ("asimov", "low", "high")]).all(axis=0)
+    chosen = is_known & (found["effective"] >= FEWEST_FAILING)
+    columns = {name: values[chosen].tolist() for name, values in found.items()}
+    best = int(np.argmax(found["asimov"][chosen])) if chosen.any() else None
     of = "expected events" if task.expected else "test events"
     is_at_end = best is not None and columns["asimov"][0] >= columns["low"][best]
     return {"of": of, "uncertainty": task.uncertainty, "best": best, "best_is_at_end": is_at_end, **columns}
@@ -267,30 +267,24 @@ def _calibration(events: ScoredEvents, task: EvaluationTask) -> dict[str, Any]:
     generator = np.random.default_rng([task.seed, 2])
     expected = expected_calibration_errors(labels, scores, events.weights, errors, generator=generator)
     return {
-        task.classes[index]: {
-            "error": errors[index],
-            "expected": expected[index].mean,
-            "p_value": expected[index].p_value,
-            "bins": [{**each._asdict(), "observed": each.observed._asdict()} for each in bins[index]],
-        }
-        for index in task.outputs
+        task.classes[index]: {"error": errors[index], **expected[index], "bins": bins[index]} for index in task.outputs
     }
 
 
 def _shapes(train: ScoredEvents, test: ScoredEvents, task: EvaluationTask) -> dict[str, Any]:
     """Kolmogorov-Smirnov test of the two splits for each output and true class."""
-    found: dict[str, Any] = {}
-    for output in task.outputs:
-        tests = found[task.classes[output]] = {}
-        for index, truth in enumerate(task.classes):
-            first, second = (each.labels == index for each in (train, test))
-            tests[truth] = kolmogorov_smirnov(
-                train.probabilities[first, output],
-                train.weights[first],
-                test.probabilities[second, output],
-                test.weights[second],
-            )._asdict()
-    return found
+
+    def of(events: ScoredEvents, output: int, truth: int) -> tuple[Floats, Floats]:
+        chosen = events.labels == truth
+        return events.probabilities[chosen, output], events.weights[chosen]
+
+    return {
+        task.classes[output]: {
+            name: kolmogorov_smirnov(*of(train, output, truth), *of(test, output, truth))
+            for truth, name in enumerate(task.classes)
+        }
+        for output in task.outputs
+    }
 
 
 def _kinematics(events: ScoredEvents, task: EvaluationTask, points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

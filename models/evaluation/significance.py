@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 
@@ -12,29 +11,15 @@ from models.evaluation.discriminant import Scored
 from models.evaluation.intervals import ONE_SIGMA, Floats
 
 
-class Significance(NamedTuple):
-    """Expected events and significances behind the points of a score, (num_points,) each; NaN without background."""
+def significance(scored: Scored, expected: Mapping[int, float], uncertainty: float) -> dict[str, Floats]:
+    """Events and significances behind the points of a score, (num_points,) each; NaN without background.
 
-    threshold: Floats
-    signal: Floats
-    background: Floats
-    effective: Floats
-    """Effective number of test events of the background."""
-    simple: Floats
-    """S / sqrt(B)."""
-    asimov: Floats
-    low: Floats
-    """Lower end of the one-sigma interval of `asimov` at this threshold from the statistics of the test events."""
-    high: Floats
+    `expected` events of each class stand before the cut; the relative `uncertainty` is that of the background.
 
-
-def significance(scored: Scored, expected: Mapping[int, float], uncertainty: float) -> Significance:
-    """Significances behind the points of a score.
-
-    Args:
-        scored: A score of the test events.
-        expected: Expected number of events of each class before the cut.
-        uncertainty: Relative uncertainty of the background.
+    Returns:
+        `threshold`; expected `signal` and `background`; the `effective` number of test events of the background;
+        `simple`, S / sqrt(B); `asimov`, and `low` and `high`, the ends of its one-sigma interval at this threshold from
+        the statistics of the test events.
     """
     place = scored.points[:, 0]
     # The cut is the same in all replicas, so that the signal behind it has an error too.
@@ -49,14 +34,17 @@ def significance(scored: Scored, expected: Mapping[int, float], uncertainty: flo
     )
     with np.errstate(divide="ignore", invalid="ignore"):
         simple = np.where(others.value > 0, ours.value / np.sqrt(others.value), np.nan)
-    effective = _effective(scored, expected)
-    return Significance(
-        scored.thresholds[place],
-        *(ours.value, others.value, effective, simple, asimov_significance(ours.value, others.value, uncertainty)),
+    return {
+        "threshold": scored.thresholds[place],
+        "signal": ours.value,
+        "background": others.value,
+        "effective": _effective(scored, expected),
+        "simple": simple,
+        "asimov": asimov_significance(ours.value, others.value, uncertainty),
         # A replica without background has no significance, and leaves none to the interval.
-        np.quantile(asimov_significance(ours.low, others.high, uncertainty), ONE_SIGMA / 2, axis=1),
-        np.quantile(asimov_significance(ours.high, others.low, uncertainty), 1 - ONE_SIGMA / 2, axis=1),
-    )
+        "low": np.quantile(asimov_significance(ours.low, others.high, uncertainty), ONE_SIGMA / 2, axis=1),
+        "high": np.quantile(asimov_significance(ours.high, others.low, uncertainty), 1 - ONE_SIGMA / 2, axis=1),
+    }
 
 
 def _effective(scored: Scored, expected: Mapping[int, float]) -> Floats:
@@ -80,12 +68,7 @@ def _effective(scored: Scored, expected: Mapping[int, float]) -> Floats:
 def asimov_significance(signal: Floats, background: Floats, uncertainty: float) -> Floats:
     """Median significance of a discovery by counting, with an uncertain background; NaN where there is none.
 
-    Cowan, Cranmer, Gross, Vitells (2011); with an uncertainty Cowan (2012), as ATL-PHYS-PUB-2020-025 recommends.
-
-    Args:
-        signal: Expected events of the signal.
-        background: Expected events of the background.
-        uncertainty: Relative uncertainty of the background, at least 0.
+    Cowan, Cranmer, Gross, Vitells (2011); with a relative uncertainty Cowan (2012), as ATL-PHYS-PUB-2020-025 recommends.
 
     Examples:
         >>> [round(float(asimov_significance(np.array(10.0), np.array(100.0), each)), 3) for each in (0.0, 0.1)]

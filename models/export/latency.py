@@ -13,7 +13,6 @@ from models.export.onnx_classifier import Feeds, OnnxClassifier
 
 Columns = Mapping[str, NDArray[Any]]
 
-
 #: Least number of slower calls for a percentile; with fewer it is almost the slowest call.
 _FEWEST_SLOWER: Final = 10
 

@@ -20,7 +20,6 @@ _PACKAGES: Final = (
     "awkward",
     "boost-histogram",
     "cramjam",
-    "da4ml",
     "fastjet",
     "hls4ml",
     "isal",

@@ -58,7 +58,7 @@ class Export(Stage):
         return flat_items(config.export, "export") if config.export.hls4ml else {}
 
     def run(self, context: Context) -> Result:
-        """Write `export.json`, and for each network `model.onnx`, `one_event.onnx` and `config.pbtxt`."""
+        """Write `export.json`, and for each network `model.onnx` and `one_event.onnx`."""
         from training.threads import use_threads
 
         use_threads(context.config.train.threads)
@@ -110,7 +110,6 @@ def _export(context: Context, network: str) -> dict[str, Any]:
     from models.export.onnx_classifier import OneEventClassifier, OnnxClassifier
     from models.export.onnx_export import export_one_event, export_onnx
     from models.export.parity import PARITY_TOLERANCE, largest_difference
-    from models.export.triton import triton_config
     from models.saved_model import load_model
 
     dataset = FeatureDataset.load(context.upstream["features"].folder)
@@ -129,7 +128,6 @@ def _export(context: Context, network: str) -> dict[str, Any]:
         one = OneEventClassifier(folder / "one_event.onnx")
         differences["one_event.onnx"] = largest_difference(model, one, columns, batch_sizes=(_EVENTS,))
     firmware = _firmware(context, model, dataset, folder) if context.config.export.hls4ml else []
-    (folder / "config.pbtxt").write_text(triton_config(spec.settings, spec.classes), encoding="utf-8")
     return {
         "inputs": list(exported.inputs),
         "classes": exported.classes,
@@ -162,8 +160,7 @@ def _firmware(context: Context, model: Classifier, dataset: FeatureDataset, fold
         )["hlf"]
         for split in ("train", "test")
     )
-    found = export_firmware(model, train, test, folder / "hls4ml", bits=context.config.export.hls4ml_bits)
-    return [each._asdict() for each in found]
+    return export_firmware(model, train, test, folder / "hls4ml", bits=context.config.export.hls4ml_bits)
 
 
 def _provenance(context: Context, network: str) -> Provenance:

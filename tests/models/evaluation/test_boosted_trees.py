@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 
 from features.columns import hlf_names
 from models.errors import UndefinedMetricError
-from models.evaluation.boosted_trees import FEWEST_TO_STOP_EARLY, BoostedTrees, boosted_trees
+from models.evaluation.boosted_trees import FEWEST_TO_STOP_EARLY, BoostedTrees, boosted_trees, fitted_trees
 
 CLASSES = ["QCD", "ttbar", "W+jets"]
 
@@ -32,7 +32,7 @@ def made(num_events: int, *, seed: int = 1, num_classes: int = 3) -> tuple[np.nd
 @pytest.fixture(scope="module")
 def trees() -> BoostedTrees:
     hlf, labels = made(400)
-    return BoostedTrees.fit(hlf, labels, np.ones(400), classes=CLASSES, seed=1)
+    return fitted_trees(hlf, labels, np.ones(400), classes=CLASSES, seed=1)
 
 
 def test_they_learn_what_no_linear_model_can_from_400_events(trees: BoostedTrees) -> None:
@@ -63,7 +63,7 @@ def test_weights_are_used() -> None:
     hlf, labels = made(600)
     hlf[:] = 1.0
     weights = np.array([1.0, 2.0, 5.0])[labels]
-    found = BoostedTrees.fit(hlf, labels, weights, classes=CLASSES, seed=1).probabilities({"hlf": hlf[:1]})
+    found = fitted_trees(hlf, labels, weights, classes=CLASSES, seed=1).probabilities({"hlf": hlf[:1]})
     # Features that say nothing leave the shares of the weight.
     expected = np.bincount(labels, weights) / weights.sum()
     np.testing.assert_allclose(found[0], expected, rtol=1e-3)
@@ -74,8 +74,8 @@ def test_negative_weights_count_as_none() -> None:
     hlf, labels = made(600)
     weights = np.ones(600)
     weights[10:60] = -2.0
-    clipped = BoostedTrees.fit(hlf, labels, weights, classes=CLASSES, seed=1)
-    none = BoostedTrees.fit(hlf, labels, np.maximum(weights, 0), classes=CLASSES, seed=1)
+    clipped = fitted_trees(hlf, labels, weights, classes=CLASSES, seed=1)
+    none = fitted_trees(hlf, labels, np.maximum(weights, 0), classes=CLASSES, seed=1)
     np.testing.assert_array_equal(clipped.probabilities({"hlf": hlf}), none.probabilities({"hlf": hlf}))
 
 
@@ -84,7 +84,7 @@ def test_large_samples_stop_early_by_the_seed_and_small_ones_do_not(trees: Boost
     assert trees.trees.n_iter_ == 100
     num_events = 2 * FEWEST_TO_STOP_EARLY + 200
     hlf, labels = made(num_events, num_classes=2)
-    fitted = [BoostedTrees.fit(hlf, labels, np.ones(num_events), classes=CLASSES[:2], seed=seed) for seed in (1, 1, 2)]
+    fitted = [fitted_trees(hlf, labels, np.ones(num_events), classes=CLASSES[:2], seed=seed) for seed in (1, 1, 2)]
     assert 10 < fitted[0].trees.n_iter_ < 1000
     first, again, other = (each.probabilities({"hlf": hlf}) for each in fitted)
     assert first.shape == (num_events, 2)
@@ -95,9 +95,9 @@ def test_large_samples_stop_early_by_the_seed_and_small_ones_do_not(trees: Boost
 def test_a_class_that_is_not_there_is_said() -> None:
     hlf, labels = made(100)
     with pytest.raises(UndefinedMetricError, match=r"cannot learn \['W\+jets'\]"):
-        BoostedTrees.fit(hlf, np.minimum(labels, 1), np.ones(100), classes=CLASSES, seed=1)
+        fitted_trees(hlf, np.minimum(labels, 1), np.ones(100), classes=CLASSES, seed=1)
     with pytest.raises(UndefinedMetricError, match=r"cannot learn \['QCD', 'ttbar'\]"):
-        BoostedTrees.fit(hlf, labels, np.array([0.0, -1.0, 1.0])[labels], classes=CLASSES, seed=1)
+        fitted_trees(hlf, labels, np.array([0.0, -1.0, 1.0])[labels], classes=CLASSES, seed=1)
 
 
 def test_events_to_which_the_trees_are_not_fitted_were_not_said(

@@ -25,7 +25,7 @@ from features.dataset import FeatureDataset
 from features.matrices import high_level_in
 from models.errors import UndefinedMetricError
 from models.evaluation import evaluation
-from models.evaluation.boosted_trees import BoostedTrees, boosted_trees
+from models.evaluation.boosted_trees import boosted_trees, fitted_trees
 from models.evaluation.bootstrap import Estimate
 from models.evaluation.curves import kolmogorov_smirnov
 from models.evaluation.discriminant import discriminant
@@ -273,7 +273,7 @@ def test_scores_are_compared_with_those_of_the_first_training_events(done: Done)
                     before[first, output], train_weights[first], scores[second, output], weights[second]
                 )
                 found = done.metrics["runs"][candidate.name]["train_against_test"][name][true_name]
-                assert found == pytest.approx(expected._asdict(), abs=1e-4)
+                assert found == pytest.approx(expected, abs=1e-4)
 
 
 def test_progress_counts_all_events_and_says_what_is_being_done(done: Done) -> None:
@@ -316,7 +316,7 @@ def test_trees_are_fitted_with_event_weights_times_class_weights(done: Done) -> 
     rows = pa.concat_tables([pq.read_table(file) for file in done.dataset.files("train")])
     hlf, labels = high_level_in(rows), rows["label"].to_numpy()
     weights = rows["weight"].to_numpy() * np.array([3.0, 1.0, 0.5])[labels]
-    trees = BoostedTrees.fit(hlf, labels, weights, classes=CLASSES, seed=1)
+    trees = fitted_trees(hlf, labels, weights, classes=CLASSES, seed=1)
     found = next(each.model for each in done.candidates if each.name == "boosted-trees")
     np.testing.assert_array_equal(found.probabilities({"hlf": hlf}), trees.probabilities({"hlf": hlf}))
 

@@ -55,9 +55,9 @@ def test_the_band_covers_the_truth_at_its_cut(num_signal: int, num_background: i
         parts = 1 - np.sqrt(rng.random(num_background)), np.sqrt(rng.random(num_signal))
         replicas = Replicas(labels, labels.astype(str), np.ones(len(labels)), seed=seed, num=200)
         found = significance(Scored(replicas, np.concatenate(parts), {1: 1.0}, wanted), {0: 1000.0, 1: 50.0}, 0.1)
-        truth = asimov_significance(50 * (1 - found.threshold**2), 1000 * (1 - found.threshold) ** 2, 0.1)
-        below += truth < found.low
-        above += truth > found.high
+        truth = asimov_significance(50 * (1 - found["threshold"] ** 2), 1000 * (1 - found["threshold"]) ** 2, 0.1)
+        below += truth < found["low"]
+        above += truth > found["high"]
     assert (np.abs(below / trials - 0.16) < 0.1).all()
     assert (np.abs(above / trials - 0.16) < 0.1).all()
     assert (np.abs((below + above) / trials - 0.32) < 0.12).all()
