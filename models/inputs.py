@@ -19,14 +19,9 @@ def inputs_json(inputs: Sequence[str]) -> dict[str, Any]:
 
 
 def refuse_other_inputs(inputs: Mapping[str, Any], names: Sequence[str]) -> None:
-    """Refuse a model that takes other features than this process computes.
+    """Refuse a model whose inputs, from `inputs_json` at its training, are others than this process computes.
 
-    Args:
-        inputs: What it takes, from `inputs_json` at its training.
-        names: Its inputs.
-
-    Raises:
-        InputError: They differ; the message names the features.
+    The `InputError` names the features.
     """
     now = inputs_json(names)
     if inputs == now:
@@ -43,18 +38,10 @@ def input_arrays(
 ) -> dict[str, NDArray[Any]]:
     """Arrays for the `forward` of a network, as `features.matrices.model_inputs` makes them.
 
-    Particle lists are cut to the longest event, since the time of a recurrent network grows with the list. They have
-    at least one row.
-
-    Args:
-        columns: Columns of B events: `hlf` (B, NUM_HLF), `particles` (B, rows, 19), `num_particles` (B,); others are
-            ignored.
-        names: The network's `inputs`.
-        dtype: Floating point type of the network.
-
-    Raises:
-        InputError: A column has another shape or number of events, or a number of particles is negative or above the
-            number of rows.
+    Columns of B events are `hlf` (B, NUM_HLF), `particles` (B, rows, 19) and `num_particles` (B,); those that are not
+    in `names` are ignored. Particle lists are cut to the longest event, since the time of a recurrent network grows
+    with the list. They have at least one row. A column of another shape, or a wrong number of particles, is an
+    `InputError`.
 
     Examples:
         >>> columns = {"particles": np.zeros((2, 801, 19), np.float32), "num_particles": np.array([5, 3], np.int32)}

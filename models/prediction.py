@@ -63,12 +63,8 @@ def predict(
 
     Returns:
         Columns `file_uuid`, `entry`, `sample`, `label`, `weight` (the physics weight), those of `also`, those
-        passed through, and `probability` (a list with one number per class).
-
-    Raises:
-        InputError: The files hold no events, or lack features that the model takes, or the model gives an event
-            probabilities that are not finite: no class may be read from them.
-        features.errors.DatasetError: The files hold other features.
+        passed through, and `probability` (a list with one number per class). Events without finite probabilities are
+        an `InputError`: no class may be read from them.
     """
     kept = [*IDENTITY_COLUMNS, "sample", "label", "weight"]
     parts: list[pa.Table] = []

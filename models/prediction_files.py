@@ -52,21 +52,12 @@ def write_parquet(predictions: pa.Table, classes: Sequence[str], path: Path) -> 
 
 
 def write_root(predictions: pa.Table, classes: Sequence[str], path: Path, *, chunk_rows: int = CHUNK_ROWS) -> None:
-    """Write predictions as a TTree named `predictions`, atomically.
+    """Write predictions as a TTree named `predictions`, atomically; docs/results.md joins it with the events.
 
     Branches, one entry per event: `file_uuid` (text, a TLeafC) and `entry` identify the event; `file_uuid_high` and
     `file_uuid_low` are the same UUID as two unsigned numbers of 64 bits. `sample` (text) is its sample, `label` its
     true class, `predicted` its most probable class, `weight` its physics weight, and `probability_<class>` are the
-    class probabilities. The title of the tree is the JSON list of the classes, in the
-    order of the labels. To join the predictions with their events in Python::
-
-        events = uproot.open("ttbar_0.root")
-        rows = uproot.open("predictions.root:predictions").arrays()
-        rows = rows[rows.file_uuid == str(events.file.uuid)]
-        pt = events["Delphes/Jet/Jet.PT"].array()[rows.entry]
-
-    An RDataFrame compares the numbers (docs/results.md): to it, the text is an array of characters, which equals no
-    string.
+    class probabilities. The title of the tree is the JSON list of the classes, in the order of the labels.
     """
     branches = probability_branches(classes)
     plain = _plain_types(predictions.schema)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import nn
@@ -35,28 +35,14 @@ class ModelSpec(NamedTuple):
     plugins: list[str] = []  # noqa: RUF012 - never changed
     """Plugins of its training, files without their folders."""
 
-
-class Dataset(Protocol):
-    """The part of `features.dataset.FeatureDataset` that a network needs."""
-
-    @property
-    def classes(self) -> list[str]:
-        """Names of the classes, in the order of the labels."""
-
-    @property
-    def definitions(self) -> dict[str, Any]:
-        """Definitions of the dataset's features."""
-
-    @property
-    def reading(self) -> dict[str, Any]:
-        """Settings by which its events were read."""
-
-    def scaler(self) -> dict[str, Any]:
-        """A `Scaler` of each column as JSON, from the training split."""
+    def described(self) -> dict[str, Any]:
+        """What every form of the network on disk says of it."""
+        own = {name: value for name, value in self._asdict().items() if name != "scalers"}
+        return {**own, "settings": self.settings.to_json(), "inputs": inputs_json(self.settings.inputs)}
 
 
-def model_spec(settings: NetworkSettings, dataset: Dataset) -> ModelSpec:
-    """Specification of a network for a dataset."""
+def model_spec(settings: NetworkSettings, dataset: Any) -> ModelSpec:
+    """Specification of a network for a `features.dataset.FeatureDataset`."""
     content = dataset.scaler()
     scaled = [name for name in settings.inputs if INPUT_COLUMNS[name].is_scaled]
     missing = [name for name in scaled if name not in content]
@@ -80,13 +66,8 @@ def save_model(model: nn.Module, spec: ModelSpec, folder: Path) -> None:
     weights.replace(folder / "weights.pt")
     content = {
         "version": MODEL_VERSION,
-        "settings": spec.settings.to_json(),
-        "classes": spec.classes,
-        "inputs": inputs_json(spec.settings.inputs),
+        **spec.described(),
         "scalers": {name: scaler._asdict() for name, scaler in spec.scalers.items()},
-        "definitions": spec.definitions,
-        "reading": spec.reading,
-        "plugins": spec.plugins,
     }
     description = folder / ".model.json"
     description.write_text(json.dumps(content, indent=1), encoding="utf-8")

@@ -75,17 +75,10 @@ class Stratum(NamedTuple):
 
 
 class Replicas:
-    """Replicas of some events.
+    """Replicas of events, of which (num_events,) labels, names of samples and weights are given.
 
-    Args:
-        labels: (num_events,) true classes.
-        samples: (num_events,) names of the samples.
-        weights: (num_events,) event weights; some may be negative.
-        seed: The same seed and events give the same replicas.
-        num: Number of replicas.
-
-    Raises:
-        UndefinedMetricError: The weights of a class do not add up to more than 0.
+    The same seed and events give the same replicas. If the weights of a class do not add up to more than 0, it is an
+    `UndefinedMetricError`.
     """
 
     def __init__(
@@ -126,11 +119,7 @@ class Replicas:
     def sums(self, stratum: Stratum, place: NDArray[np.int64], num_bins: int, values: Floats | None = None) -> Floats:
         """Sums of weights in bins, (num_bins, 1 + num_replicas).
 
-        Args:
-            stratum: The events to add up.
-            place: (num_events,) bin of each event of the evaluation.
-            num_bins: Number of bins.
-            values: (num_events,) factors of the weights; None for 1.
+        `place` is the bin of each event of the evaluation, `values` a factor of its weight.
         """
         factors = self.weights if values is None else self.weights * values
         table = coo_array(
@@ -139,12 +128,7 @@ class Replicas:
         return np.asarray(table.tocsr() @ stratum.counts)
 
     def means(self, label: int, values: Floats) -> Floats:
-        """Mean of a value over the events of a class, (1 + num_replicas,).
-
-        Args:
-            label: The class.
-            values: (num_events,) one value for each event of the evaluation.
-        """
+        """Mean of the (num_events,) values over the events of a class, (1 + num_replicas,)."""
         nowhere = np.zeros(len(values), dtype=np.int64)
         found = (each.fraction * self.sums(each, nowhere, 1, values)[0] / each.totals for each in self.of_class(label))
         return np.asarray(sum(found))
@@ -156,11 +140,8 @@ class Replicas:
         fail, the interval's upper end has one more event that passes, its lower end one more that fails, which is
         Clopper and Pearson's interval if weights are 1. Else both have half an event more of each, as in Jeffreys'.
 
-        Args:
-            stratum: The events.
-            kept: (num_points, 1 + num_replicas) sums of weights that pass.
-            kept2: (num_points,) measured sums of squared weights that pass.
-            few: Below this effective number that pass or fail, one more does; 0: always half an event.
+        `kept` are the sums of weights that pass, (num_points, 1 + num_replicas), `kept2` the measured sums of their
+        squares, (num_points,). `few` is an effective number that pass or fail; with 0 it is always half an event.
         """
         total, typical = stratum.totals, stratum.weight2 / stratum.totals[0]
         num_passing, of_passing = _counted(kept[:, 0], kept2, typical)

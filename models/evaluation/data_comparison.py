@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from scipy.stats import chi2
 
 from features.columns import HIGH_LEVEL
-from models.evaluation.discriminant import discriminant
 from models.evaluation.figures import log_odds, odds_range
 from models.evaluation.intervals import Floats
 from models.evaluation.measurements import EvaluationTask, expected_events
@@ -62,11 +61,7 @@ class ScoreAxis(NamedTuple):
     @classmethod
     def of(cls, test: ScoredEvents, data: DataEvents, task: EvaluationTask) -> Self:
         """The axis of the simulated scores."""
-        scores = [
-            discriminant(each, signal=task.signal.fractions, fractions=task.mixture.fractions)
-            for each in (test.probabilities, data.probabilities)
-        ]
-        odds = [log_odds(each) for each in scores]
+        odds = [log_odds(task.score(each.probabilities)) for each in (test, data)]
         axis, cut = hist.axis.Regular(_BINS, *odds_range(odds[0]), flow=False), None
         if task.blind_above is not None:
             above = axis.edges[1:] > log_odds(np.array(task.blind_above)) + 1e-9
@@ -160,19 +155,11 @@ def _is_hidden(overlay: Overlay) -> NDArray[np.bool_]:
 
 
 def chi_square(data: Floats, model: Floats, variances: Floats, *, is_normalised: bool) -> dict[str, float]:
-    """Chi-square of counts and a weighted simulation, with the statistical errors of both.
+    """Chi-square of counts and a weighted simulation, with the statistical errors of both; (num_bins,) each.
 
     Neighbouring bins are joined until 5 events are expected in each, from effectively 10 simulated ones or more, so
-    that both have nearly normal errors.
-
-    Args:
-        data: (num_bins,) counts.
-        model: (num_bins,) expected counts.
-        variances: (num_bins,) squares of the errors of the expected counts.
-        is_normalised: Whether the expectation is scaled to the number of events, which takes one degree of freedom.
-
-    Returns:
-        `value`, `degrees` of freedom and `p_value`.
+    that both have nearly normal errors. An expectation that is scaled to the number of events takes one degree of
+    freedom.
 
     Examples:
         >>> chi_square(np.array([30.0, 0.0, 3.0]), np.array([20.0, 2.0, 5.0]), np.array([5.0, 0.0, 0.0]),

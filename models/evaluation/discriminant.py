@@ -31,14 +31,7 @@ def discriminant(probabilities: Floats, *, signal: Mapping[int, float], fraction
 
     If the probabilities are right for classes in equal parts, it is the best possible score against backgrounds in
     these fractions (lemma of Neyman and Pearson, 1933). Against one background it is the likelihood ratio of the two.
-
-    Args:
-        probabilities: (num_events, num_classes).
-        signal: Fraction of each class whose score is high.
-        fractions: Fraction of each background.
-
-    Returns:
-        (num_events,).
+    From (num_events, num_classes) probabilities to (num_events,).
 
     Examples:
         >>> discriminant(np.array([[0.375, 0.125, 0.5], [0.0, 0.0, 1.0]]), signal={0: 1.0}, fractions={1: 1.0}).tolist()
@@ -55,17 +48,10 @@ def discriminant(probabilities: Floats, *, signal: Mapping[int, float], fraction
 
 
 class Scored:
-    """A score of all events in all replicas.
+    """A score of all events in all replicas: (num_events,), higher for events that are more like signal.
 
-    Args:
-        replicas: The replicas of the events.
-        scores: (num_events,) finite; higher is more like signal.
-        signal: Fraction of each class to keep.
-        wanted: (num_points,) shares whose thresholds are exact: at least these of the signal are kept.
-        background: With it, at most these shares of a mixture of backgrounds are kept instead.
-
-    Raises:
-        UndefinedMetricError: A score is not finite.
+    The thresholds of the `wanted` shares are exact: at least these of the signal's mixture are kept, or, with a
+    `background`, at most these of that mixture. A score that is not finite is an `UndefinedMetricError`.
     """
 
     def __init__(

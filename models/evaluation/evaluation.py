@@ -19,7 +19,6 @@ from models.evaluation import figures as plots
 from models.evaluation.bootstrap import NUM_REPLICAS, Replicas, estimate
 from models.evaluation.curves import EfficiencyCurve
 from models.evaluation.data_comparison import DataEvents, ScoreAxis, overlays, plot_overlays
-from models.evaluation.discriminant import discriminant
 from models.evaluation.importance import chosen_events, importance, num_predicted
 from models.evaluation.measurements import (
     ALL_BACKGROUNDS,
@@ -59,7 +58,7 @@ def evaluate(
     shifted: Mapping[str, NDArray[np.float32]] | None = None,
     data: Mapping[str, DataEvents] | None = None,
 ) -> dict[str, Any]:
-    """Evaluate models side by side.
+    """Evaluate models side by side; returns the content of `metrics.json`.
 
     Writes `metrics.json`, `curves.json`, `working_points.json`, `plots/*.png, *.pdf`, and in a folder of each model's
     name `predictions.parquet`, `predictions.root` and `plots/`.
@@ -75,13 +74,6 @@ def evaluate(
         shifted: By name of a systematic uncertainty, the shifted high-level features of all test events, (num_events,
             NUM_HLF), NaN for an event that the selection then rejects.
         data: By name of a model, the selected events of data without labels, with its probabilities.
-
-    Returns:
-        The content of `metrics.json`.
-
-    Raises:
-        InputError: A model takes other features than the files hold.
-        UndefinedMetricError: A class has no events, or its weights add up to 0 or less.
     """
     predicted: list[Predicted] = []
     labels = np.concatenate(
@@ -262,17 +254,10 @@ def _add_trainings(
 
 
 def over_trainings(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Mean and spread of the main numbers of some trainings, ready for JSON.
+    """Mean and spread of the main numbers of at least 2 trainings, each from `models.evaluation.measurements.measure`.
 
     The spread is the standard deviation over the trainings. All of them are measured on the same events, so the
     statistical error of these events comes on top, and is common to all.
-
-    Args:
-        runs: Numbers of each training from `models.evaluation.measurements.measure`, at least 2.
-
-    Returns:
-        `count`, and `mean` and `spread` of `accuracy`, `auc` and `auc_against` by name, and of the share of all
-        backgrounds that is left at each of the `working_points`.
     """
     areas = {
         name: {key: _spread(run[name][key]["value"] for run in runs) for key in runs[0][name]}
@@ -308,7 +293,7 @@ def _plot(found: Predicted, task: EvaluationTask, folder: Path, save: Save) -> N
         ),
         "discriminant": lambda: plots.plot_discriminant(
             found.test,
-            discriminant(found.test.probabilities, signal=task.signal.fractions, fractions=task.mixture.fractions),
+            task.score(found.test.probabilities),
             expected_events(found.test, task),
             list(task.signals),
             task.classes,

@@ -77,13 +77,8 @@ def plot_scores(
 ) -> Figure:
     """Distribution of outputs of the network for the events of each true class; one panel per output.
 
-    Args:
-        test: Events drawn as points with statistical errors; classes stand beside each other within a bin.
-        train: Events drawn as lines; None for no lines.
-        tests: Two-sample test of the two splits for each output and true class; the panel shows its p-value.
-        classes: Names of the classes.
-        outputs: The classes whose outputs are drawn.
-        labels: Words on the plot.
+    Test events are points with statistical errors; classes stand beside each other within a bin. Training events, if
+    there are any, are lines. `tests` has the two-sample test of both for each output and true class.
     """
     figure, first = new_figure(labels, panels=len(outputs))
     edges = np.linspace(0, 1, _SCORE_BINS + 1)
@@ -137,14 +132,8 @@ def plot_discriminant(
 ) -> Figure:
     """Events against the logarithm of the score s / b, and the significance behind each cut below them.
 
-    Args:
-        events: Test events.
-        score: (num_events,) s / (s + b).
-        expected: Expected number of events by class.
-        signals: The classes that are the signal.
-        classes: Names of the classes.
-        found: `significance`, as in `models.evaluation.measurements`.
-        labels: Words on the plot.
+    The (num_events,) score is s / (s + b), `expected` the number of events of each class, and `found` the
+    `significance` of `models.evaluation.measurements`.
     """
     figure, main = new_figure(labels, height=7.4, ratios=(2, 1))
     below, odds = figure.axes[1], log_odds(score)
@@ -191,12 +180,7 @@ def odds_range(odds: Floats) -> tuple[float, float]:
 
 @styled
 def plot_calibration(found: Mapping[str, Any], labels: PlotLabels) -> Figure:
-    """Observed share of a class against its predicted probability; one panel per class.
-
-    Args:
-        found: `bins` and `error` by class, as in `models.evaluation.measurements`.
-        labels: Words on the plot.
-    """
+    """Observed share of a class against its predicted probability; one panel per class."""
     figure, first = new_figure(labels, panels=len(found))
     for axes, (name, content) in zip(figure.axes, found.items(), strict=True):
         axes.plot([0, 1], [0, 1], color=GREY, linewidth=1)
@@ -212,14 +196,7 @@ def plot_calibration(found: Mapping[str, Any], labels: PlotLabels) -> Figure:
 
 @styled
 def plot_efficiencies(found: Mapping[str, Any], signal: str, wanted: float, labels: PlotLabels) -> Figure:
-    """Efficiency of each class at a working point against kinematic variables; uneven bins are drawn equally wide.
-
-    Args:
-        found: `edges` and `classes` by variable, as in `models.evaluation.measurements`.
-        signal: Name of the signal class.
-        wanted: Signal efficiency at the working point.
-        labels: Words on the plot.
-    """
+    """Efficiency of each class at a working point against kinematic variables; uneven bins are drawn equally wide."""
     figure, panels = new_grid(labels, panels=len(found), columns=_COLUMNS)
     for axes, (variable, content) in zip(panels, found.items(), strict=True):
         edges = np.array(content["edges"])
@@ -271,12 +248,7 @@ def plot_importance(found: Mapping[str, Mapping[str, Mapping[str, float]]], sign
 
 @styled
 def plot_learning_curve(history: Sequence[Mapping[str, Any]], labels: PlotLabels) -> Figure:
-    """Loss of both splits against the epoch, and the epoch of the kept model; for several workers their distance.
-
-    Args:
-        history: Records of rank 0, one per epoch.
-        labels: Words on the plot.
-    """
+    """Loss of both splits against the epoch, and the epoch of the kept model; for several workers their distance."""
     apart = [record.get("consensus_distance", 0.0) for record in history]
     figure, axes = new_figure(labels)
     epochs = [record["epoch"] + 1 for record in history]
@@ -313,14 +285,9 @@ def plot_curves(
 ) -> Figure:
     """Background efficiency against signal efficiency in the working region, and relative to the first model.
 
-    Args:
-        curves: Curves by background (one panel each) and model, all of the same replicas.
-        signal: Name of the signal class.
-        words: Longer names of backgrounds.
-        points: Signal efficiencies to mark, with error bars.
-        end: Signal efficiency above which nothing is measurable; this region is grey.
-        labels: Words on the plot.
-        rejection: Whether to draw background rejection, which is 1 / background efficiency.
+    Curves, by background (one panel each) and model, are of the same replicas. `words` are longer names of backgrounds.
+    `points` are signal efficiencies to mark, with error bars. Above the signal efficiency `end` nothing is measurable;
+    this region is grey. With `rejection` the axis is 1 / background efficiency.
     """
     panels = len(curves)
     figure, first = new_figure(labels, panels=panels, height=7.4, ratios=(3, 1))

@@ -42,9 +42,7 @@ _AT_ONCE: Final = 256
 def chosen_events(inputs: Sequence[str], labels: NDArray[np.int64]) -> NDArray[np.int64]:
     """Numbers of the events on which the importance is measured: the first of each class, a random sample.
 
-    Args:
-        inputs: Columns that the model takes; none are chosen if nothing of them can be permuted.
-        labels: (num_events,) true classes.
+    None are chosen if nothing of the inputs can be permuted.
     """
     if not permutations_of(inputs):
         return np.array([], dtype=np.int64)
@@ -75,13 +73,8 @@ def importance(
 
     Own code: scikit-learn's function of this name needs an estimator with a `fit`, and permutes single features only.
 
-    Args:
-        model: The model.
-        columns: Its inputs of some events, (num_events, ...) each; they stay unchanged.
-        events: The same events.
-        signal: The classes that are the signal, in equal parts.
-        seed: Seed of the shuffles and of the replicas.
-        on_events: Called with the number of events of each prediction.
+    `columns` are the inputs of the `events`, (num_events, ...) each, and stay unchanged. The `signal` classes count in
+    equal parts. `on_events` is called with the number of events of each prediction.
     """
     replicas = Replicas(events.labels, events.samples, events.weights, seed=seed, num=_NUM_REPLICAS)
     others = [label for label in np.unique(events.labels).tolist() if label not in signal]
@@ -113,9 +106,6 @@ def permutations_of(inputs: Sequence[str]) -> dict[str, Permutation]:
 
     Each feature of a model on high-level features alone; each kind of particle of one on particles, and all of its
     high-level features together if it takes these too.
-
-    Args:
-        inputs: Columns that the model takes.
     """
     if tuple(inputs) == ("hlf",):
         return {name: partial(_with_features, places=[place]) for place, name in enumerate(hlf_names())}

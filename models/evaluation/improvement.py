@@ -19,13 +19,6 @@ def improvement(before: ScoredEvents, after: ScoredEvents) -> Estimate:
     Both models see the same events. So the error is that of the mean difference per event, which is much smaller than
     the errors of the two means. All classes have the same total weight, as in the training loss; the error follows
     from the spread within each class.
-
-    Args:
-        before: Events with the probabilities of the old model.
-        after: The same events with those of the new model.
-
-    Raises:
-        UndefinedMetricError: The weights of a class add up to 0 or less.
     """
     rows = np.arange(len(after.labels))
     old, new = (np.log(np.maximum(each.probabilities[rows, after.labels], _LOWEST)) for each in (before, after))

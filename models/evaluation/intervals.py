@@ -57,17 +57,13 @@ class WeightSums(NamedTuple):
 
 
 def efficiency_of_sums(passing: WeightSums, failing: WeightSums) -> Efficiency:
-    """Weighted share that passes, with its interval.
+    """Weighted share that passes, with its interval; the weights of both sums add up to more than 0.
 
     The weights of those that pass and of those that fail count separately, so that the interval is right where weights
     and passing are correlated. With weights of 1 and fewer than 10 events on one side it is Clopper and Pearson's
     (1934), which covers at least what it promises. With more events it is Jeffreys' (Brown, Cai, DasGupta 2001), which
     covers what it promises on average. A sum of weights counts as a number of equal weights with the same sum and
     variance (Bohm and Zech 2014).
-
-    Args:
-        passing: Sums of the events that pass.
-        failing: Sums of the others; the weights of both add up to more than 0.
 
     Examples:
         >>> [round(end, 3) for end in efficiency_of_sums(WeightSums(9, 9), WeightSums(1, 1))]
@@ -91,11 +87,9 @@ def efficiency_of_sums(passing: WeightSums, failing: WeightSums) -> Efficiency:
 
 
 def efficiency(passing: NDArray[np.bool_], weights: Floats) -> Efficiency:
-    """Weighted share of events that pass, with the interval of `efficiency_of_sums`.
+    """Weighted share of (num_events,) that pass, with the interval of `efficiency_of_sums`.
 
-    Args:
-        passing: (num_events,) whether each event passes.
-        weights: (num_events,) event weights, of a sum above 0; with negative ones the value may lie outside 0 to 1.
+    The weights have a sum above 0; with negative ones the value may lie outside 0 to 1.
     """
     return efficiency_of_sums(WeightSums.of(weights[passing]), WeightSums.of(weights[~passing]))
 
@@ -103,12 +97,8 @@ def efficiency(passing: NDArray[np.bool_], weights: Floats) -> Efficiency:
 def thresholds(scores: Floats, weights: Floats, wanted: Floats) -> Floats:
     """The highest threshold for each wanted share: at least this share of the weight has scores at or above it.
 
-    With negative weights, several thresholds may give the same share; the highest one counts.
-
-    Args:
-        scores: (num_events,) finite scores.
-        weights: (num_events,) event weights, of a sum above 0; some may be negative.
-        wanted: (num_points,) wanted shares, above 0 and at most 1, in any order.
+    With negative weights, several thresholds may give the same share; the highest one counts. Scores and weights are
+    (num_events,), the weights of a sum above 0; the wanted shares are above 0 and at most 1.
 
     Examples:
         >>> thresholds(np.array([0.9, 0.8, 0.8, 0.1]), np.ones(4), np.array([0.5, 1.0])).tolist()
@@ -125,9 +115,7 @@ def thresholds(scores: Floats, weights: Floats, wanted: Floats) -> Floats:
 def first_kept(kept: Floats, wanted: Floats) -> NDArray[np.int64]:
     """Index of the highest threshold that keeps each wanted share.
 
-    Args:
-        kept: (num_thresholds,) highest share kept at this threshold or a higher one, from the highest threshold down.
-        wanted: (num_points,) shares.
+    `kept` is the highest share kept at this threshold or a higher one, from the highest threshold down.
     """
     # The lowest score keeps all events, but rounding may make the sum of many weights a little less than 1.
     return np.minimum(np.searchsorted(kept, wanted - 1e-12), len(kept) - 1)

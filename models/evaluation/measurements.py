@@ -70,6 +70,10 @@ class EvaluationTask(NamedTuple):
         found = mixture_of(self.classes, self.signals, self.rates if self.by_rate else None)
         return found._replace(words=" + ".join(self.classes[label] for label in self.signals))
 
+    def score(self, probabilities: Floats) -> Floats:
+        """(num_events,) score of the signal against the mixture."""
+        return discriminant(probabilities, signal=self.signal.fractions, fractions=self.mixture.fractions)
+
     @property
     def backgrounds(self) -> dict[str, Mapping[int, float]]:
         """The mixture first, and each background alone, by name; of a single background only itself."""
@@ -107,16 +111,9 @@ def mixture_of(classes: Sequence[str], labels: Sequence[int], rates: Rates | Non
 
 
 def measure(events: ScoredEvents, train: ScoredEvents | None, replicas: Replicas, task: EvaluationTask) -> Measured:
-    """Numbers of one model on some events.
+    """Numbers of one model on events of the test split, and of the training split to compare the scores with.
 
-    Args:
-        events: Events of the test split.
-        train: Events of the training split, to compare the scores with; None if there are none.
-        replicas: Replicas of the events of the test split.
-        task: What to measure.
-
-    Raises:
-        UndefinedMetricError: A class has no events, or its weights add up to 0 or less.
+    A class without events, or whose weights add up to 0 or less, is an `UndefinedMetricError`.
     """
     classes, signal = task.classes, task.signal.fractions
     refuse_missing(events, classes, "test events, or their weights add up to 0 or less. Add files")
@@ -292,15 +289,13 @@ def _kinematics(events: ScoredEvents, task: EvaluationTask, points: Sequence[Map
     point = next((each for each in points if each["measurable"]), None)
     if point is None:
         return {}
-    score = discriminant(events.probabilities, signal=task.signal.fractions, fractions=task.mixture.fractions)
-    passing = score >= point["threshold"]
+    passing = task.score(events.probabilities) >= point["threshold"]
     found: dict[str, Any] = {}
     for variable, edges in task.edges.items():
-        values = events.hlf[:, hlf_names().index(variable)]
-        by_class = {}
+        values, by_class = events.hlf[:, hlf_names().index(variable)], {}
         for index, name in enumerate(task.classes):
             chosen = events.labels == index
             bins = efficiency_against(values[chosen], passing[chosen], events.weights[chosen], np.asarray(edges))
-            by_class[name] = [None if each is None else each._asdict() for each in bins]
+            by_class[name] = [each and each._asdict() for each in bins]
         found[variable] = {"edges": list(map(float, edges)), "classes": by_class}
     return found

@@ -58,17 +58,12 @@ def mixing_factors(
 ) -> Floats:
     """Factors of the weights with which the samples of a class have the proportions of their rates.
 
-    Args:
-        labels: (num_events,) true classes.
-        samples: (num_events,) names of the samples.
-        weights: (num_events,) event weights.
-        rates: Rate of each sample before the classifier; None for samples in the proportions of their weights.
+    Without rates before the classifier they keep the proportions of their weights. A sample that is joined to another
+    brings its rate along.
 
     Examples:
         >>> mixing_factors(np.zeros(3, int), np.array(["a", "a", "b"]), np.ones(3), {"a": 6.0, "b": 1.0}).tolist()
         [3.0, 3.0, 1.0]
-
-    A sample that is joined to another brings its rate along.
     """
     factors = np.ones(len(labels))
     if rates is not None:

@@ -19,16 +19,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def figure(caption: str) -> Callable[[F], F]:
-    """Register a function that draws a figure of a model.
+    """Register a function that draws a figure of a model, with a sentence below it.
 
     It takes the `models.evaluation.scored_events.ScoredEvents` of the test split and the names of the classes, and
-    returns a matplotlib figure.
-
-    Args:
-        caption: A sentence below the figure.
-
-    Raises:
-        ValueError: There is a figure of this name.
+    returns a matplotlib figure. Two figures of one name are a `ValueError`.
     """
 
     def register(draw: F) -> F:

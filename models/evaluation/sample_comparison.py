@@ -44,24 +44,10 @@ class WeightedEvents(NamedTuple):
     """(num_events,)."""
 
 
-class Transfer(NamedTuple):
-    """Accuracies of a network on events of a sample, classes counted alike."""
-
-    own: Estimate
-    """Trained on other events of the same sample."""
-    other: Estimate
-    """Trained on the other sample."""
-    loss: Estimate
-    """The difference of the two."""
-
-
 def separation(first: WeightedEvents, second: WeightedEvents, *, seed: int) -> Estimate:
     """Area under the curve of boosted trees that tell two samples apart, by cross-validation; 0.5: they cannot.
 
-    Args:
-        first: Events of one sample.
-        second: Events of the other; each sample counts alike in the training.
-        seed: Of folds, trees and replicas.
+    Each sample counts alike in the training.
     """
     features = np.concatenate([first.features, second.features])
     label = np.repeat([0, 1], [len(first.features), len(second.features)])
@@ -81,13 +67,11 @@ def separation(first: WeightedEvents, second: WeightedEvents, *, seed: int) -> E
     return Estimate(float(roc_auc_score(label, scores, sample_weight=weights)), float(np.std(areas)))
 
 
-def transfer(tested: Sequence[WeightedEvents], others: Sequence[WeightedEvents], *, seed: int) -> Transfer:
+def transfer(tested: Sequence[WeightedEvents], others: Sequence[WeightedEvents], *, seed: int) -> dict[str, Estimate]:
     """Train perceptrons of the high-level features on half of a sample, and on as many events of another.
 
-    Args:
-        tested: Events of each class; half of them are tested on.
-        others: Events of each class of the other sample.
-        seed: Of halves, initial weights and replicas.
+    Tested on the other half, they give accuracies, classes counted alike: of the `own` sample, of the `other`, and the
+    `loss`, the difference of the two. Samples are lists of the events of each class.
     """
     rng = np.random.default_rng(seed)
     halves = [rng.permutation(len(each.features)) for each in tested]
@@ -107,11 +91,11 @@ def transfer(tested: Sequence[WeightedEvents], others: Sequence[WeightedEvents],
     replicas = weights * rng.exponential(size=(_REPLICAS, len(label)))
     of_events = (right.mean(axis=1) @ replicas.T) / replicas.sum(axis=1)
     of_networks = right @ weights / weights.sum()
-    return Transfer(
-        _estimate(of_networks[0], of_events[0]),
-        _estimate(of_networks[1], of_events[1]),
-        _estimate(of_networks[0] - of_networks[1], of_events[0] - of_events[1]),
-    )
+    return {
+        "own": _estimate(of_networks[0], of_events[0]),
+        "other": _estimate(of_networks[1], of_events[1]),
+        "loss": _estimate(of_networks[0] - of_networks[1], of_events[0] - of_events[1]),
+    }
 
 
 def _estimate(of_networks: Floats, of_events: Floats) -> Estimate:
@@ -149,13 +133,7 @@ def plot_comparison(
     names: tuple[str, str],
     labels: PlotLabels,
 ) -> Figure:
-    """Densities of both samples, a panel for each quantity.
-
-    Args:
-        quantities: Values and weights of both samples by name.
-        names: Names of the samples; the second is the reference.
-        labels: Words on the figure.
-    """
+    """Densities of both samples, the reference second; a panel for each quantity with their values and weights."""
     figure, panels = new_grid(labels, panels=len(quantities), columns=_COLUMNS)
     for axes, (quantity, (first, second)) in zip(panels, quantities.items(), strict=True):
         both = np.concatenate([first[0], second[0]])

@@ -30,12 +30,7 @@ class ScoredEvents(NamedTuple):
 
     @classmethod
     def of(cls, predictions: pa.Table, rates: Rates | None = None) -> ScoredEvents:
-        """The events of a table from `models.prediction.predict` with the column `hlf`.
-
-        Args:
-            predictions: The table.
-            rates: Rates before the classifier; None if unknown.
-        """
+        """The events of a table from `models.prediction.predict` with the column `hlf`."""
         labels, weights = (predictions[name].to_numpy() for name in ("label", "weight"))
         samples = predictions["sample"].to_numpy().astype(str)
         return cls(

@@ -68,7 +68,8 @@ def _effective(scored: Scored, expected: Mapping[int, float]) -> Floats:
 def asimov_significance(signal: Floats, background: Floats, uncertainty: float) -> Floats:
     """Median significance of a discovery by counting, with an uncertain background; NaN where there is none.
 
-    Cowan, Cranmer, Gross, Vitells (2011); with a relative uncertainty Cowan (2012), as ATL-PHYS-PUB-2020-025 recommends.
+    Cowan, Cranmer, Gross, Vitells (2011); with a relative uncertainty Cowan (2012), as ATL-PHYS-PUB-2020-025
+    recommends.
 
     Examples:
         >>> [round(float(asimov_significance(np.array(10.0), np.array(100.0), each)), 3) for each in (0.0, 0.1)]

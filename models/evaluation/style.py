@@ -121,11 +121,8 @@ def new_figure(
 ) -> tuple[Figure, Axes]:
     """A figure of panels side by side with a common y axis, and its first panel.
 
-    Args:
-        labels: Words on the plot.
-        panels: Number of panels.
-        height: [inches].
-        ratios: Heights of the rows of each panel, which have a common x axis; axes are in order of rows.
+    The height is in inches. `ratios` are the heights of the rows of each panel, which have a common x axis; the axes of
+    the figure are in order of rows.
     """
     figure = Figure(figsize=(WIDTH, height), layout=ConstrainedLayoutEngine(wspace=0.04))
     FigureCanvasAgg(figure)
@@ -222,9 +219,6 @@ def saving_in_processes() -> Iterator[Save]:
     """`save_figure` in a few other processes beside this one; at the end all figures are written.
 
     Drawing takes most of the time of an evaluation.
-
-    Raises:
-        OSError: A file cannot be written.
     """
     pool = ProcessPoolExecutor(
         min(4, os.cpu_count() or 1),

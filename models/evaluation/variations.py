@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models.evaluation.discriminant import discriminant
 from models.evaluation.intervals import Floats, WeightSums
 from models.evaluation.measurements import EvaluationTask
 from models.evaluation.metrics import within_classes
@@ -42,11 +41,7 @@ def variations(
 ) -> dict[str, Any]:
     """Accuracy, area under the ROC curve, and efficiencies at each working point, of each variation, and their shifts.
 
-    Args:
-        events: The events as they are.
-        varied: The variations by name.
-        task: Classes, signal, mixture and working points.
-        thresholds: Threshold of each working point.
+    Each point has the given threshold.
 
     Returns:
         By variation: `accuracy`, `auc` against all backgrounds and, at each of `working_points`, `efficiencies` by
@@ -58,14 +53,10 @@ def variations(
 
 
 def envelope(varied: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """How far several variations spread, in the form of one of them.
+    """How far several variations, at least one, spread, in the form of one of them.
 
-    Args:
-        varied: Values of the result of `variations`, at least one.
-
-    Returns:
-        As for a variation, each number with the largest shift `down` and `up`, 0 if there is none, and the root mean
-        square `rms` of all; null if one of the variations has no such number.
+    Each number has the largest shift `down` and `up`, 0 if there is none, and the root mean square `rms` of all; it is
+    null if one of the variations has no such number.
     """
     points = [
         {
@@ -100,10 +91,7 @@ def _one(
             for rows in chosen
         ]
 
-    scores = [
-        discriminant(each.probabilities, signal=task.signal.fractions, fractions=task.mixture.fractions)
-        for each in both
-    ]
+    scores = [task.score(each.probabilities) for each in both]
     points = []
     for wanted, threshold in zip(task.working_points, thresholds, strict=True):
         found = map(_known, shifts([score >= threshold for score in scores]))

@@ -102,11 +102,7 @@ class HoldingEncoder(nn.Module):
 
 
 class OneEventNetwork(nn.Module):
-    """A network of the common form from the raw columns of one event to (1, num_classes) probabilities.
-
-    Raises:
-        ValueError: Its `parts` are None.
-    """
+    """A network with `parts`, from the raw columns of one event to (1, num_classes) probabilities."""
 
     def __init__(self, model: Classifier) -> None:
         super().__init__()

@@ -50,9 +50,8 @@ class OnnxClassifier:
     def load(cls, path: Path) -> OnnxClassifier:
         """Read a file that `models.export.onnx_export.export_onnx` wrote.
 
-        Raises:
-            SavedModelError: The file is missing, no ONNX file, damaged, of another version, or its network takes other
-                features than this code computes.
+        One that is missing, damaged, of another version or project, or whose network takes other features than this
+        code computes, is a `SavedModelError`.
         """
         session = open_session(path)
         found = session.get_modelmeta().custom_metadata_map
@@ -89,26 +88,12 @@ class OnnxClassifier:
         return np.asarray(self.session.run([OUTPUT], feeds)[0], dtype=np.float32)
 
     def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        """Probabilities, (num_events, num_classes), for columns of the features Parquet.
-
-        Particle lists are cut to the longest event.
-
-        Args:
-            columns: Columns of B events: `hlf` (B, NUM_HLF), `particles` (B, 801, 19), `num_particles` (B,), unscaled,
-                in the units of `features.columns`; columns that are not in `inputs` are ignored.
-
-        Raises:
-            InputError: A column has another shape, or a number of particles is negative or above the number of rows.
-        """
+        """Probabilities, (num_events, num_classes), for columns as for `models.inputs.input_arrays`."""
         return self.run(self.prepare(columns))
 
 
 class OneEventClassifier:
-    """A file of `models.export.onnx_export.export_one_event`: a call for each event, with all rows of its particles.
-
-    Raises:
-        SavedModelError: The file is missing, no ONNX file, or damaged.
-    """
+    """A file of `models.export.onnx_export.export_one_event`: a call for each event, with all rows of its particles."""
 
     def __init__(self, path: Path) -> None:
         self._session = open_session(path)
@@ -119,8 +104,7 @@ class OneEventClassifier:
     def probabilities(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
         """Probabilities, (num_events, num_classes), for columns as for `models.inputs.input_arrays`.
 
-        Raises:
-            InputError: A column has another shape, or an event has more particles than the file has rows.
+        An event with more particles than the file has rows is an `InputError`.
         """
         names = [*self.inputs, *(["num_particles"] if "particles" in self.inputs else [])]
         given = input_arrays(columns, names)

@@ -70,9 +70,6 @@ def export_one_event(model: Classifier, spec: ModelSpec, path: Path, provenance:
 
     Inputs are `hlf` (1, NUM_HLF) and `particles` (1, 801, 19), as far as the network takes them. The rows behind the
     last particle are 0. The output `probability` is (1, num_classes).
-
-    Raises:
-        ValueError: The network has no form for one event.
     """
     network = OneEventNetwork(single_precision(model)).eval().requires_grad_(False)
     examples = {name: torch.zeros(1, *INPUT_COLUMNS[name].shape) for name in network.inputs}
@@ -135,20 +132,11 @@ def _without_exporter_warnings() -> Iterator[None]:
 
 def metadata(spec: ModelSpec, inputs: Sequence[str], provenance: Provenance) -> dict[str, str]:
     """Metadata of an exported file; lists and dictionaries are JSON."""
-    described = inputs_json(spec.settings.inputs)
-    content = {
-        "classes": spec.classes,
-        "inputs": {name: described[name] for name in inputs},
-        "working_points": provenance.working_points,
-        "settings": spec.settings.to_json(),
-        "definitions": spec.definitions,
-        "reading": spec.reading,
-        "plugins": spec.plugins,
-        "code": dict(provenance.code),
-        "digests": dict(provenance.digests),
-    }
+    origin = provenance._asdict()
+    run_id = origin.pop("run_id")
+    content = {**spec.described(), "inputs": inputs_json(inputs), **origin}
     return {
         "format_version": str(FORMAT_VERSION),
-        "run_id": provenance.run_id,
+        "run_id": run_id,
         **{key: json.dumps(value) for key, value in content.items()},
     }

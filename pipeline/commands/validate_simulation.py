@@ -19,7 +19,7 @@ from pipeline.terminal.progress import Bar
 
 if TYPE_CHECKING:
     from ingestion.settings import SampleSettings
-    from models.evaluation.sample_comparison import Transfer, WeightedEvents
+    from models.evaluation.sample_comparison import WeightedEvents
 
 _SEED: Final = 1
 _KINDS: Final = {
@@ -85,16 +85,14 @@ def validate_simulation(run_folder: RunFolder, reference: Sequence[str], out: Pa
                 f"with AUC {area.value:.3f} +- {area.error:.3f}"
             )
         moved = {"reference": transfer(theirs, ours, seed=_SEED), "simulation": transfer(ours, theirs, seed=_SEED)}
-    transferred = {
-        name: {key: value._asdict() for key, value in each._asdict().items()} for name, each in moved.items()
-    }
+    transferred = {name: {key: value._asdict() for key, value in each.items()} for name, each in moved.items()}
     content = {"samples": found, "transfer": transferred}
     (folder / "validation.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
     return [*lines, *map(_about_transfer, moved, moved.values()), f"figures and numbers: {folder}"]
 
 
-def _about_transfer(tested: str, moved: Transfer) -> str:
-    own, other, loss = moved
+def _about_transfer(tested: str, moved: dict[str, Any]) -> str:
+    own, other, loss = moved.values()
     return (
         f"tested on the {tested}: a network trained on it reaches {own.value:.3f} +- {own.error:.3f}, one trained on "
         f"the other {other.value:.3f} +- {other.error:.3f}; loss {loss.value:+.3f} +- {loss.error:.3f}"
