@@ -40,10 +40,6 @@ class WeightSums(NamedTuple):
         """Sums of (num_events,) weights."""
         return cls(float(weights.sum()), float(np.square(weights).sum()))
 
-    def plus(self, other: WeightSums) -> WeightSums:
-        """Both together."""
-        return WeightSums(self.weight + other.weight, self.weight2 + other.weight2)
-
     @property
     def is_positive(self) -> bool:
         """Whether the weights add up to more than 0; weights that cancel may leave a rounding error."""
@@ -71,8 +67,8 @@ def efficiency_of_sums(passing: WeightSums, failing: WeightSums) -> Efficiency:
         >>> [round(end, 3) for end in efficiency_of_sums(WeightSums(0, 0), WeightSums(31, 31))]
         [0.0, 0.0, 0.058]
     """
-    total = passing.plus(failing)
-    typical = total.weight2 / total.weight
+    total = passing.weight + failing.weight
+    typical = (passing.weight2 + failing.weight2) / total
     (num_passing, of_passing), (num_failing, of_failing) = passing.counted(typical), failing.counted(typical)
 
     def end(quantile: float, more_passing: float, more_failing: float) -> float:
@@ -83,7 +79,7 @@ def efficiency_of_sums(passing: WeightSums, failing: WeightSums) -> Efficiency:
 
     added = ((0.0, 1.0), (1.0, 0.0)) if min(num_passing, num_failing) < FEW else ((0.5, 0.5), (0.5, 0.5))
     low, high = end(ONE_SIGMA / 2, *added[0]), end(1 - ONE_SIGMA / 2, *added[1])
-    return Efficiency(passing.weight / total.weight, low, high)
+    return Efficiency(passing.weight / total, low, high)
 
 
 def efficiency(passing: NDArray[np.bool_], weights: Floats) -> Efficiency:

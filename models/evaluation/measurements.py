@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -192,8 +193,12 @@ def _points(events: ScoredEvents, scored: Scored, task: EvaluationTask) -> list[
     of_signal = scored.background is None
     size, name = _effective(events, scored.background or scored.signal), "num_failing" if of_signal else "num_passing"
     weights, ours = scored.mixed(scored.signal), scored.of_mixture(scored.signal)
+    fractions = task.mixture.fractions
+    shares = {task.classes[label]: scored.of_class(label) for label in fractions}
+    together = scored.of_mixture(fractions)
+    rates = rates_behind(scored, task.rates, task.classes, seed=task.seed) if task.rates else repeat({})
     found = []
-    for point, (wanted, behind) in enumerate(zip(scored.wanted.tolist(), _behind(scored, task), strict=True)):
+    for point, (wanted, rate) in enumerate(zip(scored.wanted.tolist(), rates, strict=False)):
         place, number = scored.points[point, 0], size * (1 - wanted if of_signal else wanted)
         # Replicas keep the same share of the signal; how far it may be another is the interval of a count.
         kept = efficiency(scored.place[weights != 0] <= place, weights[weights != 0])
@@ -204,7 +209,9 @@ def _points(events: ScoredEvents, scored: Scored, task: EvaluationTask) -> list[
                 "measurable": number >= FEWEST_FAILING,
                 name: number,
                 "signal": (kept if of_signal else ours.interval(point))._asdict(),
-                **behind,
+                "backgrounds": {background: each.interval(point)._asdict() for background, each in shares.items()},
+                "all_backgrounds": together.interval(point)._asdict(),
+                **rate,
             }
         )
     return found
@@ -228,24 +235,6 @@ def _significances(events: ScoredEvents, scored: Scored, task: EvaluationTask) -
 def expected_events(events: ScoredEvents, task: EvaluationTask) -> Mapping[int, float]:
     """Expected number of events of each class: those of the luminosity, or of the test split if it is unknown."""
     return task.expected or dict(enumerate(np.bincount(events.labels, events.weights, len(task.classes)).tolist()))
-
-
-def _behind(scored: Scored, task: EvaluationTask) -> list[dict[str, Any]]:
-    """Shares of the backgrounds that pass at each point, and rates if these are known."""
-    fractions = task.mixture.fractions
-    shares = {task.classes[label]: scored.of_class(label) for label in fractions}
-    together = scored.of_mixture(fractions)
-    rates = (
-        rates_behind(scored, task.rates, task.classes, seed=task.seed) if task.rates else [{} for _ in scored.wanted]
-    )
-    return [
-        {
-            "backgrounds": {name: each.interval(point)._asdict() for name, each in shares.items()},
-            "all_backgrounds": together.interval(point)._asdict(),
-            **found,
-        }
-        for point, found in enumerate(rates)
-    ]
 
 
 def _effective(events: ScoredEvents, fractions: Mapping[int, float]) -> float:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from feature_datasets import CLASSES, write_dataset
+from feature_datasets import write_dataset
 from networks import NAMES, made_network, made_spec, random_events, run
 
-from features.columns import PARTICLE_FEATURE_NAMES, SCALED_LIMIT, hlf_names
+from features.columns import SCALED_LIMIT
 from models.errors import InputError, SavedModelError
 from models.networks.hlf_settings import HlfSettings
 from models.networks.registry import NETWORKS, ModelName
@@ -51,16 +51,6 @@ def test_a_model_trained_in_double_precision_is_loaded_in_single(tmp_path: Path)
     assert {tensor.dtype for tensor in loaded.state_dict().values()} == {torch.float32}
     single = {name: value.float() if value.is_floating_point() else value for name, value in random_events([4]).items()}
     torch.testing.assert_close(run(loaded, single), run(model, random_events([4])).float(), rtol=1e-4, atol=1e-4)
-
-
-def test_the_description_names_inputs_shapes_and_units(folder: Path) -> None:
-    content = json.loads((folder / "model.json").read_text())
-    assert list(content["inputs"]) == ["hlf", "particles", "num_particles"]
-    assert content["inputs"]["hlf"]["names"] == list(hlf_names())
-    assert content["inputs"]["hlf"]["units"][:3] == ["GeV", "GeV", "rad"]
-    assert content["inputs"]["particles"]["names"] == list(PARTICLE_FEATURE_NAMES)
-    assert content["inputs"]["particles"]["shape"] == [801, 19]
-    assert content["classes"] == CLASSES
 
 
 @every_network

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -23,7 +22,6 @@ from sklearn.metrics import accuracy_score, roc_auc_score
 from features.columns import hlf_names
 from features.dataset import FeatureDataset
 from features.matrices import high_level_in
-from models.errors import UndefinedMetricError
 from models.evaluation import evaluation
 from models.evaluation.boosted_trees import boosted_trees, fitted_trees
 from models.evaluation.bootstrap import Estimate
@@ -148,6 +146,12 @@ def unsaved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return saved
 
 
+def again(done: Done, out: Path, names: Sequence[str] = ("hlf",), **changes: Any) -> dict[str, Any]:
+    """Some models once more, without training events."""
+    chosen = {"task": TASK, "candidates": [each for each in done.candidates if each.name in names]} | changes
+    return evaluate(test_files=done.dataset.files("test"), train_files=[], out_dir=out, train_events=5, **chosen)
+
+
 def predictions_of(done: Done, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Labels and probabilities as they were written, and weights within classes."""
     table = pq.read_table(done.folder / name / "predictions.parquet")
@@ -210,16 +214,6 @@ def test_all_models_predict_the_same_events_in_the_order_of_the_files(done: Done
         ]  # fmt: skip
         for column in ("file_uuid", "entry", "sample", "label", "weight"):
             assert table[column].to_pylist() == rows[column].to_pylist()
-
-
-def test_an_exported_network_does_as_it_does_in_torch(done: Done) -> None:
-    _, scores, _ = predictions_of(done, "hlf")
-    np.testing.assert_allclose(predictions_of(done, "exported")[1], scores, atol=1e-5)
-    first, second = (done.metrics["runs"][name] for name in ("hlf", "exported"))
-    assert first["accuracy"] == pytest.approx(second["accuracy"])
-    assert [each["value"] for each in first["importance"].values()] == pytest.approx(
-        [each["value"] for each in second["importance"].values()], abs=FEW_PAIRS
-    )
 
 
 def test_numbers_are_those_of_the_predictions(done: Done) -> None:
@@ -339,17 +333,7 @@ def test_curves_are_against_all_backgrounds_and_against_each_and_are_written(don
 def test_shifted_features_change_the_models_that_take_them(done: Done, unsaved: list[str], tmp_path: Path) -> None:
     hlf = np.concatenate([high_level_in(pq.read_table(file)) for file in done.dataset.files("test")])
     shifted = {"none": hlf, "all": hlf[::-1].copy()}
-    files = done.dataset.files("test")
-    metrics = evaluate(
-        [each for each in done.candidates if each.name == "hlf"],
-        files,
-        [],
-        TASK,
-        tmp_path,
-        train_events=5,
-        shifted=shifted,
-    )
-    run = metrics["runs"]["hlf"]
+    run = again(done, tmp_path, shifted=shifted)["runs"]["hlf"]
     assert run["systematics"]["none"]["accuracy"]["shift"] == pytest.approx(0, abs=ROUNDING)
     labels, _, weights = predictions_of(done, "hlf")
     (hlf_alone,) = (each for each in done.candidates if each.name == "hlf")
@@ -358,9 +342,8 @@ def test_shifted_features_change_the_models_that_take_them(done: Done, unsaved: 
     assert run["systematics"]["all"]["accuracy"]["value"] == pytest.approx(np.mean(shares))
     assert run["weights"] == {}
     # A shift of 0 would say that the energy scale does not matter to a network on particles, which are not shifted.
-    others = [each for each in done.candidates if "particles" in each.model.inputs]
-    metrics = evaluate(others, files, [], TASK, Path(tempfile.mkdtemp(dir=tmp_path)), train_events=5, shifted=shifted)
-    assert [each["systematics"] for each in metrics["runs"].values()] == [{}] * len(others) != []
+    metrics = again(done, Path(tempfile.mkdtemp(dir=tmp_path)), ON_PARTICLES, shifted=shifted)
+    assert [each["systematics"] for each in metrics["runs"].values()] == [{}] * len(ON_PARTICLES) != []
     assert [point["wanted"] for point in run["systematics"]["all"]["working_points"]] == list(TASK.working_points)
 
 
@@ -368,9 +351,8 @@ def test_shifted_features_change_the_models_that_take_them(done: Done, unsaved: 
 def test_without_training_files_points_or_rates_the_evaluation_goes_without(
     done: Done, unsaved: list[str], tmp_path: Path
 ) -> None:
-    task = TASK._replace(working_points=[], rates=None)
     one = Candidate("one", made_network("inclusive", dtype=torch.float32))
-    metrics = evaluate([one], done.dataset.files("test"), [], task, tmp_path, train_events=5)
+    metrics = again(done, tmp_path, candidates=[one], task=TASK._replace(working_points=[], rates=None))
     run = metrics["runs"]["one"]
     assert metrics["rates_before"] is None
     assert (run["train_against_test"], run["working_points"], run["efficiency_against"]) == ({}, [], {})
@@ -382,15 +364,7 @@ def test_without_training_files_points_or_rates_the_evaluation_goes_without(
 
 
 def test_points_without_rates_have_neither_rates_nor_purity(done: Done, unsaved: list[str], tmp_path: Path) -> None:
-    task = TASK._replace(rates=None)
-    metrics = evaluate(
-        [each for each in done.candidates if each.name == "hlf"],
-        done.dataset.files("test"),
-        [],
-        task,
-        tmp_path,
-        train_events=5,
-    )
+    metrics = again(done, tmp_path, task=TASK._replace(rates=None))
     for point in metrics["runs"]["hlf"]["working_points"]:
         assert point.keys() == {
             "wanted", "threshold", "measurable", "num_failing", "signal", "backgrounds", "all_backgrounds"
@@ -402,15 +376,7 @@ def test_further_trainings_are_measured_on_the_same_events(done: Done, unsaved: 
     models = [made_network("hlf", dtype=torch.float32, seed=seed) for seed in (1, 2, 3)]
     candidate = Candidate("hlf", models[0], further=models[1:])
     told: list[tuple[int, int, str]] = []
-    metrics = evaluate(
-        [candidate],
-        done.dataset.files("test"),
-        [],
-        TASK,
-        tmp_path,
-        train_events=5,
-        on_progress=lambda *n: told.append(n),
-    )
+    metrics = again(done, tmp_path, candidates=[candidate], on_progress=lambda *news: told.append(news))
     assert told[-1][0] == told[-1][1]
     found = metrics["runs"]["hlf"]["trainings"]
     accuracies, areas = [], []
@@ -426,23 +392,3 @@ def test_further_trainings_are_measured_on_the_same_events(done: Done, unsaved: 
     # What stands for the network is of the first one.
     assert metrics["runs"]["hlf"]["accuracy"]["value"] == pytest.approx(accuracies[0])
     assert "trainings" not in done.metrics["runs"]["hlf"]
-
-
-def without(file: Path, label: int, folder: Path) -> Sequence[Path]:
-    """The events of a file that are not of a class."""
-    table = pq.read_table(file)
-    pq.write_table(table.filter(pc.not_equal(table["label"], label)), folder / "without.parquet")
-    return [folder / "without.parquet"]
-
-
-def test_a_class_without_training_events_is_named(done: Done, unsaved: list[str], tmp_path: Path) -> None:
-    files = without(done.dataset.files("train")[0], 2, tmp_path)
-    with pytest.raises(UndefinedMetricError, match=r"no W\+jets training events .* Raise evaluate.train_events"):
-        evaluate(
-            [each for each in done.candidates if each.name == "hlf"],
-            done.dataset.files("test"),
-            files,
-            TASK,
-            tmp_path,
-            train_events=50,
-        )

@@ -277,15 +277,6 @@ def test_efficiencies_are_drawn_bin_by_bin_with_units_and_without_empty_bins(lig
     assert words_of(figure) == NAMES
 
 
-@pytest.mark.slow
-def test_a_class_without_events_in_any_bin_leaves_its_points_away(tmp_path: Path) -> None:
-    content = {"edges": [0.0, 1.0], "classes": {"a": [None], "b": [{"value": 0.5, "low": 0.4, "high": 0.6}]}}
-    figure = figures.plot_efficiencies({"met": content}, "b", 0.5, LABELS)
-    empty, full = errorbars_of(figure.axes[0])
-    assert (len(empty[0].get_xdata()), len(full[0].get_xdata())) == (0, 1)
-    save_figure(figure, tmp_path / "plot")
-
-
 def test_importance_is_sorted_by_the_first_model_and_has_bars_and_errors_of_each() -> None:
     found = {
         "hlf_$1$": {"met": {"value": 0.1, "error": 0.01}, "ht": {"value": 0.3, "error": 0.02}},
@@ -330,12 +321,6 @@ def test_the_learning_curve_of_several_workers_says_how_far_they_differ() -> Non
     assert other.get_ylabel() == "Consensus distance"
     assert list(other.lines[0].get_ydata()) == [0, 0.125, 0.25, 0.375, 0.5]
     assert words_of(figure)[-1] == "consensus distance"
-
-
-def test_a_learning_curve_of_one_epoch_can_be_drawn(tmp_path: Path) -> None:
-    figure = figures.plot_learning_curve(HISTORY[:1], LABELS)
-    assert figure.axes[0].get_xlim() == (0.5, 1.5)
-    save_figure(figure, tmp_path / "plot")
 
 
 def test_without_a_measurable_cut_the_panel_of_significances_was_empty_and_did_not_say_why() -> None:

@@ -126,15 +126,6 @@ def test_an_event_gets_all_particles_of_the_kind_of_another_and_keeps_its_own_of
     assert all(map(np.array_equal, before, (*own.values(), *others.values())))
 
 
-def test_the_lepton_stays_first_and_is_that_of_the_other_event() -> None:
-    own, others = made_columns(1), made_columns(2)
-    found = permutations_of(["particles", "num_particles"])["lepton"](own, others)
-    for event, theirs in zip(lists_of(found), lists_of(others), strict=True):
-        if len(theirs):
-            np.testing.assert_array_equal(event[0], theirs[0])
-            assert is_kind(event[0], "lepton")
-
-
 def test_features_are_exchanged_one_by_one_or_all_together() -> None:
     own, others = made_columns(1), made_columns(2)
     alone = permutations_of(["hlf"])

@@ -43,6 +43,12 @@ def made_events(count: int, *, seed: int = 1, lightest: float = 1.0) -> ScoredEv
     return ScoredEvents(labels, scores, weights, hlf, np.array(CLASSES)[labels])
 
 
+def bare(labels: Any, scores: Any, weights: Any = 1.0) -> ScoredEvents:
+    """Events without kinematics, of a sample for each class."""
+    nothing = np.zeros((len(labels), len(hlf_names())), np.float32)
+    return ScoredEvents(labels, scores, np.ones(len(labels)) * weights, nothing, np.array(CLASSES)[labels])
+
+
 def measured(events: ScoredEvents, train: ScoredEvents | None = None, **changes: Any) -> dict[str, Any]:
     """The numbers; signal is ttbar at an efficiency of 0.5 if nothing else is given."""
     chosen: dict[str, Any] = {"signals": [1], "working_points": [0.5], "rates": None, "seed": 1} | changes
@@ -74,9 +80,7 @@ def test_a_working_point_by_hand() -> None:
     weights = np.array([1.0, 2.0, 1.0, 1.0, 3.0, 1.0])
     # Both backgrounds have the same probability, so that their fractions do not matter.
     scores = np.stack([0.5 * (1 - signal_scores), signal_scores, 0.5 * (1 - signal_scores)], axis=1)
-    events = ScoredEvents(
-        labels, scores, weights, np.zeros((6, len(hlf_names())), np.float32), np.array(CLASSES)[labels]
-    )
+    events = bare(labels, scores, weights)
     found = measured(events, rates=known({"QCD": 100.0, "ttbar": 8.0, "W+jets": 10.0}))
     (point,) = json.loads(json.dumps(found["working_points"], allow_nan=False))
     assert (point["wanted"], point["measurable"]) == (0.5, False)
@@ -150,9 +154,7 @@ def test_the_signal_at_a_background_efficiency_of_one_in_a_thousand() -> None:
     labels = np.repeat([0, 1, 2], [16_000, 4_000, 16_000])
     ours = 1 / (1 + np.exp(-rng.normal(np.where(labels == 1, 2.0, -2.0), 1.5)))
     scores = np.stack([(1 - ours) / 2, ours, (1 - ours) / 2], axis=1)
-    events = ScoredEvents(
-        labels, scores, np.ones(36_000), np.zeros((36_000, len(hlf_names())), np.float32), np.array(CLASSES)[labels]
-    )
+    events = bare(labels, scores)
     found = measured(events, background_points=[1e-3, 1e-4])["background_points"]
     assert [each["measurable"] for each in found] == [True, False]
     point = found[0]
@@ -196,8 +198,7 @@ def binary(labels: Any, score: Any, weights: Any = 1.0) -> ScoredEvents:
     num_others = labels.max()
     shares = np.repeat((1 - score)[:, None] / num_others, num_others + 1, axis=1)
     shares[:, 1] = score
-    nothing = np.zeros((len(labels), len(hlf_names())), np.float32)
-    return ScoredEvents(labels, shares, np.ones(len(labels)) * weights, nothing, labels.astype(str))
+    return bare(labels, shares, weights)
 
 
 def test_the_background_behind_a_cut_was_counted_in_other_parts_than_it_is_expected_in() -> None:
@@ -253,12 +254,11 @@ def test_a_purity_of_no_events_is_null_and_not_a_word_that_json_lacks() -> None:
 def test_accuracy_counts_classes_alike_and_has_an_error_at_1() -> None:
     labels = np.repeat([0, 1, 2], [100, 50, 10])
     right = np.eye(3)[labels]
-    nothing = np.zeros((160, len(hlf_names())), np.float32)
-    found = measured(ScoredEvents(labels, right, np.ones(160), nothing, labels.astype(str)))["accuracy"]
+    found = measured(bare(labels, right))["accuracy"]
     assert found["value"] == 1
     assert found["error"] > 0.01
     wrong = np.where(labels[:, None] == 2, np.eye(3)[0], right)
-    found = measured(ScoredEvents(labels, wrong, np.ones(160), nothing, labels.astype(str)))
+    found = measured(bare(labels, wrong))
     assert found["accuracy"]["value"] == pytest.approx(2 / 3)
     assert found["confusion"]["events"] == [[100, 0, 0], [0, 50, 0], [10, 0, 0]]
 
@@ -267,10 +267,10 @@ def test_the_error_of_an_accuracy_counted_an_unseen_event_in_each_class() -> Non
     # It was 1.5 times the spread, and covered 85 %.
     rng, truth = np.random.default_rng(3), np.array([0.92, 0.95, 0.89])
     labels = np.repeat([0, 1, 2], [31, 49, 59])
-    nothing, found = np.zeros((len(labels), len(hlf_names())), np.float32), []
+    found = []
     for _ in range(200):
         guess = np.where(rng.random(len(labels)) < truth[labels], labels, (labels + 1) % 3)
-        events = ScoredEvents(labels, np.eye(3)[guess], np.ones(len(labels)), nothing, labels.astype(str))
+        events = bare(labels, np.eye(3)[guess])
         found.append(_accuracy(events, Replicas(labels, events.samples, events.weights, seed=1, num=200)))
     errors = np.array([each.error for each in found])
     covered = np.mean([abs(each.value - truth.mean()) <= each.error for each in found])
@@ -285,15 +285,7 @@ def test_right_probabilities_of_a_mixture_of_classes_alike_are_calibrated_whatev
     is_high = rng.random(len(labels)) < np.array([0.2, 0.8, 0.5])[labels]
     likelihood = np.where(is_high[:, None], [0.2, 0.8, 0.5], [0.8, 0.2, 0.5])
     scores = likelihood / likelihood.sum(axis=1, keepdims=True)
-    found = measured(
-        ScoredEvents(
-            labels,
-            scores,
-            np.ones(len(labels)),
-            np.zeros((len(labels), len(hlf_names())), np.float32),
-            labels.astype(str),
-        )
-    )
+    found = measured(bare(labels, scores))
     assert max(each["error"] for each in found["calibration"].values()) < 0.01
 
 

@@ -21,10 +21,3 @@ def test_the_confusion_matrix_is_that_of_scikit_learn() -> None:
         confusion_matrix(LABELS, SCORES, WEIGHTS),
         sklearn_confusion(LABELS, predicted, sample_weight=WEIGHTS, normalize="true"),
     )
-
-
-def test_rows_of_the_confusion_matrix_are_the_true_classes() -> None:
-    labels = np.array([0, 0, 0, 0, 1, 2])
-    predicted = np.array([0, 0, 0, 1, 1, 0])
-    matrix = confusion_matrix(labels, np.eye(3)[predicted], np.ones(6))
-    assert matrix.tolist() == [[0.75, 0.25, 0], [0, 1, 0], [1, 0, 0]]

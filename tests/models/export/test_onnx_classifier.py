@@ -12,7 +12,7 @@ import torch
 from feature_datasets import CLASSES, made_particles
 from networks import NAMES, made_network, made_spec, onnx_file
 
-from features.columns import NUM_PARTICLE_FEATURES, hlf_names
+from features.columns import hlf_names
 from models.errors import SavedModelError
 from models.export.onnx_classifier import FORMAT_VERSION, OnnxClassifier
 from models.export.onnx_export import export_one_event, export_onnx
@@ -62,15 +62,6 @@ def test_an_exported_network_gives_the_networks_probabilities(tmp_path: Path, na
     found = exported.probabilities(columns)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, model.probabilities(columns), rtol=0, atol=1e-5)
-
-
-def test_lists_are_cut_to_the_longest_event(path: Path) -> None:
-    feeds = OnnxClassifier.load(path).prepare(columns_of([3, 7]))
-    assert {name: (values.shape, values.dtype) for name, values in feeds.items()} == {
-        "hlf": ((2, len(hlf_names())), np.float32),
-        "particles": ((2, 7, NUM_PARTICLE_FEATURES), np.float32),
-        "num_particles": ((2,), np.int64),
-    }
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -66,16 +66,6 @@ def test_inputs_and_output_have_names_types_and_free_lengths(name: ModelName) ->
 
 
 @every_network
-@pytest.mark.parametrize("lengths", [[1], [0], [3, 2], [5, 0, 801], [9] * 40])
-def test_any_batch_and_any_list_give_the_softmax_of_the_network(name: ModelName, lengths: list[int]) -> None:
-    session, events = exported(name), random_events(lengths, dtype=torch.float32)
-    expected = torch.softmax(run(made_network(name, dtype=torch.float32), events), dim=1).detach().numpy()
-    found = output(session, events)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
-    np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-5)
-
-
-@every_network
 def test_the_metadata_say_what_goes_in_and_comes_out(tmp_path: Path, name: ModelName) -> None:
     spec = made_spec(name)._replace(definitions={"jet_min_pt": 30.0}, reading={"tree": "Events"})
     export_onnx(made_network(spec), spec, tmp_path / "model.onnx", PROVENANCE)

@@ -3,38 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 import torch
-from feature_datasets import write_dataset
 from hypothesis import given
 from hypothesis import strategies as st
 from networks import NAMES, ON_PARTICLES, SCALERS, VARIANTS, gradients, made_network, made_spec, random_events, run
-from torch import Tensor, nn
+from torch import nn
 
 from features.columns import INPUT_COLUMNS, NUM_PARTICLE_FEATURES, hlf_names
-from features.matrices import model_inputs
-from models.inputs import input_arrays
 from models.networks.registry import NETWORKS, ModelName
 from models.networks.scaling_layer import Scaler
-from models.prediction import predict
-from models.saved_model import ModelSpec, build, model_spec
+from models.saved_model import ModelSpec, build
 
 LENGTHS = [4, 1, 9, 6, 2]
 every_network = pytest.mark.parametrize("name", NAMES)
 on_particles = pytest.mark.parametrize(("name", "settings"), VARIANTS)
-
-
-def training_events(inputs: Sequence[str], file: Path) -> tuple[list[Tensor], Tensor]:
-    """Inputs of a network and labels of a features file."""
-    table = pq.read_table(file)
-    columns = model_inputs(table, [*inputs, "label"])
-    tensors = [torch.from_numpy(values) for values in input_arrays(columns, inputs).values()]
-    return tensors, torch.tensor(columns["label"])
 
 
 @pytest.mark.parametrize(
@@ -114,25 +99,6 @@ def test_the_forward_pass_never_waits_for_the_device(name: ModelName) -> None:
     model = made_network(name).to("meta")
     events = {column: values.to("meta") for column, values in random_events(LENGTHS).items()}
     assert run(model, events).shape == (len(LENGTHS), 3)
-
-
-@every_network
-@pytest.mark.slow
-def test_a_small_task_is_learnt_and_holds_on_other_events(name: ModelName, tmp_path: Path) -> None:
-    dataset = write_dataset(tmp_path / "data", rows={"train": [300], "val": [1], "test": [200]})
-    torch.manual_seed(1)
-    model = build(model_spec(NETWORKS[name](), dataset))
-    inputs, labels = training_events(model.inputs, dataset.files("train")[0])
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    for _ in range(80):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(*inputs), labels).backward()
-        optimizer.step()
-    predictions = predict(model, dataset.files("test"))
-    guesses = [max(range(3), key=scores.__getitem__) for scores in predictions["probability"].to_pylist()]
-    hits = [guess == label for guess, label in zip(guesses, predictions["label"].to_pylist(), strict=True)]
-    # The classes differ by a few GeV, which the logarithm of pT shows less well to networks on particles alone.
-    assert sum(hits) / len(hits) > (0.85 if "hlf" in NETWORKS[name].inputs else 0.7)
 
 
 @on_particles

@@ -4,15 +4,6 @@ from __future__ import annotations
 
 import torch
 from networks import SCALERS, made_network, random_events, run
-from torch import nn
-
-from features.columns import hlf_names
-
-
-def test_the_network_has_the_shape_of_cerns() -> None:
-    model = made_network("hlf", hidden=[50, 20, 10])
-    widths = [(layer.in_features, layer.out_features) for layer in model.modules() if isinstance(layer, nn.Linear)]
-    assert widths == [(len(hlf_names()), 50), (50, 20), (20, 10), (10, 3)]
 
 
 def test_the_forward_pass_by_hand() -> None:
