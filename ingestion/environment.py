@@ -59,7 +59,10 @@ EVERYWHERE: Final = {
     "PySpark": Row(("PYSPARK_*",)),
     # The config says which there are.
     "plugins": Row(("HEP_PIPELINE_PLUGINS",)),
-    "the command line": Row(("_TYPER_*", "TYPER_*", "PYDANTIC_*"), kept=("_TYPER_COMPLETE*",)),
+    # Files, such as logs of ranks, get no colours.
+    "the command line": Row(
+        ("_TYPER_*", "TYPER_*", "PYDANTIC_*", "FORCE_COLOR", "PY_COLORS", "TTY_*"), kept=("_TYPER_COMPLETE*",)
+    ),
 }
 #: What Spark ignores where its master is `local`; on a cluster the settings of the site count.
 LOCAL_SPARK: Final = {

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from ingestion.secrets import redact_all
 from pipeline.errors import MachineError
 from pipeline.machine.doctor import Finding, Need, Severity, about_names, render
 from pipeline.run_folder import RunFolder
+from training.errors import LaunchError
 
 
 class Diagnosis(NamedTuple):
@@ -17,7 +18,7 @@ class Diagnosis(NamedTuple):
     findings: list[Finding]
     notes: list[str]
     """Sentences about what is there."""
-    error: str | None = None
+    error: str | None
     """Reason why the ranks do not start."""
 
     @property
@@ -35,37 +36,29 @@ class Diagnosis(NamedTuple):
 def doctor(run_folder: RunFolder, say: Callable[[str], None]) -> Diagnosis:
     """Check the machine and, if it has no errors, start the ranks for a short test."""
     clash = about_names()
-    found = Diagnosis([*run_folder.examine(list(Need)), *([clash] if clash else [])], [])
+    found = Diagnosis([*run_folder.examine(list(Need)), *([clash] if clash else [])], [], None)
     say(render(found.findings))
-
-    def note(words: str) -> None:
-        found.notes.append(words)
-        say(words)
-
-    if found.is_well:
-        found = _try(found, run_folder, note)
-    if found.error is not None:
-        say(f"error: {found.error}")
+    try:
+        for words in _notes(run_folder) if found.is_well else ():
+            found.notes.append(words)
+            say(words)
+    except (LaunchError, MachineError) as error:
+        say(f"error: {error}")
+        found = found._replace(error=str(error))
+    finally:
+        run_folder.spark.stop()
     return found
 
 
-def _try(found: Diagnosis, run_folder: RunFolder, note: Callable[[str], None]) -> Diagnosis:
+def _notes(run_folder: RunFolder) -> Iterator[str]:
     from ingestion.root_format import ZLIB_LIBRARY
     from pipeline.machine.launching import hosts_of
-    from training.errors import LaunchError
     from training.launching.mpirun import probe_mpi
     from training.launching.rank import describe_devices
 
     settings = run_folder.config.train
     if ZLIB_LIBRARY != "isal":
-        note(f"ROOT files are decompressed by {ZLIB_LIBRARY}; the extra `isal` takes a third less processor time")
-    note(describe_devices())
-    if settings.workers == 1 or settings.launcher == "spark-agents":
-        return found
-    try:
-        note(probe_mpi(settings, hosts_of(settings, run_folder.spark.context)))
-    except (LaunchError, MachineError) as error:
-        return found._replace(error=str(error))
-    finally:
-        run_folder.spark.stop()
-    return found
+        yield f"ROOT files are decompressed by {ZLIB_LIBRARY}; the extra `isal` takes a third less processor time"
+    yield describe_devices()
+    if settings.workers > 1 and settings.launcher != "spark-agents":
+        yield probe_mpi(settings, hosts_of(settings, run_folder.spark.context))

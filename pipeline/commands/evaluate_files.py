@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,7 +26,7 @@ from models.evaluation.rates import Rates
 from models.prediction import Candidate
 from pipeline.config import Config
 from pipeline.configuration.paths import chosen_folder
-from pipeline.errors import ConfigError, MissingInputError, RunFolderError, cannot_write, nearest
+from pipeline.errors import ConfigError, MissingInputError, nearest
 from pipeline.machine.spark_session import counted
 from pipeline.reporting.cutflow import cutflow, uncertain_mixtures
 from pipeline.reporting.origin import Files
@@ -105,8 +104,7 @@ def _evaluate(run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str
     dataset = _dataset(run_folder, is_needed=not inputs)
     found = _models(run_folder, models)
     refuse_other_features(found, kernel_items(run_folder.config.features))
-    unfinished = _begin(folder)
-    try:
+    with own_folders.handed_over(folder) as unfinished:
         if inputs or dataset is None:
             events = _new_events(run_folder, inputs, unfinished)
         else:
@@ -120,13 +118,6 @@ def _evaluate(run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str
         shutil.rmtree(unfinished / _FEATURES, ignore_errors=True)
         made = {"created": now(), "code_version": code_version(), "models": list(models), "events": events.words}
         write_atomically(unfinished / "evaluation.json", {**made, "config": run_folder.config.model_dump(mode="json")})
-        unfinished.rename(folder)
-        # The result belongs to the user.
-        (folder / own_folders.MARKER).unlink()
-    except BaseException:
-        with contextlib.suppress(OSError):
-            own_folders.remove(unfinished)
-        raise
     return folder
 
 
@@ -355,16 +346,3 @@ def _refuse_different_samples(name: str, config: Config) -> None:
     if is_one and any(each.model_dump(exclude=own) != of_class[0].model_dump(exclude=own) for each in of_class):
         names = " or ".join(f"{each.name}=GLOB" for each in of_class)
         raise ConfigError(f"--inputs: the samples of class '{name}' are read differently. Name the sample: {names}.")
-
-
-def _begin(folder: Path) -> Path:
-    """Make an empty folder beside the given one; it gets the name of the given one when it is complete."""
-    unfinished = folder.with_name(f".{folder.name}.unfinished")
-    try:
-        if folder.exists():
-            raise RunFolderError(f"{folder} exists already. Give a new folder with --out, or remove it.")
-        own_folders.remove(unfinished)
-        own_folders.make(unfinished)
-    except OSError as cause:
-        raise cannot_write(unfinished, cause, other="another folder with --out") from cause
-    return unfinished

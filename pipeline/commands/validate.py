@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import InitErrorDetails
 from rich.console import Console
 
 from ingestion.errors import EmptySampleError, grouped
@@ -16,8 +13,6 @@ from ingestion.notes import notes
 from models.networks.registry import NETWORKS
 from pipeline.config import Config
 from pipeline.configuration.contradictions import simulated_processes
-from pipeline.configuration.mistakes import explain
-from pipeline.errors import ConfigError
 from pipeline.runs.store import Version
 from pipeline.stages.train import refuse_idle
 from pipeline.terminal.progress import Bar
@@ -28,7 +23,6 @@ def validate(config: Config, console: Console, *, features: Version | None = Non
 
     The features in use say how many steps a training has; None: not known.
     """
-    _refuse_unknown_keys_of_studies(config.compare)
     signals = config.signals
     for network in config.model.names:
         # The grid search may give other epochs and batches.
@@ -63,35 +57,3 @@ def validate(config: Config, console: Console, *, features: Version | None = Non
         yield f"{sample.name}: {len(entries)} files, {sum(entries)} entries, {of_class}"
     yield f"signal: {' + '.join(signals)}"
     yield "the config is valid"
-
-
-def _refuse_unknown_keys_of_studies(changes: Mapping[str, Any]) -> None:
-    """Refuse keys that no study has; `compare` checks the values."""
-    if not changes:
-        return
-    # The command would start slowly: the settings of studies import torch.
-    from training.settings import TrainSettings
-    from training.simulation.cluster import ClusterSettings
-    from training.studies.study import StudySettings
-
-    sections: dict[str, tuple[type[BaseModel], Any]] = {
-        "compare": (StudySettings, changes),
-        "compare.train": (TrainSettings, changes.get("train", {})),
-        "compare.cluster": (ClusterSettings, changes.get("cluster", {})),
-    }
-    methods = changes.get("methods")
-    for name, method in methods.items() if isinstance(methods, Mapping) else ():
-        if isinstance(method, Mapping):
-            sections[f"compare.methods.{name}.train"] = (TrainSettings, method.get("train", {}))
-    for place, (section, content) in sections.items():
-        try:
-            section.model_validate(content)
-        except ValidationError as cause:
-            unknown = [
-                InitErrorDetails(type=each["type"], loc=each["loc"], input=each["input"])
-                for each in cause.errors()
-                if each["type"] == "extra_forbidden"
-            ]
-            if unknown:
-                of_names = ValidationError.from_exception_data(cause.title, unknown)
-                raise ConfigError(explain(of_names, section, place=f"{place} of the config")) from None

@@ -27,8 +27,7 @@ from pipeline.machine.shared_storage import refuse_unshared
 from pipeline.runs.code_meaning import ROOT
 
 if TYPE_CHECKING:
-    from py4j.java_gateway import JavaGateway
-    from pyspark import Accumulator, SparkConf, SparkContext
+    from pyspark import Accumulator, SparkContext
 
     from pipeline.terminal.progress import Bar
 
@@ -46,8 +45,6 @@ _ADVICE: Final = (
     "Check space and permissions of the run folder and of spark.local.dir; that all executors see run folder and input "
     "files under the paths of the driver; and their memory and logs. --debug shows all messages of Spark."
 )
-#: The JVM prints this at every start, since Spark requests its vector module.
-_NO_NEWS: Final = b"WARNING: Using incubator modules"
 
 
 class SparkProvider:
@@ -188,6 +185,7 @@ def _cause(words: str) -> str:
 def _start(settings: SparkSettings, folder: str) -> SparkContext:
     import pyspark  # noqa: PLC0415 - Spark is loaded only by stages that need it
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415
+    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
 
     # PySpark prints this at every start with pandas 3; our jobs use no pandas.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
@@ -226,7 +224,7 @@ def _start(settings: SparkSettings, folder: str) -> SparkContext:
     def start() -> SparkContext:
         if SparkContext._gateway is None:
             # Otherwise PySpark reuses the JVM of an earlier context.
-            SparkContext._ensure_initialized(gateway=_start_jvm(conf))
+            SparkContext._ensure_initialized(gateway=launch_gateway(conf))  # type: ignore[no-untyped-call]
         # Not before: every user can read the command line of the JVM.
         return SparkContext.getOrCreate(conf.setAll(list(secrets.items())))
 
@@ -275,30 +273,6 @@ def _environment(changes: Mapping[str, str | None]) -> Iterator[None]:
         yield
     finally:
         write(before)
-
-
-def _start_jvm(conf: SparkConf) -> JavaGateway:
-    """Start the JVM like Spark; copy its output to our standard error, without known lines."""
-    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
-
-    source, sink = os.pipe()
-    threading.Thread(target=pass_on, args=(source, 2), daemon=True).start()
-    try:
-        gateway: JavaGateway = launch_gateway(conf, popen_kwargs={"stderr": sink})  # type: ignore[no-untyped-call]
-    finally:
-        os.close(sink)
-    return gateway
-
-
-def pass_on(source: int, target: int) -> None:
-    """Copy all lines of a file descriptor to another one, without known lines."""
-    left = b""
-    # Unbuffered: a thread may hold the lock of a buffered file when the interpreter ends.
-    while read := os.read(source, 4096):
-        *lines, left = (left + read).split(b"\n")
-        os.write(target, b"".join(line + b"\n" for line in lines if not line.startswith(_NO_NEWS)))
-    os.write(target, left)
-    os.close(source)
 
 
 def _away_from_main_thread(start: Callable[[], SparkContext]) -> SparkContext:

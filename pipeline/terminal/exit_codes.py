@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import io
 import logging
-import os
 import re
 import signal
 import sys
@@ -26,34 +24,19 @@ from ingestion.secrets import redact
 from pipeline.errors import NOT_THERE_YET, USER_ERRORS, ConfigError, FolderInUseError, MachineError, out_of_room
 from pipeline.runs.provenance import DISTRIBUTION
 
-_SECONDS_BEFORE_AGAIN: Final = 0.05
 #: The user has asked to stop. The exception of an interrupt can get lost: Python drops exceptions of destructors, and
-#: some imports catch all.
+#: some imports catch all. The runner then stops before it publishes anything.
 requested: Final = threading.Event()
-#: Variables that force colours on help texts and tracebacks, also in files.
-_FORCING_COLOURS: Final = ("FORCE_COLOR", "PY_COLORS")
 #: Packages whose modules have other names.
 _PACKAGE_OF: Final = {"py4j": "pyspark", "sklearn": "scikit-learn", "upath": "universal-pathlib"}
-#: Control characters, which move the cursor or change colours; names of files may hold them.
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
-
-def _in_letters(control: re.Match[str]) -> str:
-    return ascii(control[0])[1:-1]
 
 
 class SafeConsole(Console):
-    """A console that shows no secrets and no control characters, cuts no line of a file, and colours terminals only."""
-
-    @property
-    def is_terminal(self) -> bool:
-        """Whether it writes to a terminal, independent of FORCE_COLOR."""
-        return super().is_terminal and not self.file.closed and self.file.isatty()
+    """A console that shows no secrets."""
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Like `Console.print`."""
-        shown = (_CONTROL.sub(_in_letters, redact(each)) if isinstance(each, str) else each for each in objects)
-        super().print(*shown, **options)
+        super().print(*(redact(each) if isinstance(each, str) else each for each in objects), **options)
 
 
 #: Consoles for the result of a command, and for its progress and errors.
@@ -82,32 +65,17 @@ class Exit(IntEnum):
 
 
 def with_exit_code(command_line: Callable[[], None]) -> None:
-    """Run a command line; the process ends with its exit code, after an interrupt too.
-
-    Characters that the encoding of the terminal lacks become escapes. Files, such as logs of ranks, get no colours.
-    """
-    for name in _FORCING_COLOURS:
-        os.environ.pop(name, None)
+    """Run a command line. Characters that the encoding of the terminal lacks become escapes."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    try:
-        command_line()
-    except SystemExit as end:
-        if requested.is_set():
-            # Python 3.11 may end by SIGINT whatever the exit code is, if an interrupt comes during an import.
-            atexit._run_exitfuncs()
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(int(end.code or 0))
-        raise
+    command_line()
 
 
 def guard(work: Callable[[], None], *, debug: bool) -> None:
     """Run a command; turn errors into messages and exit codes."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
-    sys.unraisablehook = _not_lost
     if not debug:
         # Spark's gateway logs a traceback for each call that an interrupt or a lost worker breaks; the error suffices.
         logging.getLogger().setLevel(logging.CRITICAL)
@@ -118,10 +86,7 @@ def guard(work: Callable[[], None], *, debug: bool) -> None:
     except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001 - it is said, and is the exit code
         if debug:
             err.print(traceback.format_exc(), markup=False)
-        code = _explain(error)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        raise typer.Exit(code) from None
+        raise typer.Exit(_explain(error)) from None
 
 
 def _explain(error: BaseException) -> Exit:
@@ -160,14 +125,6 @@ def _missing_extra(error: BaseException) -> MachineError | None:
         if extra:
             return MachineError(f"this command needs {name}. Install it: pip install '{DISTRIBUTION}[{extra[1]}]'")
     return None
-
-
-def _not_lost(unraisable: sys.UnraisableHookArgs) -> None:
-    """Resend an interrupt that Python has dropped, as it drops all exceptions of destructors."""
-    if unraisable.exc_type is KeyboardInterrupt:
-        threading.Timer(_SECONDS_BEFORE_AGAIN, os.kill, (os.getpid(), signal.SIGINT)).start()
-    else:
-        sys.__unraisablehook__(unraisable)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of signal handlers

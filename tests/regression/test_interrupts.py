@@ -29,26 +29,12 @@ WORK: Final = {
     except KeyboardInterrupt:
         raise RuntimeError("a worker ended") from None
 """,
-    # Python drops what is raised in a destructor.
-    "in a destructor": """
-    class Fragile:
-        def __del__(self):
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.01)
-
-    Fragile()
-    time.sleep(20)
-""",
     # As some libraries do at their import.
     "swallowed": """
     try:
         os.kill(os.getpid(), signal.SIGINT)
     except BaseException:
         pass
-""",
-    # As collections.namedtuple does: the command said `interrupted`, and died by SIGINT.
-    "in evaluated code": """
-    eval("[os.kill(os.getpid(), signal.SIGINT), time.sleep(5)]")
 """,
     "and once more at the end": """
     atexit.register(os.kill, os.getpid(), signal.SIGINT)

@@ -11,33 +11,9 @@ from feature_datasets import write_dataset
 from minimal_configs import MINIMAL
 from rich.console import Console
 
-from ingestion.errors import IngestionError
 from pipeline.commands.validate import validate
 from pipeline.config import Config
-from pipeline.errors import ConfigError
 from training.errors import IdleSettingError
-
-
-def validated(**compare: Any) -> None:
-    list(validate(Config.model_validate({**MINIMAL, "compare": compare}), Console(quiet=True)))
-
-
-@pytest.mark.parametrize(
-    ("compare", "words"),
-    [
-        ({"seedz": 3}, r"compare of the config has 1 mistake:\n.*'seedz'. Did you mean 'seeds'"),
-        ({"train": {"epoch": 3}}, r"compare\.train of the config.*\n.*'epoch'. Did you mean 'epochs'"),
-        (
-            {"train": {"algorithm": {"name": "easgd", "local_step": 3}}},
-            "'algorithm.local_step'.*'local_steps'",
-        ),
-        ({"cluster": {"slow_rank": [1]}}, "'slow_rank'. Did you mean 'slow_ranks'"),
-        ({"methods": {"easgd": {"train": {"epoch": 3}}}}, r"compare\.methods\.easgd\.train.*\n.*'epochs'"),
-    ],
-)
-def test_an_unknown_key_of_a_study_was_valid_until_compare(compare: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        validated(**compare)
 
 
 @pytest.mark.parametrize(
@@ -51,12 +27,6 @@ def test_a_network_that_is_not_trained_is_named_where_something_is_set_for_it(ch
 def test_a_program_of_notify_that_is_not_there_was_valid() -> None:
     said = validate(Config.model_validate({**MINIMAL, "notify": ["no-such-mailer"]}), Console(quiet=True))
     assert next(said) == "note: notify: there is no program 'no-such-mailer'"
-
-
-def test_keys_of_studies_are_valid() -> None:
-    # The files of this config do not exist.
-    with pytest.raises(IngestionError, match="no file"):
-        validated(seeds=3, minutes=1, train={"epochs": 5, "slowmo": {"tau": 3}}, cluster={"slow_ranks": {1: 2.0}})
 
 
 @pytest.mark.parametrize(

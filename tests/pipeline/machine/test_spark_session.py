@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark import SparkContext
 
-from pipeline.machine.spark_session import _cause, pass_on, zip_code
+from pipeline.machine.spark_session import _cause, zip_code
 
 
 @pytest.mark.slow
@@ -39,17 +39,6 @@ ZeroDivisionError: division by zero
 \tat org.apache.spark.api.python.BasePythonRunner"""
     assert _cause(words) == "ZeroDivisionError: division by zero"
     assert "Job aborted" in _cause("words\n: org.apache.spark.SparkException: Job aborted due to lost executor")
-
-
-def test_what_the_jvm_says_is_passed_on_without_its_incubator() -> None:
-    source, sink = os.pipe()
-    said, told = os.pipe()
-    os.write(sink, b"first\nWARNING: Using incubator modules: jdk.incubator.vector\nWARNING: other\nno end of line")
-    os.close(sink)
-    pass_on(source, told)
-    os.close(told)
-    with os.fdopen(said, "rb") as file:
-        assert file.read() == b"first\nWARNING: other\nno end of line"
 
 
 @pytest.mark.spark

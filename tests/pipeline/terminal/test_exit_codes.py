@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import io
 import logging
-import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -15,14 +14,12 @@ import pytest
 import typer
 
 from pipeline.errors import ConfigError, FolderInUseError, NoOutputYetError, RunFolderError
-from pipeline.terminal.exit_codes import Exit, SafeConsole, err, guard, out, with_exit_code
-from pipeline.terminal.progress import Bar
+from pipeline.terminal.exit_codes import Exit, err, guard, out, with_exit_code
 
 
 @pytest.fixture(autouse=True)
-def what_a_command_sets_for_its_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def what_a_command_sets_for_its_process() -> Iterator[None]:
     """Is put back."""
-    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     level = logging.getLogger().level
     yield
@@ -54,27 +51,6 @@ def test_an_ascii_terminal_shows_other_letters_escaped(monkeypatch: pytest.Monke
     shown = {each: stream.buffer.getvalue().decode("ascii") for each, stream in streams.items()}  # type: ignore[attr-defined]
     escaped = name.encode("ascii", "backslashreplace").decode()
     assert shown == {"stdout": f"report: {escaped}\n", "stderr": f"note: {escaped}\nerror: {escaped} is damaged\n"}
-
-
-@pytest.mark.parametrize("variable", ["FORCE_COLOR", "TTY_COMPATIBLE"])
-def test_a_file_gets_no_colours(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
-    monkeypatch.setenv(variable, "1")
-    file = io.StringIO()
-    console = SafeConsole(file=file)
-    console.print("[bold red]error:[/] words")
-    console.print_json('{"a": 1}', indent=None)
-    with Bar(console, "train", "steps") as bar:
-        bar(1, 2)
-    assert file.getvalue() == 'error: words\n{"a": 1}\n'
-
-
-def test_help_and_logs_of_ranks_in_files_get_no_colours(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Typer, and Python 3.13 for tracebacks, colour what goes to a file.
-    for name in ("FORCE_COLOR", "PY_COLORS"):
-        monkeypatch.setenv(name, "1")
-    seen: dict[str, str] = {}
-    with_exit_code(lambda: seen.update(os.environ))
-    assert not {"FORCE_COLOR", "PY_COLORS"} & seen.keys()
 
 
 @pytest.mark.parametrize(

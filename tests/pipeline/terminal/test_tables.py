@@ -12,7 +12,6 @@ from rich.console import Console
 
 from models.evaluation.intervals import Efficiency
 from pipeline.reporting.cutflow import Step, Yield
-from pipeline.terminal.exit_codes import SafeConsole
 from pipeline.terminal.grid import Grid
 from pipeline.terminal.tables import (
     cutflow_table,
@@ -105,10 +104,3 @@ def test_a_cutflow_fits_and_a_file_has_all_columns_side_by_side(weight: float) -
         assert shown.split().count("0.5000+-0.0100") == 3 * num_kinds
         assert shown.count("eff") == 3 * num_kinds
     assert len(str(cutflow_table(steps)).splitlines()) == 5
-
-
-def test_a_log_file_gets_whole_lines_and_no_control_characters() -> None:
-    file = io.StringIO()
-    console = SafeConsole(file=file, highlight=False, soft_wrap=True)
-    console.print("[bold]x[/] " + "word " * 50 + "a\x1b[2Jfile\r")
-    assert file.getvalue() == "x " + "word " * 50 + "a\\x1b[2Jfile\\r\n"
