@@ -37,13 +37,6 @@ def write_claims(folder: Path, out: Path) -> Path:
         folder: Folder of studies, each with a folder of its own: `docs/studies`, or `compare` of a run folder. The
             `metrics.json` of an evaluation in such a folder becomes a section.
         out: Folder of the page, to which its links are relative.
-
-    Returns:
-        The page.
-
-    Raises:
-        MissingInputError: The folder has no results.
-        StudyError: A result cannot be read.
     """
     found = {path.parent: path for name in (_RESULT, PACKED) for path in sorted(folder.glob(f"*/{name}"))}
     if not found:

@@ -70,24 +70,14 @@ class _Events(NamedTuple):
 def evaluate_files(run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str], out: Path | None) -> Path:
     """Evaluate models on the test split, or on new ROOT files with the same ingest and feature code.
 
-    Its files, in `<run_dir>/evaluations/<number>/` or the given folder:
-        evaluation.json      models, events, code
-        metrics.json, plots/, <model>/...      as in the stage `evaluate`
-
     Args:
         run_folder: The run folder.
         models: `PATH` or `NAME=PATH` of training folders or ONNX files; empty for the networks of this run folder.
         inputs: `CLASS=GLOB` or `SAMPLE=GLOB` of ROOT files; empty for the test split.
-        out: A new folder; None for the next number in the run folder.
+        out: A new folder; None for the next number in `<run_dir>/evaluations/`.
 
     Returns:
-        The folder of the result.
-
-    Raises:
-        MissingInputError: There are no features, or no models, to evaluate.
-        ConfigError: `inputs` names no class or sample, or an unknown one, or `out` is no local folder.
-        RunFolderError: The folder exists already or cannot be written.
-        ModelError: A model cannot be read, has other features or classes, or has seen the events.
+        The folder of the result: `evaluation.json` (models, events, code), and the files of the stage `evaluate`.
     """
     use_threads(run_folder.config.train.threads)
     # One that is not known is asked for before any work.
@@ -132,11 +122,7 @@ def _rates_of_split(run_folder: RunFolder) -> tuple[Rates | None, Files]:
 
 
 def _dataset(run_folder: RunFolder, *, is_needed: bool) -> FeatureDataset | None:
-    """The features of the run folder, if there are any.
-
-    Raises:
-        MissingInputError: They are needed, and are missing or were made with other settings.
-    """
+    """The features of the run folder, if there are any; they may be needed."""
     version = run_folder.store("features").current()
     if version is None:
         if is_needed:
@@ -167,11 +153,7 @@ def _models(run_folder: RunFolder, models: Sequence[str]) -> list[FoundModel]:
 
 
 def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _Events:
-    """Ingest new files and compute their features with the settings of the config.
-
-    Raises:
-        ConfigError: A class or sample is not given, or unknown.
-    """
+    """Ingest new files and compute their features with the settings of the config."""
     samples = _samples(inputs, run_folder.config)
     config = run_folder.config.model_copy(update={"samples": samples})
     events_dir, features_dir = folder / "events", folder / _FEATURES

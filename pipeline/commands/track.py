@@ -57,7 +57,9 @@ def track(run_folder: RunFolder) -> list[Tracked]:
         upstream = run_folder.upstream(Report(), command="track")
         try:
             client = MlflowClient(tracking_uri=uri)
-            experiment = _experiment(client, run_folder.config.mlflow.experiment)
+            name = run_folder.config.mlflow.experiment
+            found = client.get_experiment_by_name(name)
+            experiment = found.experiment_id if found else client.create_experiment(name)
             networks = upstream["train"].manifest["counters"]["networks"]
             tracked = [_track(client, experiment, network, upstream) for network in networks]
         except MlflowException as cause:
@@ -65,16 +67,6 @@ def track(run_folder: RunFolder) -> list[Tracked]:
         for each in tracked:
             run_folder.log.event("network tracked", network=each.network, mlflow_run=each.run_id, is_new=each.is_new)
         return tracked
-
-
-def _experiment(client: MlflowClient, name: str) -> str:
-    found = client.get_experiment_by_name(name)
-    if found and found.lifecycle_stage == "deleted":
-        raise TrackingError(
-            f"the experiment '{name}' was deleted in MLflow, which keeps its name. Set mlflow.experiment to another "
-            f"one, or restore it: `mlflow experiments restore --experiment-id {found.experiment_id}`."
-        )
-    return str(found.experiment_id if found else client.create_experiment(name))
 
 
 def _track(client: MlflowClient, experiment: str, network: str, upstream: Mapping[str, Version]) -> Tracked:

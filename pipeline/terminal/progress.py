@@ -11,8 +11,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 _SECONDS_BETWEEN_LINES: Final = 5.0
-#: After this time without news, a line repeats the last state; the next one comes after twice this time, and so on.
-_SECONDS_OF_SILENCE: Final = 9.0
 
 
 class Bar:
@@ -24,11 +22,9 @@ class Bar:
         self._unit = unit
         self._total = total
         self._done = 0
-        self._begun = self._last_line = time.monotonic()
         self._words = "starting"
-        self._state: tuple[int, int, str] | None = None
-        self._news = threading.Event()
-        self._ended = False
+        self._news: object = None
+        self._ended = threading.Event()
         # Rate and remaining time start at the first update: the start of Spark or MPI is not part of the work.
         self._first: tuple[float, int] | None = None
         self._progress: Progress | None = None
@@ -47,30 +43,25 @@ class Bar:
         if self._progress:
             self._progress.start()
         else:
-            threading.Thread(target=self._break_silence, daemon=True).start()
+            threading.Thread(target=self._print_lines, daemon=True).start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ended = True
-        self._news.set()
+        self._ended.set()
         if self._progress:
             self._progress.stop()
 
-    def _break_silence(self) -> None:
-        silence = _SECONDS_OF_SILENCE
-        while not self._ended:
-            if self._news.wait(silence):
-                self._news.clear()
-                silence = _SECONDS_OF_SILENCE
-            elif not self._ended:
-                silence *= 2
-                self._line(f"{self._words}, at work for {time.monotonic() - self._begun:.0f} s")
-
-    def _line(self, words: str) -> None:
-        self._last_line = time.monotonic()
-        self._console.print(f"  {self._label}: {words}", highlight=False, markup=False)
+    def _print_lines(self) -> None:
+        """Print what is new; without news a line after 5 s, 10 s, 20 s and so on."""
+        begun, said, silence = time.monotonic(), self._news, 0
+        while not self._ended.wait(_SECONDS_BETWEEN_LINES):
+            silence = 0 if self._news != said else silence + 1
+            said = self._news
+            if silence.bit_count() <= 1:
+                still = f", at work for {time.monotonic() - begun:.0f} s" if silence else ""
+                self._console.print(f"  {self._label}: {self._words}{still}", highlight=False, markup=False)
 
     def add(self, number: int) -> None:
         """Show that this number more is done."""
@@ -79,7 +70,7 @@ class Bar:
 
     def __call__(self, done: int, total: int, note: str = "") -> None:
         """Show that `done` of `total` is done; a total of 0 means unknown."""
-        now = time.monotonic()
+        now, self._news = time.monotonic(), (done, total, note)
         if self._first is None and done:
             self._first = (now, done)
         rate = 0.0
@@ -91,8 +82,3 @@ class Bar:
         self._words = ", ".join([*parts, *([note] if note else [])])
         if self._progress:
             self._progress.update(self._task, completed=done, total=total or None, words=self._words)
-        elif (done, total, note) != self._state:
-            self._state = (done, total, note)
-            self._news.set()
-            if now - self._last_line >= _SECONDS_BETWEEN_LINES:
-                self._line(self._words)

@@ -203,19 +203,6 @@ def test_a_server_that_is_not_there_is_named_without_its_password(
     assert "hush" not in str(caught.value)
 
 
-def test_a_deleted_experiment_is_named_with_the_ways_out(finished: Finished, client: MlflowClient) -> None:
-    """MLflow keeps the names of experiments that were deleted in its page, and says "must be in the active state"."""
-    name = "deleted in the page"
-    client.delete_experiment(number := client.create_experiment(name))
-    config = finished.run_folder.config.model_copy(update={"mlflow": MlflowSettings(experiment=name)})
-    run_folder = RunFolder(config, Console(quiet=True))
-    words = rf"experiment '{name}' was deleted .*mlflow\.experiment to another one, or .*--experiment-id {number}`"
-    with pytest.raises(TrackingError, match=words):
-        track(run_folder)
-    client.restore_experiment(number)
-    assert {each.network for each in track(run_folder)} == {"hlf", "particles"}
-
-
 def test_without_a_server_it_says_where_to_name_one(
     finished: Finished, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
