@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,7 +27,7 @@ from models.evaluation.rates import Rates
 from models.prediction import Candidate
 from pipeline.config import Config
 from pipeline.configuration.paths import chosen_folder
-from pipeline.errors import ConfigError, MissingInputError, nearest
+from pipeline.errors import ConfigError, MissingInputError, RunFolderError, cannot_write, nearest
 from pipeline.machine.spark_session import counted
 from pipeline.reporting.cutflow import cutflow, uncertain_mixtures
 from pipeline.reporting.origin import Files
@@ -70,14 +71,24 @@ class _Events(NamedTuple):
 def evaluate_files(run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str], out: Path | None) -> Path:
     """Evaluate models on the test split, or on new ROOT files with the same ingest and feature code.
 
+    Its files, in `<run_dir>/evaluations/<number>/` or the given folder:
+        evaluation.json      models, events, code
+        metrics.json, plots/, <model>/...      as in the stage `evaluate`
+
     Args:
         run_folder: The run folder.
         models: `PATH` or `NAME=PATH` of training folders or ONNX files; empty for the networks of this run folder.
         inputs: `CLASS=GLOB` or `SAMPLE=GLOB` of ROOT files; empty for the test split.
-        out: A new folder; None for the next number in `<run_dir>/evaluations/`.
+        out: A new folder; None for the next number in the run folder.
 
     Returns:
-        The folder of the result: `evaluation.json` (models, events, code), and the files of the stage `evaluate`.
+        The folder of the result.
+
+    Raises:
+        MissingInputError: There are no features, or no models, to evaluate.
+        ConfigError: `inputs` names no class or sample, or an unknown one, or `out` is no local folder.
+        RunFolderError: The folder exists already or cannot be written.
+        ModelError: A model cannot be read, has other features or classes, or has seen the events.
     """
     use_threads(run_folder.config.train.threads)
     # One that is not known is asked for before any work.
@@ -94,7 +105,8 @@ def _evaluate(run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str
     dataset = _dataset(run_folder, is_needed=not inputs)
     found = _models(run_folder, models)
     refuse_other_features(found, kernel_items(run_folder.config.features))
-    with own_folders.handed_over(folder) as unfinished:
+    unfinished = _begin(folder)
+    try:
         if inputs or dataset is None:
             events = _new_events(run_folder, inputs, unfinished)
         else:
@@ -108,6 +120,13 @@ def _evaluate(run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str
         shutil.rmtree(unfinished / _FEATURES, ignore_errors=True)
         made = {"created": now(), "code_version": code_version(), "models": list(models), "events": events.words}
         write_atomically(unfinished / "evaluation.json", {**made, "config": run_folder.config.model_dump(mode="json")})
+        unfinished.rename(folder)
+        # The result belongs to the user.
+        (folder / own_folders.MARKER).unlink()
+    except BaseException:
+        with contextlib.suppress(OSError):
+            own_folders.remove(unfinished)
+        raise
     return folder
 
 
@@ -122,7 +141,11 @@ def _rates_of_split(run_folder: RunFolder) -> tuple[Rates | None, Files]:
 
 
 def _dataset(run_folder: RunFolder, *, is_needed: bool) -> FeatureDataset | None:
-    """The features of the run folder, if there are any; they may be needed."""
+    """The features of the run folder, if there are any.
+
+    Raises:
+        MissingInputError: They are needed, and are missing or were made with other settings.
+    """
     version = run_folder.store("features").current()
     if version is None:
         if is_needed:
@@ -153,7 +176,11 @@ def _models(run_folder: RunFolder, models: Sequence[str]) -> list[FoundModel]:
 
 
 def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _Events:
-    """Ingest new files and compute their features with the settings of the config."""
+    """Ingest new files and compute their features with the settings of the config.
+
+    Raises:
+        ConfigError: A class or sample is not given, or unknown.
+    """
     samples = _samples(inputs, run_folder.config)
     config = run_folder.config.model_copy(update={"samples": samples})
     events_dir, features_dir = folder / "events", folder / _FEATURES
@@ -328,3 +355,16 @@ def _refuse_different_samples(name: str, config: Config) -> None:
     if is_one and any(each.model_dump(exclude=own) != of_class[0].model_dump(exclude=own) for each in of_class):
         names = " or ".join(f"{each.name}=GLOB" for each in of_class)
         raise ConfigError(f"--inputs: the samples of class '{name}' are read differently. Name the sample: {names}.")
+
+
+def _begin(folder: Path) -> Path:
+    """Make an empty folder beside the given one; it gets the name of the given one when it is complete."""
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    try:
+        if folder.exists():
+            raise RunFolderError(f"{folder} exists already. Give a new folder with --out, or remove it.")
+        own_folders.remove(unfinished)
+        own_folders.make(unfinished)
+    except OSError as cause:
+        raise cannot_write(unfinished, cause, other="another folder with --out") from cause
+    return unfinished

@@ -27,7 +27,7 @@ from ingestion.plugins import load_from_environment
 from ingestion.settings import NO_WEIGHT, IngestSettings, SampleSettings
 from models.prediction_files import probability_branches
 from pipeline.configuration.paths import chosen_folder
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, RunFolderError, cannot_write
 from pipeline.machine.spark_session import counted
 from pipeline.run_folder import RunFolder
 from pipeline.runs import own_folders
@@ -91,6 +91,13 @@ def predict(
         network: Which of several models in use.
         parquet: Whether to write Parquet.
         keep: Branches of one number per event.
+
+    Raises:
+        ConfigError: The model in use is not the only one, `out` is no local folder, or a column is there already.
+        MissingInputError: There is no model.
+        RunFolderError: The folder exists already or cannot be written.
+        ModelError: The model cannot be read, or does not say how its events were read.
+        IngestionError: Files are missing or bad, or lack branches.
     """
     place = located(model) if model else str(Registry.in_use(run_folder.config.run_dir, network).folder)
     classifier = load_classifier(place)
@@ -111,7 +118,7 @@ def predict(
             f"those of new events"
         )
     began = time.monotonic()
-    with own_folders.handed_over(chosen_folder(out, "--out")) as folder:
+    with _new_folder(chosen_folder(out, "--out")) as folder:
         names = _names(infos, "parquet" if parquet else "root")
         work = [(info, folder / name) for info, name in zip(infos, names, strict=True)]
         total = sum(info.entries for info in infos)
@@ -134,6 +141,26 @@ def _names(infos: Sequence[FileInfo], suffix: str) -> list[str]:
             number += 1
         names.append(name)
     return names
+
+
+@contextmanager
+def _new_folder(folder: Path) -> Iterator[Path]:
+    """A folder beside the given one, which gets its name when the work is done; removed after a failure."""
+    if folder.exists():
+        raise RunFolderError(f"{folder} exists already. Give a new folder with --out, or remove it.")
+    unfinished = folder.absolute().with_name(f".{folder.name}.unfinished")
+    try:
+        own_folders.remove(unfinished)
+        own_folders.make(unfinished)
+    except OSError as cause:
+        raise cannot_write(unfinished, cause, other="another folder with --out") from cause
+    try:
+        yield unfinished
+        (unfinished / own_folders.MARKER).unlink()
+        unfinished.rename(folder)
+    except BaseException:
+        own_folders.remove(unfinished)
+        raise
 
 
 @lru_cache(maxsize=1)

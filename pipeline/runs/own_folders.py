@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
-
-from pipeline.errors import RunFolderError, cannot_write
 
 MARKER: Final = "made-by-hep-pipeline"
 
@@ -44,24 +40,3 @@ def remove(folder: Path) -> None:
         empty(folder)
         (folder / MARKER).unlink(missing_ok=True)
         folder.rmdir()
-
-
-@contextmanager
-def handed_over(folder: Path) -> Iterator[Path]:
-    """A folder beside a new one; it gets the name of the new one, and is the user's, when the work is done."""
-    unfinished = folder.absolute().with_name(f".{folder.name}.unfinished")
-    try:
-        if folder.exists():
-            raise RunFolderError(f"{folder} exists already. Give a new folder with --out, or remove it.")
-        remove(unfinished)
-        make(unfinished)
-    except OSError as cause:
-        raise cannot_write(unfinished, cause, other="another folder with --out") from cause
-    try:
-        yield unfinished
-        (unfinished / MARKER).unlink()
-        unfinished.rename(folder)
-    except BaseException:
-        with suppress(OSError):
-            remove(unfinished)
-        raise
