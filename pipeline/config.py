@@ -133,7 +133,7 @@ class Config(BaseModel):
         for network, changes in value.items():
             for key in changes:
                 if key not in TrainSettings.model_fields:
-                    raise ValueError(f"{network}: 'train' has no key '{key}'.{advice(key, TrainSettings)}")
+                    raise ValueError(f"{network}: 'train' has no key '{key}'.{advice((key,), TrainSettings)}")
         return value
 
     @model_validator(mode="after")

@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 from ingestion.secrets import redact_all
 from pipeline.configuration.credentials import shown
 from pipeline.configuration.overrides import Override
-from pipeline.configuration.sections import Place, advice, walk
+from pipeline.configuration.sections import Keys, advice, walk
 from pipeline.errors import nearest, short
 
 _LINES_SHOWN: Final = 20
@@ -23,9 +23,8 @@ def explain(error: ValidationError, model: type[BaseModel], *, place: str, overr
     """All mistakes of a config, one per line; those of a single option follow with its name."""
     in_file, in_options = [], []
     for mistake in error.errors():
-        places = list(walk(model, mistake["loc"], named_kinds=True))
-        keys = tuple(place.key for place in places)
-        about = short(_about(mistake, places))
+        keys = tuple(key for key, _ in walk(model, mistake["loc"], named_kinds=True))
+        about = short(_about(mistake, keys, model))
         giving = [each for each in overrides if keys and each.touches(keys)]
         if giving:
             in_options.append(f"{giving[-1].shown}: {about}")
@@ -39,13 +38,11 @@ def explain(error: ValidationError, model: type[BaseModel], *, place: str, overr
     return "\n".join([*lines[:_LINES_SHOWN], *(["  ..."] if len(lines) > _LINES_SHOWN else [])])
 
 
-def _about(mistake: ErrorDetails, places: Sequence[Place]) -> str:
+def _about(mistake: ErrorDetails, keys: Keys, model: type[BaseModel]) -> str:
     context = mistake.get("ctx", {})
-    key = ".".join(str(place.key) for place in places)
-    if mistake["type"] == "extra_forbidden" and places[-1].section is not None:
-        last = str(places[-1].key)
-        prefix = key.removesuffix(last)
-        return f"unknown key '{key}'.{advice(last, places[-1].section, prefix=prefix, siblings=places[-1].siblings)}"
+    key = ".".join(map(str, keys))
+    if mistake["type"] == "extra_forbidden":
+        return f"unknown key '{key}'.{advice(keys, model)}"
     if mistake["type"] in {"missing", "union_tag_not_found"}:
         lacking = [key, *(name.strip("'") for name in [context.get("discriminator")] if name)]
         return f"'{'.'.join(lacking)}' is missing."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +9,7 @@ from pydantic import BaseModel
 from ruamel.yaml.error import YAMLError
 
 from pipeline.configuration.credentials import shown
-from pipeline.configuration.sections import Keys, walk
+from pipeline.configuration.sections import Keys, kind_of, sections_in, walk
 from pipeline.configuration.yaml_text import about_yaml, read_yaml
 from pipeline.errors import ConfigError, short
 
@@ -47,7 +46,7 @@ def read_override(text: str, model: type[BaseModel]) -> Override:
     if not separator or not all(path.split(".")):
         raise ConfigError(f"{said}: write it as key.subkey=value, for example --set train.epochs=5.")
     places = list(walk(model, path.split(".")))
-    keys, kind = tuple(place.key for place in places), places[-1].kind
+    keys, kind = tuple(key for key, _ in places), places[-1][1]
     is_quoted = given[:1] in {"'", '"'}
     if kind in (str, Path) and not is_quoted:
         return Override(keys, given, said)
@@ -71,23 +70,18 @@ def put(content: dict[str, Any], override: Override, model: type[BaseModel]) -> 
         {'train': {'epochs': 3}, 'classes': ['jets', 'ttbar']}
     """
     where: Any = content
-    *outer, last = walk(model, override.keys)
-    for number, place in enumerate((*outer, last)):
-        name = short(".".join(map(str, override.keys[:number])))
+    for number, (key, kind) in enumerate(walk(model, override.keys), start=1):
+        name = short(".".join(map(str, override.keys[: number - 1])))
         is_list = isinstance(where, list)
-        if is_list and not (isinstance(place.key, int) and place.key < len(where)):
-            raise ConfigError(
-                f"{override.shown}: '{name}' has {len(where)} items, counted from 0, no item '{place.key}'."
-            )
+        if is_list and not (isinstance(key, int) and key < len(where)):
+            raise ConfigError(f"{override.shown}: '{name}' has {len(where)} items, counted from 0, no item '{key}'.")
         if not (is_list or isinstance(where, dict)):
             raise ConfigError(f"{override.shown}: '{name}' holds a value, not further keys.")
-        if place is last:
-            break
-        if not is_list and where.get(place.key) is None:
-            default = place.field.get_default(call_default_factory=True) if place.field else None
-            where[place.key] = copy.deepcopy(default) if isinstance(default, list | str) else {}
-        if place.tag and isinstance(where[place.key], str):
+        if number == len(override.keys):
+            where[key] = override.value
+        elif not is_list and where.get(key) is None:
+            where[key] = {}
+        elif isinstance(where[key], str) and any(map(kind_of, sections_in(kind))):
             # The name alone stands for the section of this name.
-            where[place.key] = {place.tag: where[place.key]}
-        where = where[place.key]
-    where[last.key] = override.value
+            where[key] = {"name": where[key]}
+        where = where[key]

@@ -1,119 +1,90 @@
-"""Sections of the config: those inside a section, and those that are one of several kinds, as `train.algorithm` is."""
+"""Sections of the config and their keys; some sections are one of several kinds, as `train.algorithm` is."""
 
 from __future__ import annotations
 
-import types
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Union, get_args, get_origin
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, SecretStr
-from pydantic.fields import FieldInfo
 
 from pipeline.errors import nearest
 
 Keys = tuple[str | int, ...]
 
 
-class Place(NamedTuple):
-    """A key on a path through the config."""
-
-    key: str | int
-    section: type[BaseModel] | None
-    """The section that the key belongs to; None for items of lists and mappings, and below an unknown key."""
-    siblings: Mapping[str, type[BaseModel]]
-    """The kinds that this section may have, by name; empty if it has only one."""
-    field: FieldInfo | None
-    """What the section says about the key; None if it lacks it."""
-    kind: Any
-    """The type of its value; None if it is not known."""
-
-    @property
-    def tag(self) -> str:
-        """The key that names the kind of the section here; empty if it has only one."""
-        return str((self.field and self.field.discriminator) or "")
+def sections_in(annotation: Any) -> list[type[BaseModel]]:
+    """The sections that a value of this type may hold: several if they have kinds; also items of a list or mapping."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [section for each in get_args(annotation) for section in sections_in(each)]
 
 
-def walk(model: type[BaseModel], path: Sequence[str | int], *, named_kinds: bool = False) -> Iterator[Place]:
-    """Each key of a path below a section.
+def kind_of(section: type[BaseModel]) -> str:
+    """The value of the key `name` that chooses this kind of a section; empty if it has only one."""
+    field = section.model_fields.get("name")
+    return get_args(field.annotation)[0] if field and get_origin(field.annotation) is Literal else ""
+
+
+def walk(
+    model: type[BaseModel], path: Sequence[str | int], *, named_kinds: bool = False
+) -> Iterator[tuple[str | int, Any]]:
+    """Each key of a path below a section, and the type of its value; None if it is not known.
 
     In a mapping of text, such as the Spark properties, the rest of the path is one key. `named_kinds`: the path is
     pydantic's, which also names validators and the kinds of sections.
     """
     kind: Any = model
-    siblings: Mapping[str, type[BaseModel]] = {}
-    kinds: Mapping[str, type[BaseModel]] = {}
     for number, part in enumerate(path):
-        if named_kinds and part in kinds:
-            kind, siblings, kinds = kinds[str(part)], kinds, {}
+        sections = sections_in(kind)
+        if named_kinds and (str(part).startswith("function-") or str(part) in map(kind_of, sections)):
             continue
-        if named_kinds and str(part).startswith("function-"):
-            continue
-        section, origin, arguments = section_of(kind), get_origin(kind), get_args(kind)
-        if origin is dict and arguments[1] in (str, str | SecretStr):
-            yield Place(".".join(map(str, path[number:])), None, {}, None, str)
+        container = next((each for each in (kind, *get_args(kind)) if get_origin(each) in (list, dict)), None)
+        is_list = get_origin(container) is list
+        if container and not is_list and get_args(container)[1] in (str, str | SecretStr):
+            yield ".".join(map(str, path[number:])), str
             return
-        field = section.model_fields.get(str(part)) if section else None
-        inner = field.annotation if field else arguments[-1] if origin in (list, dict) else None
-        key = int(part) if origin is list and str(part).isdecimal() else part
-        kind = without_none(inner)
-        yield Place(key, section, siblings, field, kind)
-        siblings, kinds = {}, kinds_of(field) if field else {}
+        types = [section.model_fields[part].annotation for section in sections if part in section.model_fields]
+        kind = get_args(container)[-1] if container else types[0] if types else None
+        yield int(part) if is_list and str(part).isdecimal() else part, kind
 
 
-def without_none(annotation: Any) -> Any:
-    """The section or list inside `X | None`; YAML reads text that may be null."""
-    if get_origin(annotation) in (Union, types.UnionType):
-        (inner, *others) = (each for each in get_args(annotation) if each is not types.NoneType)
-        return None if others or inner is str else inner
-    return annotation
-
-
-def section_of(annotation: Any) -> type[BaseModel] | None:
-    """The section that a key of this type holds, if it holds one."""
-    found = without_none(annotation)
-    return found if isinstance(found, type) and issubclass(found, BaseModel) else None
-
-
-def kinds_of(field: FieldInfo) -> dict[str, type[BaseModel]]:
-    """The kinds of a section by the value of their key `field.discriminator`; none if it has only one kind."""
-    if not isinstance(field.discriminator, str):
-        return {}
-    return {get_args(kind.model_fields[field.discriminator].annotation)[0]: kind for kind in get_args(field.annotation)}
-
-
-def advice(
-    key: str, section: type[BaseModel], *, prefix: str = "", siblings: Mapping[str, type[BaseModel]] | None = None
-) -> str:
+def advice(path: Sequence[str | int], model: type[BaseModel]) -> str:
     """What may be meant by a key that a section lacks: a key of another kind or of a section inside, or a name like it.
 
-    `prefix` holds the keys of the section, with a dot at the end; `siblings` are the kinds that it may have.
-
     Examples:
-        >>> from training.settings import TrainSettings
-        >>> advice("fraction", TrainSettings, prefix="train.")
-        " 'train.algorithm.fraction' is a key of choco-sgd."
-        >>> advice("epoch", TrainSettings)
-        " Did you mean 'epochs'?"
         >>> from pipeline.config import Config
-        >>> advice("isolation_cone", Config)
+        >>> advice(("train", "fraction"), Config)
+        " 'train.algorithm.fraction' is a key of choco-sgd."
+        >>> advice(("train", "epoch"), Config)
+        " Did you mean 'epochs'?"
+        >>> advice(("isolation_cone",), Config)
         " Did you mean 'features.isolation_cone'?"
     """
-    kinds_by_name = {f"{name}.": kinds_of(field) for name, field in section.model_fields.items()}
-    for name, kinds in {"": siblings or {}, **kinds_by_name}.items():
-        having = [kind for kind, model in kinds.items() if key in model.model_fields]
-        if having:
-            return f" '{prefix}{name}{key}' is a key of {', '.join(having)}."
-    inside = [f"'{found}'" for found in _inside(key, section, prefix)]
-    return f" Did you mean {' or '.join(inside)}?" if inside else nearest(key, section.model_fields)
+    *outer, key = map(str, path)
+    kinds: dict[str, list[str]] = {}
+    for name, kind in _keys_below(model, ""):
+        kinds.setdefault(name, []).append(kind)
+    prefix = ""
+    for part in outer:
+        # Without numbers of items and names in mappings.
+        if any(name.startswith(f"{prefix}{part}.") for name in kinds):
+            prefix += f"{part}."
+    below = {name: name.removeprefix(prefix) for name in kinds if name.startswith(prefix)}
+    inside = [name for name, end in below.items() if end.split(".")[-1] == key]
+    for name in inside:
+        if having := list(filter(None, kinds[name])):
+            return f" '{name}' is a key of {', '.join(having)}."
+    if inside:
+        return f" Did you mean {' or '.join(map(repr, inside))}?"
+    return nearest(key, [end for end in below.values() if "." not in end])
 
 
-def _inside(key: str, section: type[BaseModel], prefix: str) -> Iterator[str]:
-    """Dotted names of a key in the sections inside a section."""
-    for name, field in section.model_fields.items():
-        if inner := section_of(field.annotation):
-            if key in inner.model_fields:
-                yield f"{prefix}{name}.{key}"
-            yield from _inside(key, inner, f"{prefix}{name}.")
+def _keys_below(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str]]:
+    """Dotted names of all keys of a section and those inside, each with the kind of its section."""
+    for name, field in model.model_fields.items():
+        yield f"{prefix}{name}", kind_of(model)
+        for section in sections_in(field.annotation):
+            yield from _keys_below(section, f"{prefix}{name}.")
 
 
 def flat_items(model: BaseModel, prefix: str) -> dict[str, Any]:

@@ -191,7 +191,7 @@ def test_further_trainings_have_the_next_seeds_and_folders_of_their_own(tmp_path
             "train_by_network.password={hush: [hush1",
             "--set train_by_network.password=***: the value is no valid YAML: ",
         ),
-        ("spark.master.password=hush, hush", "'spark.master' holds a value"),
+        ("spark.master.password=hush, hush", "'spark.master': Input should be"),
         ("run_dir.x=https://me:hush@host", "--set run_dir.x=https://***@host: 'run_dir' holds a value"),
     ],
 )
@@ -260,7 +260,7 @@ def test_yaml_cannot_run_code(tmp_path: Path) -> None:
         (["model.names=[hfl]"], "Did you mean 'hlf'?"),
         (["features.convention=sparkdltriger"], "Did you mean 'sparkdltrigger'?"),
         (["train.topology=ring"], "unknown key 'train.topology'. 'train.algorithm.topology' is a key of ad-psgd, "),
-        (["train.algorithm.local_steps=4"], "'train.algorithm.local_steps' is a key of agn, "),
+        (["train.algorithm={name: sgd, local_steps: 4}"], "'train.algorithm.local_steps' is a key of agn, "),
         (
             ["train.algorithm={name: mpca, overlap: inline}", "train.algorithm.name=swarm-sgd"],
             "'train.algorithm.overlap' is a key of mpca",

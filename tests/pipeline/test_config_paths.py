@@ -14,7 +14,6 @@ from pydantic import BaseModel
 from ingestion.files import expand
 from pipeline.config import SHIPPED, Config, load_config
 from pipeline.configuration.paths import PATHS
-from pipeline.configuration.sections import without_none
 from pipeline.errors import ConfigError
 from pipeline.runs.code_meaning import ROOT
 
@@ -99,7 +98,7 @@ def test_each_path_of_the_config_is_among_them() -> None:
 def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, object]]:
     """All keys of a section with their types, those of lists of sections with a star."""
     for name, field in model.model_fields.items():
-        kind, many = without_none(field.annotation), ""
+        (kind, *_), many = (*(each for each in get_args(field.annotation) if get_origin(each)), field.annotation), ""
         if get_origin(kind) is list:
             kind, many = get_args(kind)[0], ".*"
         if isinstance(kind, type) and issubclass(kind, BaseModel):

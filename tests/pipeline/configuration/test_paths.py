@@ -11,13 +11,10 @@ from pipeline.configuration.paths import chosen_folder, local_folder
 from pipeline.errors import ConfigError
 
 
-@pytest.mark.parametrize(
-    "url", ["s3://bucket/run", "hdfs://host:9000/run", "root://eos/run", "file:///tmp/run", "https://a/b", "gs://b"]
-)
-@pytest.mark.parametrize("kind", [str, Path])
-def test_urls_are_refused(url: str, kind: type) -> None:
+@pytest.mark.parametrize("url", ["s3://bucket/run", Path("s3://bucket/run"), "file:///tmp/run"])
+def test_urls_are_refused(url: str | Path) -> None:
     with pytest.raises(ValueError, match="is a URL, and outputs go to local file systems only"):
-        local_folder(kind(url))
+        local_folder(url)
 
 
 def test_the_home_folder_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -29,7 +26,7 @@ def test_the_home_folder_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         local_folder("~nobody-of-this-name/run")
 
 
-@pytest.mark.parametrize("name", ["runs/a#b", "a?b", "a b", "ü", "a:b", "c:", "x" * 255, "../a"])
+@pytest.mark.parametrize("name", ["a#b?", "ü b", "c:", "../a"])
 def test_other_names_are_taken_as_they_are(name: str) -> None:
     assert local_folder(name) == Path(name)
 
