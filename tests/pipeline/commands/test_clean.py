@@ -191,14 +191,6 @@ def test_links_to_an_archive_and_foreign_folders_are_left_alone(run_folder: RunF
         assert old.is_symlink()
 
 
-def test_from_version_10000_on_the_newest_were_removed(run_folder: RunFolder) -> None:
-    store = StageStore(run_folder.config.run_dir, "ingest")
-    (store.folder / "9997-00000000").mkdir(parents=True)
-    for _ in range(4):
-        publish(store)
-    assert sorted(each.folder.name[:5] for each in clean(run_folder, 2)) == ["9998-", "9999-"]
-
-
 def test_from_version_10000_on_there_was_nothing_to_roll_back_to(run_folder: RunFolder) -> None:
     registry = Registry(run_folder.config.run_dir, "hlf")
     (registry.folder / "9998-00000000").mkdir(parents=True)

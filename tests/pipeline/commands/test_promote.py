@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +26,6 @@ from pipeline.run_folder import RunFolder
 from pipeline.runs.log import METRICS
 from pipeline.runs.outputs import changed_files
 from pipeline.runs.seen_events import dataset_of
-from pipeline.runs.store import Version
 
 
 @pytest.fixture
@@ -76,18 +74,6 @@ def test_damage_between_training_and_promotion_was_promoted(nights: TrainedNight
         with pytest.raises(PromotionError, match=words):
             nights.promote(force=force)
     assert nights.in_use() is None
-
-
-def test_a_model_that_an_earlier_release_rolled_back_was_promoted_again(nights: TrainedNights) -> None:
-    """Manifests had a digest of the model, which that release computed in another way."""
-    nights.promoted(5, 200)
-    list(rollback(nights.run_folder, "hlf"))
-    registry = nights.registry
-    for name in registry.complete():
-        manifest = registry.manifest_of(name) or {}
-        registry.rewrite_manifest(Version(name, registry.folder / name, manifest), manifest | {"digest": f"of {name}"})
-    nights.train(200)
-    assert nights.promote() == (False, "it was rolled back; --force promotes it anyway")
 
 
 def test_an_equal_training_was_promoted_without_the_onnx_of_the_first(nights: TrainedNights) -> None:
@@ -239,20 +225,6 @@ def test_one_network_that_cannot_be_promoted_does_not_keep_the_others_from_it(ni
     run = f'run_dir="{nights.run_dir}"'
     assert f'hep_pipeline_stage_failed{{{run},stage="promote"}} 1.0' in metrics
     assert f'hep_pipeline_model_promoted_timestamp_seconds{{network="hlf",{run}}}' in metrics
-
-
-def test_what_was_promoted_and_withdrawn_is_in_the_log_of_the_run(nights: TrainedNights) -> None:
-    nights.promoted(5)
-    nights.promote()
-    nights.promoted(200)
-    rollback(nights.run_folder, "hlf")
-    lines = [json.loads(line) for line in nights.run_folder.log.path.read_text().splitlines()]
-    assert [line["event"] for line in lines] == [
-        "network promoted", "network not promoted", "network promoted", "network rolled back"
-    ]  # fmt: skip
-    assert "in use already" in lines[1]["reason"]
-    assert lines[2]["train"] == nights.made["train"]
-    assert (lines[3]["withdrawn"][:4], lines[3]["in_use"][:4]) == ("0002", "0001")
 
 
 def test_a_model_of_which_it_is_not_known_what_it_saw_is_refused_unless_forced(nights: TrainedNights) -> None:

@@ -28,14 +28,6 @@ def test_a_copy_for_each_rank_is_refused(env: dict[str, str], launcher: str) -> 
         refuse_outer_ranks(env)
 
 
-# The second is a batch script, and the last is `srun --pty`.
-@pytest.mark.parametrize(
-    "env", [{}, {"SLURM_JOB_ID": "12"}, {"OMPI_COMM_WORLD_SIZE": "1"}, {"SLURM_STEP_NUM_TASKS": "1", "PMIX_RANK": "0"}]
-)
-def test_one_copy_is_none_of_several(env: dict[str, str]) -> None:
-    refuse_outer_ranks(env)
-
-
 def test_a_command_under_mpirun_was_said_to_wait_for_another_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
