@@ -6,14 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from delphes_files import select
 from extracted_features import particles_of
 
 from features.columns import PARTICLE_FEATURE_NAMES, hlf_names
 from features.kernels import LACKS_A_KIND, FeatureBlock, build_features
 from features.settings import Convention, FeatureSettings, Ordering
 from ingestion.files import FileInfo
-from ingestion.reader import read_events, select_events
-from ingestion.settings import IngestSettings
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "features.md").read_text(encoding="utf-8")
 LEPTON = [hlf_names().index(name) for name in ("lepton_pt", "lepton_eta", "lepton_phi")]
@@ -34,8 +33,7 @@ def compare(files: list[FileInfo]) -> dict[str, int]:
     )
     counts |= dict.fromkeys(["rows", "rows_other_iso", "rows_other_charge", "lepton_jets"], 0)
     for info in files:
-        (raw,) = read_events(info, IngestSettings(), start=0, stop=info.entries)
-        events = select_events(raw, info, IngestSettings()).table
+        events = select(info).table
         ours = build_features(events, FeatureSettings(ordering=Ordering.FILE))
         theirs = build_features(events, FeatureSettings(convention=Convention.SPARKDLTRIGGER, ordering=Ordering.FILE))
         counts["correct"] += len(ours.selected)

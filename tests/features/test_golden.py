@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
+from delphes_files import select
 from extracted_features import particles_of
 
 from features.columns import PARTICLE_FEATURE_NAMES, hlf_names
 from features.kernels import build_features
 from features.settings import Convention, FeatureSettings, Ordering
 from ingestion.files import FileInfo
-from ingestion.reader import read_events, select_events
-from ingestion.settings import IngestSettings
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 EVENTS_PER_SAMPLE = 10
@@ -26,16 +24,11 @@ CHOICES = {
 }
 
 
-def events_of(info: FileInfo) -> pa.Table:
-    (raw,) = read_events(info, IngestSettings(), start=0, stop=info.entries)
-    return select_events(raw, info, IngestSettings()).table
-
-
 def table_of(files: list[FileInfo], settings: FeatureSettings) -> list[dict[str, Any]]:
     """HLF, number of particles, sum of each particle feature and first two rows of the first events of each file."""
     rows = []
     for info in files:
-        events = events_of(info)
+        events = select(info).table
         block = build_features(events, settings)
         for index in range(EVENTS_PER_SAMPLE):
             first, last = block.particle_offsets[index : index + 2]

@@ -40,12 +40,6 @@ def test_ht_and_jet_counts_leave_out_jets_at_the_thresholds() -> None:
     assert (hlf["num_jets"], hlf["num_bjets"]) == (3.0, 1.0)
 
 
-def test_jet_at_exactly_the_largest_eta_does_not_count() -> None:
-    jets = [jet(40.0, 2.5, 1.0), jet(50.0, -2.5, 1.0), jet(60.0, 2.25, 1.0)]
-    (hlf,) = extract(made_event(electrons=[ELECTRON], jets=jets), max_jet_abs_eta=2.5).hlf
-    assert (hlf["ht"], hlf["num_jets"]) == (60.0, 1.0)
-
-
 @pytest.mark.parametrize(("mask", "expected"), [(0xFFFFFFFF, 4.0), (1, 2.0), (2, 2.0), (4, 0.0), (0x80000000, 1.0)])
 def test_b_jets_are_counted_by_the_mask(mask: int, expected: float) -> None:
     jets = [jet(40.0, 0.0, 1.0, btag=btag) for btag in (0, 1, 2, 3, 0x80000000)]

@@ -62,13 +62,6 @@ def test_own_track_is_no_row_and_counts_only_for_others() -> None:
     assert column(rows, "iso_charged") == near(0.0, 39.0 / 3.0)
 
 
-def test_a_track_just_beyond_the_own_track_distance_is_a_row_and_counts() -> None:
-    event = made_event(electrons=[lepton(40.0, 0.5, 1.0)], tracks=[track(10.0, 0.5, 1.00015)])
-    (hlf,), (rows,) = extract(event)[1:]
-    assert hlf["lepton_iso_charged"] == pytest.approx(0.25)
-    assert len(rows) == 2
-
-
 def test_own_track_is_found_across_the_phi_seam() -> None:
     event = made_event(muons=[lepton(40.0, 0.5, 3.14159)], tracks=[track(40.0, 0.5, -3.14159)])
     assert [len(rows) for rows in extract(event).particles] == [1]
@@ -80,12 +73,6 @@ def test_own_track_of_a_lepton_not_selected_is_a_row() -> None:
     assert column(rows, "pt") == [40.0, 30.0]
     assert column(rows, "is_charged_hadron") == [0.0, 1.0]
     assert column(rows, "is_muon") == [0.0, 0.0]
-
-
-def test_own_track_takes_no_place_among_the_450() -> None:
-    others = [track(2.0, -2.0, 2.0) for _ in range(450)]
-    event = made_event(electrons=[ELECTRON], tracks=[track(40.0, 0.0, 0.0), *others])
-    assert [len(rows) for rows in extract(event).particles] == [1 + 450]
 
 
 def test_a_photon_exactly_on_the_lepton_is_no_track_of_its_own_and_counts() -> None:

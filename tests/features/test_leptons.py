@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from extracted_features import ELECTRON, column, extract, near
+from extracted_features import ELECTRON, extract, near
 from made_events import lepton, made_event, tower, track
 
 
@@ -55,16 +55,3 @@ def test_lepton_thresholds_are_strict() -> None:
         made_event(electrons=[ELECTRON], photons=[tower(9.999, 0.1, 0.0)]),
     ]
     assert extract(*events, max_lepton_isolation=0.25).selected == [1, 3]
-
-
-def test_event_without_a_passing_lepton_is_absent() -> None:
-    events = [
-        made_event(),
-        made_event(electrons=[ELECTRON]),
-        made_event(muons=[lepton(10.0, 0.0, 0.0)]),
-        made_event(muons=[lepton(25.0, 0.0, 0.0)]),
-    ]
-    extracted = extract(*events)
-    assert extracted.selected == [1, 3]
-    assert column(extracted.hlf, "lepton_pt") == [40.0, 25.0]
-    assert [len(rows) for rows in extracted.particles] == [1, 1]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import awkward as ak
 import numpy as np
 import pandas as pd
@@ -78,10 +76,3 @@ def test_pandas_and_awkward_read_a_split_by_name(dataset: FeatureDataset) -> Non
     is_track = matrices[..., PARTICLE_FEATURE_NAMES.index("is_charged_hadron")] == 1
     expected = (matrices[..., PARTICLE_FEATURE_NAMES.index("pt")] * is_track).sum(axis=1)
     np.testing.assert_allclose(hadrons, expected, rtol=1e-5)
-
-
-def test_a_dataset_of_earlier_code_is_refused_with_the_command_to_run(dataset: FeatureDataset, tmp_path: Path) -> None:
-    text = (dataset.folder / "dataset.json").read_text(encoding="utf-8")
-    (tmp_path / "dataset.json").write_text(text.replace('"version": 5', '"version": 4'), encoding="utf-8")
-    with pytest.raises(DatasetError, match=r"version 4; this code reads version 5.*`python -m pipeline features`"):
-        FeatureDataset.load(tmp_path)

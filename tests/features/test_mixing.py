@@ -78,14 +78,6 @@ def test_a_split_of_fewer_events_than_workers_was_refused() -> None:
     assert [len(each.events) for each in plan.groups if each.split == 2] == [1] * 4
 
 
-def test_downsampling_brings_all_classes_to_the_smallest() -> None:
-    sizes = [1000, 100, 400]
-    label = np.repeat([0, 1, 2], sizes)
-    balance = np.concatenate([np.arange(size) / size for size in sizes])
-    keys = EventKeys(np.zeros_like(label), np.arange(1500, dtype=np.uint64), balance, label, np.ones(1500))
-    assert np.bincount(label[kept_by_downsampling(keys, 3)]).tolist() == [100] * 3
-
-
 def test_downsampling_keeps_a_part_of_what_it_kept_before_as_the_larger_class_grows() -> None:
     """The kept sets are nested: with more data of a class, each of its kept events was kept before or is new."""
     rng = np.random.default_rng(6)

@@ -55,18 +55,6 @@ def test_a_constant_column_gets_a_std_of_one(value: float) -> None:
     assert ColumnStatistics.of(np.full((1000, 1), value)).std.tolist() == [1.0]
 
 
-def test_no_rows_are_neutral() -> None:
-    some = ColumnStatistics.of(np.arange(6.0).reshape(3, 2))
-    none = ColumnStatistics.of(np.zeros((0, 2)))
-    for merged in (some.merge(none), none.merge(some)):
-        assert (merged.rows, merged.mean.tolist(), merged.std.tolist()) == (
-            some.rows,
-            some.mean.tolist(),
-            some.std.tolist(),
-        )
-    assert none.merge(none).rows == 0
-
-
 def test_a_logarithmic_column_has_the_statistics_of_its_logarithm() -> None:
     rng = np.random.default_rng(4)
     rows = (rng.normal(size=(100, 2)) * 10.0 ** rng.uniform(-3, 5, (100, 2))).astype(np.float32)

@@ -200,15 +200,6 @@ def test_statistics_come_from_the_training_split_only(tmp_path: Path) -> None:
         assert (written.hlf.rows, written.group.rows) == (100 if split == "train" else 0, 100)
 
 
-def test_class_weights_are_those_of_the_training_events_alone(tmp_path: Path) -> None:
-    made = events_table(events(300))
-    keys = keys_made_of(made, tmp_path)
-    weights = plan_mixing([keys], FeatureSettings(feed_workers=1), CLASSES).class_weights
-    train = keys.split == 0
-    sums = np.bincount(keys.label[train], keys.weight[train], minlength=3)
-    np.testing.assert_allclose(weights, train.sum() / (3 * sums))
-
-
 def test_a_split_whose_weights_add_up_to_nothing_is_refused(tmp_path: Path) -> None:
     keys = keys_made_of(events_table(events(300)), tmp_path)
     weight = np.where((keys.split == 2) & (keys.label == 1), -1.0, 1.0).astype(np.float32)

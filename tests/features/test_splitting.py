@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import uuid
 
 import numpy as np
@@ -48,21 +46,3 @@ def test_an_event_keeps_its_split_whatever_else_is_there() -> None:
     together = split_index(UUIDS, ENTRIES, SplitSettings())
     assert alone[0] == together[777]
     np.testing.assert_array_equal(reverse, together)
-
-
-def test_the_hash_is_the_same_in_another_process() -> None:
-    code = (
-        "import numpy as np; from features.splitting import event_hash;"
-        f"print(event_hash(['{FILES[3]}'], np.array([42]), stream=1)[0])"
-    )
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert int(shown.stdout) == int(event_hash([FILES[3]], np.array([42]), stream=1)[0])
-
-
-def test_shares_that_put_everything_in_train_but_rounding_leave_nothing_out_of_range() -> None:
-    shares = SplitSettings(train=0.1, val=0.1, test=0.8)
-    assert set(split_index(UUIDS, ENTRIES, shares)) == {0, 1, 2}
-
-
-def test_no_events_give_no_splits() -> None:
-    assert split_index([], np.array([], dtype=np.int64), SplitSettings()).tolist() == []

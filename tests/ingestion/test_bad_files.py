@@ -250,20 +250,6 @@ def test_a_repaired_file_is_noticed_and_read(analysis: Analysis, kind: str) -> N
     assert "ingest: up to date" in analysis.ingest(on_bad_file="skip")
 
 
-def test_a_good_file_that_is_damaged_later_loses_its_events(analysis: Analysis) -> None:
-    path = write_good(analysis.data / "qcd_1.root")
-    analysis.ingest(on_bad_file="skip")
-    assert analysis.counters["samples"]["qcd"]["entries"] == 12
-    times = path.stat()
-    damage(path)
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns + 10**9))
-    shown = analysis.ingest(on_bad_file="skip")
-    assert f"input changed: {path}" in shown
-    assert bad_of(analysis.counters) == [("qcd", "qcd_1.root", "DamagedFileError")]
-    assert analysis.counters["samples"]["qcd"]["entries"] == 6
-    assert "ingest: up to date" in analysis.ingest(on_bad_file="skip")
-
-
 def test_more_bad_files_than_allowed_are_an_error_that_lists_them(three_bad: Analysis) -> None:
     # Two are found when files are checked, the third when events are read.
     with pytest.raises(BadFilesError, match=r"3 input files are bad, more than ingest.max_bad_files allows \(2\)") as e:
@@ -285,18 +271,6 @@ def test_a_sample_of_bad_files_alone_names_the_cause(analysis: Analysis, kind: s
         EmptySampleError, match=rf"(?s)sample 'qcd': no file of it can be read; the first: \S*qcd_0\.root {words}"
     ):
         analysis.ingest(on_bad_file="skip")
-
-
-@pytest.mark.parametrize("order", [("fine", "gone"), ("gone", "fine")])
-def test_parts_of_a_version_whose_files_were_deleted_are_read_again(analysis: Analysis, order: tuple[str, str]) -> None:
-    analysis.ingest()
-    uuids = sorted({part["file_uuid"] for part in analysis.counters["parts"]})
-    (gone,) = (analysis.version / "events").glob(f"{uuids[order.index('gone')]}*")
-    gone.unlink()
-    write_good(analysis.data / "qcd_1.root")
-    analysis.ingest()
-    assert analysis.counters["files_read"] == 2
-    assert (analysis.version / "events" / gone.name).is_file()
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import uproot
-from delphes_files import checked, columns_of, kinds_of, read, select, source_of, write_delphes
+from delphes_files import checked, columns_of, kinds_of, select, source_of, write_delphes
 from made_events import Row, jet, lepton, made_event, tower, track
 from pydantic import ValidationError
 
@@ -31,8 +31,8 @@ from ingestion.errors import (
     WrongBranchTypeError,
 )
 from ingestion.files import inventory
-from ingestion.schema import COLLECTIONS
-from ingestion.settings import IngestSettings
+from ingestion.schema import COLLECTIONS, PARTICLE_COLLECTIONS
+from ingestion.settings import IngestSettings, field_branches
 
 DATA: Final = Path(__file__).resolve().parents[1] / "data"
 FCC: Final = DATA / "delphes_100TeV.root"
@@ -94,14 +94,6 @@ def test_a_100_tev_file_is_read_through_a_branch_map(threshold: float, expected:
     assert [[each["pt"] for each in jets] for jets in selection.table["jets"].to_pylist()] == arrays["Jet.PT"][
         passing
     ].to_list()
-
-
-def test_weights_of_millions_arrive_unchanged() -> None:
-    with uproot.open(FCC) as file:
-        weights = ak.flatten(file["Delphes"]["Event.Weight"].array()).to_numpy()
-    settings = IngestSettings(branch_map={"muons": "Muon"})
-    assert select(FCC, settings).table["weight"].to_pylist() == [weights[14]]
-    assert weights[14] > 1e6
 
 
 def test_without_the_map_the_missing_branches_and_the_cure_are_named() -> None:
@@ -166,21 +158,6 @@ def test_nanoaod_gives_a_dataset_of_the_high_level_features_that_need_no_candida
     assert not block.lacks_own_track.any()
 
 
-@pytest.mark.slow
-def test_the_factors_of_nanoaod_become_weights() -> None:
-    """They are ratios to genWeight, which is in the millions."""
-    settings = IngestSettings(
-        tree="Events", branch_map=NANO_MAP, min_btag=0.8, weights={"down": "weight * LHEScaleWeight[0]"}
-    )
-    (info,) = checked(NANO, settings=settings, needs_particles=False, weight="genWeight")
-    raw = read(info, settings)
-    with uproot.open({NANO: "Events"}) as tree:
-        factors, weights = tree["LHEScaleWeight"].array()[:, 0], tree["genWeight"].array()
-    np.testing.assert_array_equal(
-        raw.pass_through["weight_down"], np.asarray(factors, np.float64) * np.asarray(weights, np.float64)
-    )
-
-
 def test_a_discriminant_without_a_threshold_was_answered_with_another_branch() -> None:
     settings = IngestSettings(tree="Events", branch_map=NANO_MAP)
     (info,) = checked(NANO, settings=settings, needs_particles=False)
@@ -189,17 +166,13 @@ def test_a_discriminant_without_a_threshold_was_answered_with_another_branch() -
 
 
 def test_jets_whose_discriminant_is_no_number_counted_silently_as_light(tmp_path: Path) -> None:
-    path = write_flat(tmp_path / "flat.root", some_events()[:3] + some_events()[6:9])
-    with uproot.open({path: "ntuple"}) as tree:
-        columns = {name: tree[name].array() for name in FLAT_MAP.values()}
-    offsets = ak.num(columns["Jet_btag"])
-    flat = np.linspace(0.0, 1.0, int(ak.sum(offsets)))
+    events = some_events()[:3] + some_events()[6:9]
+    offsets = np.array([len(event["jets"]) for event in events])
+    flat = np.linspace(0.0, 1.0, offsets.sum())
     flat[-1] = np.nan
-    columns["Jet_btag"] = ak.unflatten(flat, offsets)
-    with uproot.recreate(path) as file:
-        file.mktree("ntuple", {name: each.type.content for name, each in columns.items()}).extend(columns)
+    path = write_flat(tmp_path / "flat.root", events, more={"Jet_btag": ak.unflatten(flat, offsets)})
     found = select(path, IngestSettings(tree="ntuple", branch_map=FLAT_MAP, min_btag=0.5, min_lepton_pt=0.0))
-    last = int(np.flatnonzero(ak.to_numpy(offsets))[-1])
+    last = int(np.flatnonzero(offsets)[-1])
     assert found.counts["rejected_nonfinite"] == 1
     assert last not in found.table["entry"].to_pylist()
     tags = [each["btag"] for jets in found.table["jets"].to_pylist() for each in jets]
@@ -217,12 +190,8 @@ def test_a_file_with_a_part_of_the_candidates_is_refused_also_without_particle_l
 def test_files_with_and_without_candidates_do_not_mix(tmp_path: Path) -> None:
     events = some_events()
     whole = write_flat(tmp_path / "whole.root", events)
-    with uproot.open({whole: "ntuple"}) as tree:
-        branches = {name: tree[name].array() for name in tree.keys() if not name.startswith(("n", *CANDIDATES))}  # noqa: SIM118
-    bare = tmp_path / "bare.root"
-    with uproot.recreate(bare) as file:
-        kinds = {name: v.type.content for name, v in branches.items()}
-        file.mktree("ntuple", kinds).extend(branches)
+    candidates = [each.branch for name in PARTICLE_COLLECTIONS for each in COLLECTIONS[name].values()]
+    bare = write_flat(tmp_path / "bare.root", events, without=candidates)
     settings = IngestSettings(
         tree="ntuple", branch_map={k: v for k, v in FLAT_MAP.items() if not v.startswith(CANDIDATES)}
     )
@@ -264,40 +233,16 @@ def some_events() -> list[Row]:
     return events
 
 
-def write_flat(path: Path, events: Sequence[Row], *, counters: bool = True) -> Path:
-    """An ntuple as `FLAT_MAP` names it: `Track_pt` with the counter `nTrack`, and plain numbers such as `MET`."""
-    columns: dict[str, Any] = {}
-    for name, fields in COLLECTIONS.items():
-        counts = [len(event[name]) for event in events]
-        values = {
-            field: np.array([each[field] for event in events for each in event[name]], dtype=spec.dtype)
-            for field, spec in fields.items()
-        }
-        if counters:
-            columns[STEMS[name]] = ak.unflatten(ak.zip(values), counts)
-        else:
-            columns |= {f"{STEMS[name]}_{field}": ak.unflatten(each, counts) for field, each in values.items()}
-    for name in ("met", "met_phi", "weight"):
-        columns[{**FLAT_MAP, "weight": "genWeight"}[name]] = np.array(
-            [event[name] for event in events], dtype=np.float32
-        )
-    with uproot.recreate(path) as file:
-        tree = file.mktree(
-            "ntuple",
-            {name: v.dtype if isinstance(v, np.ndarray) else v.type.content for name, v in columns.items()},
-        )
-        tree.extend(columns)
-    return path
+def write_flat(path: Path, events: Sequence[Row], **options: Any) -> Path:
+    """An ntuple as `FLAT_MAP` names it: lists such as `Track_pt`, and plain numbers such as `MET`."""
+    names = {branch: FLAT_MAP.get(field, "genWeight") for field, branch in field_branches({}).items()}
+    return write_delphes(path, events, tree="ntuple", rename=names, flat_scalars=True, **options)
 
 
-@pytest.mark.parametrize("counters", [True, False], ids=["one counter a collection", "a counter a branch"])
-def test_a_flat_ntuple_gives_the_table_of_the_delphes_file(tmp_path: Path, counters: bool) -> None:
+def test_a_flat_ntuple_gives_the_table_of_the_delphes_file(tmp_path: Path) -> None:
     events = some_events()
     delphes = select(write_delphes(tmp_path / "delphes.root", events), IngestSettings())
-    flat_path = write_flat(tmp_path / "flat.root", events, counters=counters)
-    with uproot.open(flat_path) as file:
-        assert {"Track_pt", "MET"} <= set(file["ntuple"].keys())
-        assert ("nTrack" in file["ntuple"].keys()) is counters  # noqa: SIM118 - a tree is no dict
+    flat_path = write_flat(tmp_path / "flat.root", events)
     flat = select(flat_path, IngestSettings(tree="ntuple", branch_map=FLAT_MAP), weight="genWeight")
     assert delphes.counts["rejected_nonfinite"] == 1
     assert delphes.counts["rejected_no_lepton"] >= 1

@@ -84,15 +84,6 @@ class A: ...
     ),
     "has_no_unit": (feature(unit=""), "PluginError", ("line 4", "'own'", "unit")),
     "imports_torch": ("import numpy\nimport torch\n", "PluginError", ("line 2", "torch")),
-    "asks_for_torch": (
-        """try:
-    import torch
-except ValueError:
-    pass
-""",
-        "PluginError",
-        ("line 2", "torch"),
-    ),
     "imports_a_network": ("from models.networks.classifier import Classifier\n", "PluginError", ("line 1", "torch")),
     "has_a_setting_without_default": (
         """from models.networks.network_settings import NetworkSettings, network

@@ -17,13 +17,11 @@ from typing import Final
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from aiohttp import ClientTimeout
 from delphes_files import checked, select, source_of, write_delphes
 from faulty_server import DROPPED, REFUSED, SILENT, UNAVAILABLE, FaultyServer
 from made_events import Row, jet, lepton, made_event, tower, track
 
 from ingestion.errors import (
-    IngestionError,
     NoFilesError,
     RefusedFileError,
     UnreachableFileError,
@@ -217,22 +215,6 @@ def test_a_certificate_that_is_not_trusted_is_named(
     command = [sys.executable, "-c", code, f"{url}/a.root"]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert result.stdout == f"['{url}/a.root']\n"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("protocol", ["http", "https"])
-def test_a_server_that_never_answers_is_not_waited_for_longer_than_the_users_timeout(
-    server: FaultyServer, monkeypatch: pytest.MonkeyPatch, protocol: str
-) -> None:
-    conf = {protocol: {"client_kwargs": {"timeout": ClientTimeout(sock_read=0.3)}}}
-    monkeypatch.setattr("fsspec.config.conf", conf)
-    limit_waiting.cache_clear()
-    server.fail(SILENT, FOR_EVER)
-    with pytest.raises(IngestionError, match=re.escape(f"{server.url}/a.root")):
-        expand([sample(f"{server.url}/a.root")])
-    with pytest.raises(UnreachableFileError, match=re.escape(f"{server.url}/a.root")):
-        checked(f"{server.url}/a.root")[0]
-    assert conf == {protocol: {"client_kwargs": {"timeout": ClientTimeout(sock_read=0.3)}}}
 
 
 @pytest.mark.slow

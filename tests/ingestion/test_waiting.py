@@ -107,26 +107,6 @@ def samples(data: Path, *names: str) -> list[SampleSettings]:
     return [SampleSettings(name=name, label=0, files=[str(data / "*.root")]) for name in names]
 
 
-def refused(settings: IngestSettings, *given: SampleSettings) -> tuple[list[str], list[str]]:
-    """What is said of samples before they are refused, and the lines of the error."""
-    said: list[str] = []
-    with pytest.raises(FilesToComeError) as caught:
-        found_files(given, settings, said.append)
-    return said, str(caught.value).splitlines()
-
-
-def test_every_sample_that_waits_is_named_and_bad_files_are_counted(data: Path) -> None:
-    for name in ("old", "older"):
-        (data / f"{name}.root").write_bytes((data / "half.root").read_bytes())
-        age(data / f"{name}.root", 120)
-    (data / "whole.root").unlink()
-    _, lines = refused(IngestSettings(settle_seconds=60, on_bad_file="skip"), *samples(data, "qcd", "ttbar"))
-    assert [line.partition(".")[0] for line in lines] == [
-        f"sample '{name}': nothing to do yet (files left for another run: 1, skipped as bad: 2)"
-        for name in ("qcd", "ttbar")
-    ]
-
-
 def test_a_glob_without_files_is_said_or_if_strict_refused(data: Path) -> None:
     (data / "half.root").unlink()
     (sample,) = samples(data, "qcd")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
 import weakref
 from functools import partial
 from pathlib import Path
@@ -17,7 +14,6 @@ from command_line import SAMPLES, small_config
 from made_events import events_table, lepton, made_event, track
 from stages_here import run_here, without_spark
 
-import features
 from features.columns import NUM_CORE
 from features.kernel_pass import EventsFile, keys_of, run_kernels, unmixed_schema
 from features.mixing import plan_mixing
@@ -65,37 +61,6 @@ def test_no_more_than_two_files_are_mapped_at_a_time() -> None:
     assert len(read) >= 5
     assert found["num_particles"].to_pylist() == [2] * 5
     assert found["particle_pt"].to_pylist() == [[number] * 2 for number in (4, 3, 2, 1, 0)]
-
-
-CALL = """
-import numpy as np
-from features.isolation import Candidates, lepton_sums
-one = Candidates(np.array([1]), np.array([0.5]), np.array([0.2]), np.array([3.1]))
-print(lepton_sums(one, 0.0, -3.1, 0.3, 0.0, False)[0][1])
-"""
-
-
-def isolation(checkout: Path) -> float:
-    done = subprocess.run(
-        [sys.executable, "-c", CALL], cwd=checkout, capture_output=True, text=True, check=True, env={"PYTHONPATH": "."}
-    )
-    return float(done.stdout)
-
-
-@pytest.mark.slow
-def test_an_edit_in_another_file_of_the_package_is_compiled_in(tmp_path: Path) -> None:
-    """Numba's cache notices changes in a function's own file only: an edit of a kernel that others call did nothing."""
-    source = Path(str(features.__file__)).parent
-    (tmp_path / "features").mkdir()
-    for name in ("__init__", "arrays", "columns", "compiling", "kinematics", "isolation"):
-        shutil.copy(source / f"{name}.py", tmp_path / "features")
-    assert isolation(tmp_path) == 0.5
-    kinematics = tmp_path / "features" / "kinematics.py"
-    text = kinematics.read_text()
-    edited = text.replace("difference %= _TWO_PI", "difference = 5.0")
-    assert edited != text
-    kinematics.write_text(edited)
-    assert isolation(tmp_path) == 0.0
 
 
 def sample(name: str, label: int, kind: str, number: int = 0) -> dict[str, object]:

@@ -99,13 +99,6 @@ def test_decays_of_a_followed_event_are_drawn_for_those_given_up() -> None:
     assert 1.2e4 < tally.cross_section_pb < 2.4e4
 
 
-def test_without_a_threshold_all_events_are_kept() -> None:
-    generator = Generator(TO_TAUS, energy_tev=13.0, seed=2, lepton_filter=LeptonFilterSettings(min_pt=0, thinning=5))
-    block = next(generator.blocks())
-    assert len(block.weights) == generator.num_generated
-    assert set(block.weights) == {1.0}
-
-
 def test_enriched_events_without_a_hard_quark_stand_for_those_given_up() -> None:
     enrichment = HeavyFlavourSettings(hadronisations=2, decays=10)
     lines = [*PRESETS["qcd"], "PhaseSpace:pTHatMin = 60"]
@@ -163,16 +156,6 @@ def test_a_file_with_too_few_hard_processes_was_waited_for_without_end(tmp_path:
     assert len(next(blocks).weights) == 1
     with pytest.raises(GenerationError, match="if it reads events from a file, these are too few"):
         list(islice(blocks, 20))
-
-
-def test_the_cross_section_does_not_depend_on_when_it_is_asked_for() -> None:
-    """It was that of the last event that was not given up, times all events given up since."""
-    generator = Generator(TO_TAUS, energy_tev=13.0, seed=6, lepton_filter=LeptonFilterSettings(thinning=1000))
-    next(generator.blocks())
-    tally = generator.tally()
-    assert tally.generated == generator.num_generated
-    assert 1.2e4 < tally.cross_section_pb < 2.4e4
-    assert 0 < tally.cross_section_error_pb < 0.5 * tally.cross_section_pb
 
 
 BIASED = ["HardQCD:all = on", "PhaseSpace:pTHatMin = 100", "PhaseSpace:bias2Selection = on"]

@@ -10,7 +10,6 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -29,12 +28,10 @@ from ingestion.generation.production import (
     make_pool_part,
     pool_of,
     record_of,
-    write_delphes,
 )
 from ingestion.generation.settings import HeavyFlavourSettings, PileUpSettings, ProcessSettings, SimulateSettings
 from ingestion.reader import read_events, select_events
 from ingestion.settings import IngestSettings, SampleSettings
-from ingestion.thresholds import Jagged
 
 _MISSING = [name for name in ("pythia8mc", "fastjet") if generator.find_spec(name) is None]
 needs_generator = pytest.mark.skipif(bool(_MISSING), reason=f"{_MISSING} of the extra `simulate` are not installed")
@@ -97,20 +94,6 @@ def test_settings_of_a_file_replace_those_of_the_name(tmp_path: Path) -> None:
     assert process.lines() == ["HiggsSM:gg2H = on", "25:m0 = 125"]
 
 
-def test_a_file_that_cannot_be_finished_is_never_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    events = {"Jet": Jagged(np.array([0, 1, 3]), {"PT": np.ones(3, np.float32)})}
-    with monkeypatch.context() as patch:
-        patch.setattr(uproot.WritableTree, "extend", full)
-        with pytest.raises(OSError, match="No space"):
-            write_delphes(tmp_path / "a.root", events, uuid4())
-    assert list(tmp_path.iterdir()) == []
-    write_delphes(tmp_path / "a.root", events, uuid4())
-    assert [path.name for path in tmp_path.iterdir()] == ["a.root"]
-
-
 @needs_generator
 @pytest.mark.slow
 class TestWithTheGenerator:
@@ -136,12 +119,6 @@ class TestWithTheGenerator:
             for name, branch in ours["Delphes"].items():
                 if "." in name:
                     assert branch.typename == types[name], name
-
-    def test_cross_section_and_filter_are_in_the_record(self, made: tuple[Path, list[dict[str, Any]]]) -> None:
-        for record in made[1]:
-            # W bosons to leptons at 13 TeV in leading order: about 50 nb.
-            assert 3e4 < record["cross_section_pb"] < 8e4
-            assert record["filter_efficiency"] == record["passed_weight"] / record["generated"]
 
     def test_any_number_of_tasks_gives_the_same_events(
         self, made: tuple[Path, list[dict[str, Any]]], spark: SparkContext, tmp_path: Path
