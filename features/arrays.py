@@ -71,12 +71,7 @@ class EventArrays(NamedTuple):
 
 
 def events_from_arrow(table: pa.Table, flavours: Sequence[str]) -> EventArrays:
-    """Flat float64 arrays of a table in the schema `ingestion.schema.events_schema()`, or of a slice of one.
-
-    Args:
-        table: The events.
-        flavours: Kinds of leptons that count: `electron`, `muon` or both, in this order.
-    """
+    """Flat float64 arrays of a table of events, or a slice of one, with leptons of some `flavours`, in this order."""
     neutral = ("et", "eta", "phi")
     return EventArrays(
         tracks=Tracks(*_flat(table, "tracks", Tracks._fields[1:])),

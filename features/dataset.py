@@ -70,11 +70,7 @@ class FeatureDataset(NamedTuple):
             raise DatasetError(f"{path} is damaged ({cause!r}). Make the features again.") from cause
 
     def save(self, *, columns: dict[str, Any]) -> None:
-        """Write `dataset.json` and `scaler.json`.
-
-        Args:
-            columns: Statistics of `hlf` and `particles`, each from `features.scaling.scaler_json`.
-        """
+        """Write `dataset.json`, and `scaler.json` with the statistics of `hlf` and `particles` (`scaler_json`)."""
         content = {
             "version": DATASET_VERSION,
             "hlf": list(hlf_names()),

@@ -44,13 +44,8 @@ def fill(
 ) -> Histograms:
     """Weighted histograms of one row group over (feature, class), by `hlf.<name>` and `particles.<name>`.
 
-    Args:
-        hlf: (num_events, NUM_HLF).
-        particles: (num_particles, 19) of the first EVENTS_FOR_PARTICLES events.
-        num_particles: (num_events,) number of particles without padding.
-        labels: (num_events,) classes.
-        weights: (num_events,) event weights.
-        classes: Names of the classes.
+    `hlf` is (num_events, NUM_HLF), `particles` (num_particles, 19) of the first EVENTS_FOR_PARTICLES events, without
+    padding; the others are (num_events,).
     """
     few = slice(0, EVENTS_FOR_PARTICLES)
     counts = num_particles[few]

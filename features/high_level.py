@@ -130,14 +130,9 @@ def _of_plugin(name: str, found: Computed, events: SelectedEvents) -> NDArray[np
 
 
 def refuse_dependence(few: NDArray[np.float32], again: NDArray[np.float32]) -> None:
-    """Refuse a feature of a plugin whose value depends on the other events.
+    """Refuse a feature of a plugin that differs where a `few` events are computed `again`, alone and in another order.
 
-    Args:
-        few: (num_events, NUM_HLF) features of some events, computed among others.
-        again: The features of these events, computed alone and in another order.
-
-    Raises:
-        FeatureError: A feature differs.
+    Both are (num_events, NUM_HLF).
     """
     for column, name in enumerate(hlf_names()):
         found = FUNCTIONS[name]
@@ -148,13 +143,9 @@ def refuse_dependence(few: NDArray[np.float32], again: NDArray[np.float32]) -> N
 def counted_jets(
     events: EventArrays, selected: Indices, leptons: Lepton[Floats], settings: FeatureSettings
 ) -> CountedJets:
-    """The jets of the selected events that pass the cuts.
+    """The jets of the selected events that pass the cuts; jets too close to the `leptons` of these do not count.
 
-    Args:
-        events: All events.
-        selected: (num_selected,) indices of the selected events; `CountedJets.event` is an index into this array.
-        leptons: Leptons of the selected events; jets too close to them do not count.
-        settings: The cuts, and the b-tag bits that make a b-jet.
+    `CountedJets.event` is an index into `selected`, the (num_selected,) indices of the selected events.
     """
     jets = events.jets
     numbers = np.full(len(events.met), -1)

@@ -45,13 +45,8 @@ def lepton_sums(
 ) -> tuple[Floats, bool]:
     """Sums of pT by kind, (3,) [GeV], of the candidates around one lepton, and whether it has an own track.
 
-    Args:
-        candidates: All candidates of the event.
-        eta: Pseudorapidity of the lepton.
-        phi: Azimuth of the lepton [rad].
-        cone: Candidates with Delta R < cone count.
-        own_track_dr: Tracks closer than this are the lepton itself and do not count.
-        as_published: Count the lepton's own tracks, and leave azimuths unwrapped.
+    Tracks closer than `own_track_dr` are the lepton itself and do not count; as published they do, and azimuths stay
+    unwrapped.
 
     Examples:
         >>> event = Candidates(np.array([0, 1]), np.array([40.0, 4.0]), np.zeros(2), np.array([3.1, -3.1]))

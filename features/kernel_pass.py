@@ -130,12 +130,7 @@ def keys_of(path: Path, settings: FeatureSettings, *, factor: float = 1.0) -> Ev
 
 
 def read_unmixed(path: Path, *, factor: float = 1.0) -> pa.Table:
-    """The rows of a file, memory-mapped: only columns in use are read.
-
-    Args:
-        path: The file; its weights are `Event.Weight`.
-        factor: Physics factor of the file's sample, by which all weights are multiplied.
-    """
+    """The rows of a file, memory-mapped: only columns in use are read; all weights are multiplied by `factor`."""
     # The arrays keep the memory mapped; the closed file is none of the open ones, whose number is limited.
     with pa.memory_map(str(path)) as file:
         rows = pa.ipc.open_file(file).read_all()

@@ -57,15 +57,7 @@ def sorted_by(key: Floats, chosen: Indices, candidates: Candidates) -> Indices:
     """Sort the chosen candidates by `key`, ties by `comes_first`: the order of the input does not matter.
 
     A bucket sort: one bucket per candidate, then an insertion sort of the nearly sorted list. It is three times as fast
-    here as a general sort.
-
-    Args:
-        key: (num_chosen,) sort keys; the smallest comes first.
-        chosen: (num_chosen,) indices into the candidates.
-        candidates: All candidates of the event.
-
-    Returns:
-        (num_chosen,) indices into the candidates.
+    here as a general sort. All arrays are (num_chosen,): keys, and indices into the candidates.
 
     Examples:
         >>> candidates = Candidates(np.zeros(2, np.int64), np.array([1.0, 2.0]), np.zeros(2), np.zeros(2))
@@ -140,16 +132,7 @@ def particle_list(
 ) -> int:
     """Fill `out`, (at least the rows of the longest list, 11), with the particles of one event: the lepton, the others.
 
-    Args:
-        events: The events.
-        event: Index of the event.
-        candidates: Candidates of the event.
-        lepton: Selected lepton of the event.
-        cuts: Cone, own tracks, convention, highest numbers of particles, ordering.
-        out: Receives the rows, with the columns `PARTICLE_CORE`.
-
-    Returns:
-        Number of rows filled.
+    Returns the number of rows filled; the columns are those of `PARTICLE_CORE`.
     """
     chosen = chosen_candidates(candidates, lepton, cuts)
     if cuts.ordering != 0:

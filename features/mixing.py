@@ -110,14 +110,7 @@ def class_weights(
 ) -> NDArray[np.float64]:
     """Weight factor of each class: all classes then have the same sum of weights, on average 1 per event.
 
-    Args:
-        labels: (num_events,) classes.
-        weights: (num_events,) event weights, possibly negative.
-        names: Names of the classes.
-        split: Name of the events' split, for the message.
-
-    Raises:
-        FeatureError: The weights of a class add up to 0 or less.
+    `labels` and `weights`, possibly negative, are (num_events,); a class whose weights add up to 0 or less is refused.
 
     Examples:
         >>> class_weights(np.array([0, 0, 0, 1]), np.ones(4), ["QCD", "ttbar"]).round(3).tolist()
@@ -135,11 +128,7 @@ def class_weights(
 
 
 def refuse_empty_classes(counts: NDArray[np.int64], names: list[str]) -> None:
-    """Refuse a split without events of some class; `counts` are the events, (number of splits, number of classes).
-
-    Raises:
-        FeatureError: A split lacks a class; the message holds the table of counts.
-    """
+    """Refuse a split without events of some class; `counts` are the events, (number of splits, number of classes)."""
     if (counts > 0).all():
         return
     table = "\n".join(

@@ -85,13 +85,8 @@ def write_groups(
 ) -> tuple[list[GroupWritten], Histograms]:
     """Write the row groups of one task; one sum of their histograms saves memory on the driver.
 
-    Args:
-        groups: The row groups.
-        files: The kernels' files, in the order of their events.
-        classes: Names of the classes.
-        out_dir: The dataset's folder.
-        scratch: A local folder for copies of files on object storage.
-        settings: What the files say that they were made with.
+    `files` are in the order of their events; copies of those on object storage lie in `scratch`; `settings` is what the
+    files say that they were made with.
     """
     wanted = np.concatenate([each.events for each in groups])
     rows = gathered(list(_picked(files, wanted, scratch)), len(wanted))

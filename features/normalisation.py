@@ -33,17 +33,10 @@ class GeneratedSample(NamedTuple):
         cross_section_pb: float | None,
         sum_of_weights: float | str | None,
     ) -> dict[str, Self]:
-        """The parts of a sample that have a class, by name.
+        """The parts of a sample that have a class, by name; `parts` are from `ingestion.expressions.samples_in`.
 
-        Args:
-            name: Name of the sample.
-            parts: What its events are called, with their class; see `ingestion.expressions.samples_in`.
-            ingested: Counters of ingest: `samples`, `weights` and `generated`.
-            cross_section_pb: Cross-section of all parts together [pb].
-            sum_of_weights: As in the config; of a branch or bin, ingest has the sum.
-
-        Raises:
-            FeatureError: The sum is not that of all generated events.
+        `ingested` are the counters of ingest. The cross-section is that of all parts together [pb], `sum_of_weights` as
+        in the config; it is refused if it cannot be that of all generated events.
         """
         counts, weights = ({part: ingested[key][part] for part in parts} for key in ("samples", "weights"))
         read = {part: each["entries"][0] - each["rejected_copy"][0] for part, each in weights.items()}
@@ -75,16 +68,9 @@ class GeneratedSample(NamedTuple):
 def physics_factors(samples: Mapping[str, GeneratedSample], luminosity: float) -> dict[str, float]:
     """Factor of each sample that turns `Event.Weight` into a physics weight.
 
-    The physics weight is `Event.Weight` x cross-section x luminosity / sum of weights of the sample: of all generated
-    events if it is stated, else of those read. If a class has a sample without cross-section, its samples count by
-    their numbers of events: the mean weight of each becomes 1.
-
-    Args:
-        samples: The samples by name.
-        luminosity: Integrated luminosity [1/pb].
-
-    Raises:
-        FeatureError: The weights of a sample add up to 0 or less.
+    The physics weight is `Event.Weight` x cross-section [pb] x luminosity [1/pb] / sum of weights of the sample: of all
+    generated events if it is stated, else of those read. If a class has a sample without cross-section, its samples
+    count by their numbers of events: the mean weight of each becomes 1. Weights that add up to 0 or less are refused.
 
     Examples:
         >>> slices = {"low": GeneratedSample(0, 1e6, 100, 100.0), "high": GeneratedSample(0, 1.0, 100, 50.0)}

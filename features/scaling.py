@@ -25,11 +25,7 @@ class ColumnStatistics(NamedTuple):
 
     @classmethod
     def of(cls, rows: NDArray[np.floating[Any]], log_above: Sequence[float] = ()) -> Self:
-        """Statistics of (num_rows, num_columns) numbers without padding.
-
-        Args:
-            rows: The numbers.
-            log_above: `features.columns.Feature.log_above`; empty if all columns are linear.
+        """Statistics of (num_rows, num_columns) numbers without padding; without `log_above` all columns are linear.
 
         Examples:
             >>> ColumnStatistics.of(np.array([[1.0], [3.0]])).std

@@ -71,11 +71,6 @@ def described(schema: pa.Schema, classes: Sequence[str], settings: Mapping[str, 
     `classes` is the JSON list of the classes in the order of the labels; `columns` is JSON: unit and definition of each
     column, from the column table; `settings`, if given, those of `stated`.
 
-    Args:
-        schema: A schema with columns of the features Parquet.
-        classes: Names of the classes, by label.
-        settings: What the features were made with, by key of the config.
-
     Examples:
         >>> json.loads(described(features_schema(), ["a", "b"]).metadata[b"columns"])["met"]["unit"]
         'GeV'

@@ -26,19 +26,10 @@ from features.settings import FeatureSettings
 def shifted_features(
     parts: Iterable[Path], wanted: pa.Array, settings: FeatureSettings, shifts: Sequence[EnergyScales]
 ) -> list[NDArray[np.float32]]:
-    """High-level features of some selected events after each of some shifts.
+    """High-level features of the events `wanted` (from `features.schema.identities`) after each of some shifts.
 
-    Args:
-        parts: Files of the events Parquet that hold the events.
-        wanted: The events, from `features.schema.identities`.
-        settings: Selection and definitions.
-        shifts: The shifts.
-
-    Returns:
-        For each shift, (num_events, NUM_HLF) in the order of `wanted`; NaN where the selection rejects the event.
-
-    Raises:
-        DatasetError: An event is in none of the files.
+    Each is (num_events, NUM_HLF), NaN where the selection rejects the event. An event that is in none of the `parts`,
+    files of the events Parquet, is an error.
     """
     found = [np.full((len(wanted), len(hlf_names())), np.nan, dtype=np.float32) for _ in shifts]
     is_seen = np.zeros(len(wanted), dtype=np.bool_)

@@ -94,20 +94,10 @@ def make_features(
 ) -> FeaturesResult:
     """Make the features dataset in `out_dir` (an existing folder that every task can reach).
 
-    Args:
-        spark: The running context.
-        parts: The events parts.
-        samples: The samples of the events, by name, for the physics weights.
-        settings: Selection, physics, layout.
-        classes: Names of the classes, by label.
-        out_dir: Where the dataset goes.
-        data: Where its Parquet goes, if that is object storage.
-        kernels: Where the kernel outputs go, another such folder, beside those of the versions in `earlier`.
-        done: Counts events as kernel tasks finish, for progress.
-        num_tasks: Gives the number of Spark tasks for a number of pieces of work.
-        reading: Settings by which the events were read, for `predict`.
-        earlier: Kernel outputs of the same code and settings, to reuse for unchanged events parts.
-        mixed: Given the number of events to mix, counts them as their row groups are written, for progress.
+    Its Parquet goes to `data` if that is object storage, kernel outputs to `kernels`, another such folder, beside those
+    of `earlier` versions of the same code and settings, which are reused for unchanged events parts. `done` and, given
+    the number of events to mix, `mixed` count events for progress. `reading` are the settings by which the events were
+    read, for `predict`. `num_tasks` gives the number of Spark tasks for a number of pieces of work.
 
     Raises:
         FeatureError: No event passes the selection, or a split lacks a class or rows.

@@ -26,17 +26,9 @@ _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 def event_hash(file_uuids: Sequence[str], entries: NDArray[np.int64], *, stream: int) -> UInt64s:
-    """64 well mixed bits per event.
+    """64 well mixed bits per event, of (num_events,) UUIDs as text and entries; `stream` is one of the constants.
 
     Three rounds of the SplitMix64 finaliser (Steele, Lea, Flood 2014) over the two halves of the UUID and the entry.
-
-    Args:
-        file_uuids: (num_events,) UUIDs as text.
-        entries: (num_events,) entry numbers.
-        stream: One of the `*_STREAM` constants.
-
-    Returns:
-        (num_events,) hashes.
 
     Examples:
         >>> a = event_hash(["4320b7b3-c85c-463c-b2cf-109a77da02a4"], np.array([7]), stream=SPLIT_STREAM)

@@ -34,13 +34,7 @@ _RESONANCE: Final = -22
 
 
 class EarlyFilter(pythia8mc.UserHooks):  # type: ignore[misc]
-    """Pythia asks it during each event.
-
-    Args:
-        thinning: Of the events that do not promise to pass, one in this number is followed.
-        scale: Where it examines an event [GeV].
-        rng: Draws which events are followed.
-    """
+    """Pythia asks it during each event, at a scale [GeV]; of those that do not promise to pass, few are followed."""
 
     def __init__(self, thinning: int, scale: float, rng: np.random.Generator) -> None:
         super().__init__()

@@ -30,15 +30,7 @@ class FoundJets(NamedTuple):
 
 
 def find_jets(event: Integers, pt: Floats, eta: Floats, phi: Floats, num_events: int) -> FoundJets:
-    """Cluster massless candidates with anti-kt, R = 0.4.
-
-    Args:
-        event: (n,) number of each candidate's event, rising.
-        pt: (n,) above 0 [GeV].
-        eta: (n,).
-        phi: (n,).
-        num_events: Number of events.
-    """
+    """Cluster (n,) massless candidates with anti-kt, R = 0.4; `event` is the number of each one's event, rising."""
     import fastjet  # noqa: PLC0415 - the extra `simulate`
 
     offsets = np.concatenate([[0], np.cumsum(np.bincount(event, minlength=num_events))])

@@ -54,3 +54,9 @@ def test_jets_on_the_lepton_count_unless_cleaning_is_on() -> None:
     assert (off["ht"], off["num_jets"], off["num_bjets"]) == (150.0, 3.0, 3.0)
     (on,) = extract(event, jet_lepton_cleaning_dr=0.5).hlf
     assert (on["ht"], on["num_jets"], on["num_bjets"]) == (60.0, 1.0, 1.0)
+
+
+def test_jet_at_exactly_the_largest_eta_does_not_count() -> None:
+    jets = [jet(40.0, 2.5, 1.0), jet(50.0, -2.5, 1.0), jet(60.0, 2.25, 1.0)]
+    (hlf,) = extract(made_event(electrons=[ELECTRON], jets=jets), max_jet_abs_eta=2.5).hlf
+    assert (hlf["ht"], hlf["num_jets"]) == (60.0, 1.0)

@@ -79,3 +79,10 @@ def test_a_photon_exactly_on_the_lepton_is_no_track_of_its_own_and_counts() -> N
     event = made_event(electrons=[lepton(50.0, 0.5, 1.0)], photons=[tower(10.0, 0.5, 1.0)])
     block = build_features(events_table([event]), FeatureSettings())
     assert block.hlf[0, hlf_names().index("lepton_iso_photon")] == pytest.approx(0.2)
+
+
+def test_a_track_just_beyond_the_own_track_distance_is_a_row_and_counts() -> None:
+    event = made_event(electrons=[lepton(40.0, 0.5, 1.0)], tracks=[track(10.0, 0.5, 1.00015)])
+    (hlf,), (rows,) = extract(event)[1:]
+    assert hlf["lepton_iso_charged"] == pytest.approx(0.25)
+    assert len(rows) == 2

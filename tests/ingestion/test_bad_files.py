@@ -343,3 +343,14 @@ def test_a_damaged_file_is_read_again_with_other_packages(analysis: Analysis, mo
     monkeypatch.setattr("pipeline.stages.ingest.package_versions", lambda: {"uproot": "another"})
     analysis.ingest(on_bad_file="skip")
     assert any("qcd_1.root" in each for each in opened)
+
+
+def test_parts_of_a_version_whose_files_were_deleted_are_read_again(analysis: Analysis) -> None:
+    analysis.ingest()
+    uuids = sorted({part["file_uuid"] for part in analysis.counters["parts"]})
+    (gone,) = (analysis.version / "events").glob(f"{uuids[0]}*")
+    gone.unlink()
+    write_good(analysis.data / "qcd_1.root")
+    analysis.ingest()
+    assert analysis.counters["files_read"] == 2
+    assert (analysis.version / "events" / gone.name).is_file()

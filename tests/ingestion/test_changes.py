@@ -114,6 +114,19 @@ def test_a_file_left_alone_is_not_read_again(path: Path, monkeypatch: pytest.Mon
     assert recognise(checked(path), before) == before
 
 
+def test_a_touched_file_whose_content_cannot_be_read_counts_as_changed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = as_read(path)
+
+    def unreadable(name: str) -> str:
+        raise UnreadableFileError(name)
+
+    monkeypatch.setattr("ingestion.changes.content_digest", unreadable)
+    (info,) = recognise(checked(touch(path)), before)
+    assert not is_unchanged(info, before[0])
+
+
 def test_a_touched_file_without_entries_is_unchanged(tmp_path: Path) -> None:
     before = as_read(path := write_plain(tmp_path / "empty.root", [], uuid=uuid5(NAMESPACE_URL, "empty")))
     assert is_unchanged(recognise(checked(touch(path)), before)[0], before[0])

@@ -359,3 +359,9 @@ def test_a_file_that_was_saved_but_never_closed_is_read_with_a_note(tmp_path: Pa
     assert "Its 2 entries up to the last save are read" in words
     (waiting,) = found(path, IngestSettings(settle_seconds=3600)).waiting
     assert "not closed" in waiting.reason
+
+
+def test_padding_was_taken_for_missing_energy(tmp_path: Path) -> None:
+    path = rewritten(tmp_path / "a.root", {"MissingET_MET": np.array([20.0, -999.0], "f4")})
+    with pytest.raises(WrongBranchTypeError, match=r"'met' is -999 in entry 1; no missing energy is negative"):
+        select(path)

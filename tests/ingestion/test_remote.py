@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from aiohttp import ClientTimeout
 from delphes_files import checked, select, source_of, write_delphes
 from faulty_server import DROPPED, REFUSED, SILENT, UNAVAILABLE, FaultyServer
 from made_events import Row, jet, lepton, made_event, tower, track
@@ -257,3 +258,16 @@ def test_xrootd_is_not_waited_for_for_minutes_unless_the_user_says_so(monkeypatc
 def test_a_url_that_no_file_system_takes_is_named(url: str, words: str) -> None:
     with pytest.raises(UnreadableFileError, match=re.escape(words)):
         expand([SampleSettings(name="remote", label=0, files=[url])])
+
+
+@pytest.mark.slow
+def test_a_server_that_never_answers_is_not_waited_for_longer_than_the_users_timeout(
+    server: FaultyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conf = {"https": {"client_kwargs": {"timeout": ClientTimeout(sock_read=0.3)}}}
+    monkeypatch.setattr("fsspec.config.conf", conf)
+    limit_waiting.cache_clear()
+    server.fail(SILENT, FOR_EVER)
+    with pytest.raises(UnreachableFileError, match=re.escape(f"{server.url}/a.root")):
+        checked(f"{server.url}/a.root")
+    assert conf == {"https": {"client_kwargs": {"timeout": ClientTimeout(sock_read=0.3)}}}

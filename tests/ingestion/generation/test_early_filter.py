@@ -196,3 +196,20 @@ def test_collisions_of_another_energy_than_that_of_the_config_are_refused(tmp_pa
     with pytest.raises(GenerationError, match=r"13000 GeV, simulate\.energy_tev is 14"):
         Generator(from_a_file(tmp_path), energy_tev=14.0, seed=1)
     Generator([*TO_TAUS, "Beams:eCM = 13000"], energy_tev=13.0, seed=1)
+
+
+def test_without_a_threshold_all_events_are_kept() -> None:
+    generator = Generator(TO_TAUS, energy_tev=13.0, seed=2, lepton_filter=LeptonFilterSettings(min_pt=0, thinning=5))
+    block = next(generator.blocks())
+    assert len(block.weights) == generator.num_generated
+    assert set(block.weights) == {1.0}
+
+
+def test_the_cross_section_does_not_depend_on_when_it_is_asked_for() -> None:
+    """It was that of the last event that was not given up, times all events given up since."""
+    generator = Generator(TO_TAUS, energy_tev=13.0, seed=6, lepton_filter=LeptonFilterSettings(thinning=1000))
+    next(generator.blocks())
+    tally = generator.tally()
+    assert tally.generated == generator.num_generated
+    assert 1.2e4 < tally.cross_section_pb < 2.4e4
+    assert 0 < tally.cross_section_error_pb < 0.5 * tally.cross_section_pb
