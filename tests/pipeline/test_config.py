@@ -262,14 +262,14 @@ def test_yaml_cannot_run_code(tmp_path: Path) -> None:
         (["train.topology=ring"], "unknown key 'train.topology'. 'train.algorithm.topology' is a key of ad-psgd, "),
         (["train.algorithm={name: sgd, local_steps: 4}"], "'train.algorithm.local_steps' is a key of agn, "),
         (
-            ["train.algorithm={name: mpca, overlap: inline}", "train.algorithm.name=swarm-sgd"],
-            "'train.algorithm.overlap' is a key of mpca",
+            ["train.algorithm={name: sharded, overlap: thread}", "train.algorithm.name=swarm-sgd"],
+            "'train.algorithm.overlap' is a key of sharded",
         ),
         (["train.algorithm={name: local-sgd, local_step: 4}"], "Did you mean 'local_steps'?"),
         (["train.algorithm={topology: ring}"], "'train.algorithm.name' is missing."),
         (
             ["train_by_network={particles: {overlap: inline}}"],
-            "no key 'overlap'. 'algorithm.overlap' is a key of mpca",
+            "no key 'overlap'. 'algorithm.overlap' is a key of sharded",
         ),
     ],
 )

@@ -33,18 +33,16 @@ class MpcaSettings(MpcaConstants, MethodSettings):
     cycle_steps: int | None = Field(default=None, ge=1)
     """Number of steps between two exchanges; the worker then waits for the one before. Null: as many as one takes, so
     that nobody waits."""
-    overlap: Literal["thread", "inline"] = "thread"
-    """How models are exchanged: in a background thread, or `inline`, between two steps, where all wait."""
 
     @property
     @override
     def transport_options(self) -> TransportOptions:
-        return TransportOptions(background=self.overlap == "thread")
+        return TransportOptions(background=True)
 
     @property
     def is_fixed(self) -> bool:
         """Whether exchanges come after fixed steps, for which all wait, so that the run does not depend on timing."""
-        return self.cycle_steps is not None or self.overlap == "inline"
+        return self.cycle_steps is not None
 
     @property
     @override
@@ -119,7 +117,7 @@ class Mpca(Algorithm):
 
     async def _exchange(self) -> None:
         """Finish a sum and begin the next, unless it is too early for either."""
-        cycle_steps, is_inline = self._settings.cycle_steps, self._settings.overlap == "inline"
+        cycle_steps = self._settings.cycle_steps
         self._since += 1
         if self._since < (cycle_steps or 1):
             return
@@ -128,8 +126,6 @@ class Mpca(Algorithm):
                 return
             await self._finish()
         self._begin()
-        if is_inline:
-            await self._finish()
 
     def _begin(self, *, ending: bool = False) -> None:
         """Contribute the shard whose turn it is; one that is not finite stays here, and gives way to the joint one."""

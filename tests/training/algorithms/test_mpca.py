@@ -125,7 +125,7 @@ def test_weights_are_the_steps_of_the_workers() -> None:
 TWENTY: dict[str, Any] = MPCA | {"workers": 3, "batch_size": 4, "cluster": ROUGH, "alpha": 0.3, "alpha_free": 1}
 
 
-@pytest.mark.parametrize("chosen", [{}, {"cycle_steps": 3}, {"overlap": "inline", "shards": 2}], ids=str)
+@pytest.mark.parametrize("chosen", [{}, {"cycle_steps": 3, "shards": 2}], ids=str)
 def test_ten_steps_and_ten_after_a_resume_are_twenty(chosen: dict[str, Any]) -> None:
     kept = KeptCheckpoints()
     settings = TWENTY | chosen | {"sharding": "static", "train": toy_rows(120, groups=6), "checkpoint_steps": 7}

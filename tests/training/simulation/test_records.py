@@ -111,7 +111,6 @@ def test_what_one_worker_reads_for_its_validation_was_called_communication(
     "method",
     [
         {"algorithm": "agn", "local_steps": 3, "sharding": "static"},
-        {"algorithm": "mpca", "overlap": "inline"},
         {"algorithm": "mpca", "cycle_steps": 4},
     ],
     ids=lambda method: "-".join(map(str, method.values())),

@@ -127,7 +127,7 @@ def test_the_best_model_so_far_is_remembered() -> None:
 JOINT = {name: SERVERS[name] for name in ("easgd together", "easgd", "eamsgd", "agn")}
 JOINT |= {
     "mpca": METHODS["mpca"],
-    "mpca inline": METHODS["mpca"] | {"overlap": "inline"},
+    "mpca in cycles": METHODS["mpca"] | {"cycle_steps": 3},
     "easgd with slowmo": SERVERS["easgd"] | SLOWMO["slowmo"],
     "easgd with a bound": SERVERS["easgd"] | {"staleness_bound": 2},
 }
