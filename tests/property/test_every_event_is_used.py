@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulated import CLUSTER, ROUGH, SEVERAL, KeptCheckpoints, run, toy_rows
+from simulated import CLUSTER, ROUGH, SEVERAL, KeptCheckpoints, models, run, toy_rows
 
 from training.simulation.simulate import Simulated
 from training.simulation.stacked import MeanModelEvaluator
@@ -41,6 +42,8 @@ def test_an_epoch_of_any_workers_and_row_groups_left_events_out(
     chosen = SEVERAL[method] | {"workers": workers, "batch_size": batch_size, "sharding": sharding}
     seen, simulated = watched(train=train, cluster=ROUGH, **chosen)
     assert seen == dict.fromkeys(range(sum(rows)), 2)
+    # Workers without events take part in the steps of the others.
+    assert np.isfinite(models(simulated)).all()
     for records in zip(*simulated.records, strict=True):
         assert {(each["samples_all_ranks"], each["train_rows"]) for each in records} == {(sum(rows), sum(rows))}
 

@@ -21,19 +21,6 @@ from pipeline.errors import ConfigError
 
 pytestmark = pytest.mark.timeout(600)
 
-#: Each once ended in another exception than ConfigError, or in a message that fills the screen.
-ONCE_FAILED = {
-    "an alias of what it is in": "samples: &a [*a]",
-    "nested lists": f"samples: {'[' * 3000}{']' * 3000}",
-    "no day of the calendar": "run_dir: 2001-99-99",
-    "said to be a number": "run_dir: !!float x",
-    "a number of 5000 digits": f"run_dir: {'9' * 5000}",
-    "a long mapping in the place of a number": f"train: {{seed: {{{', '.join(f'k{n}: 1' for n in range(3000))}}}}}",
-    "many mistakes": "\n".join(f"k{n}: 1" for n in range(3000)),
-    "half a character": 'run_dir: "\\ud800"',
-    "a long word": f"classes: {'x' * 100_000}",
-}
-
 
 def assert_none_failed(outcomes: list[Outcome]) -> None:
     failed = [f"seed {each.seed}: {each.words}" for each in outcomes if each.verdict == "failed"]
@@ -132,19 +119,3 @@ def test_spoiled_configs_are_loaded_or_refused(tmp_path: Path, text: str) -> Non
         load_config(str(path))
     assert len(str(raised.value)) < 20_000
     assert not Path("pwned").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("kind", ONCE_FAILED)
-def test_configs_that_once_failed(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / "config.yaml"
-    path.write_text(ONCE_FAILED[kind])
-    with pytest.raises(ConfigError, match=r"config\.yaml") as raised:
-        load_config(str(path))
-    assert len(str(raised.value)) < 15_000
-    override = ONCE_FAILED[kind].partition(": ")[2]
-    if kind.startswith(("nested", "no day", "said", "a number")):
-        with pytest.raises(ConfigError, match="--set") as raised:
-            load_config("demo", [f"samples={override}"])
-        assert len(str(raised.value)) < 15_000

@@ -89,18 +89,3 @@ def test_samples_without_classes_were_called_qcd_ttbar_and_w(tmp_path: Path) -> 
     path.write_text("run_dir: x\nsamples:\n" + "".join(f"- {{name: s{n}, label: {n}, files: [a]}}\n" for n in range(3)))
     with pytest.raises(ConfigError, match="'classes' is missing"):
         load_config(str(path))
-
-
-@pytest.mark.parametrize(
-    "line", ["classes: !!set {QCD, ttbar, W+jets}", "evaluate: {working_points: !!set {0.5, 0.9}}"]
-)
-def test_a_set_was_a_list_in_the_order_of_its_hashes(tmp_path: Path, line: str) -> None:
-    """Four commands in a row gave label 0 to three different classes."""
-    path = Path(write(tmp_path))
-    path.write_text(f"{path.read_text()}\n{line}\n" if "evaluate" in line else f"{line}\n")
-    with pytest.raises(ConfigError, match="no valid YAML"):
-        load_config(str(path))
-    with pytest.raises(ConfigError, match="no valid YAML"):
-        load_config(
-            write(tmp_path), [line.replace(": !!", "=!!").replace("evaluate: {", "evaluate.").rstrip("}") + "}"]
-        )

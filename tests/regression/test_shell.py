@@ -29,20 +29,16 @@ def test_they_are_shown_as_they_are(tmp_path: Path, command: str) -> None:
         assert "[/b]" in done.output
 
 
-@pytest.mark.parametrize("has_git", [True, False])
+@pytest.mark.parametrize("lacks", ["checkout", "commit", "git"])
 def test_without_a_checkout_the_code_is_that_of_the_release(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_git: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: str
 ) -> None:
     """Without a checkout, as in a container, a manifest said `unknown`, although the release is known."""
     monkeypatch.setattr(provenance, "ROOT", tmp_path)
-    if not has_git:
+    if lacks == "commit":
+        (tmp_path / ".git").mkdir()
+    if lacks == "git":
         monkeypatch.setattr(shutil, "which", lambda _: None)
-    assert provenance.code_version() == f"release {metadata.version('hep-pipeline')}"
-
-
-def test_a_checkout_without_a_commit_is_of_a_release_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / ".git").mkdir()
-    monkeypatch.setattr(provenance, "ROOT", tmp_path)
     assert provenance.code_version() == f"release {metadata.version('hep-pipeline')}"
 
 

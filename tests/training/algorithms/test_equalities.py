@@ -1,4 +1,4 @@
-"""AR-SGD is a plain loop of torch over all batches, and workers without events are no exception."""
+"""AR-SGD is a plain loop of torch over all batches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from simulated import SEVERAL, models, run, toy_network, toy_rows
+from simulated import models, run, toy_network, toy_rows
 from torch.optim import SGD, Adam, Optimizer
 
 from training.readers.sharding import assignment_of, plan_epoch, step_bounds
@@ -59,13 +59,3 @@ def assert_all_equal(found: NDArray[np.float64], expected: NDArray[np.float64], 
 def test_ar_sgd_is_one_worker_fed_all_batches(chosen: dict[str, Any], workers: int) -> None:
     found = models(run(algorithm="ar-sgd", workers=workers, scale_learning_rate=False, train=UNEVEN, **chosen))
     assert_all_equal(found, sequential(chosen, workers=workers))
-
-
-@pytest.mark.parametrize("method", SEVERAL)
-def test_workers_without_events_take_part_in_the_steps_of_the_others(method: str) -> None:
-    simulated = run(train=toy_rows(25, groups=2), **SEVERAL[method], workers=3, sharding="static", batch_size=1)
-    smallest = min(records[0]["samples"] for records in simulated.records)
-    assert smallest < simulated.records[0][0]["steps"], "a worker with fewer events than steps is wanted"
-    assert np.isfinite(models(simulated)).all()
-    assert sum(record["steps_not_finite"] for records in simulated.records for record in records) == 0
-    assert simulated.records[0][-1]["train_loss"] < simulated.records[0][0]["train_loss"]

@@ -14,7 +14,6 @@ from pydantic import ValidationError
 from simulated import SERVERS, LinearGradients, Watcher, run, settings, sleeping
 
 from training.algorithms.base import Algorithm
-from training.errors import IdleSettingError
 
 RATE = 0.1
 #: Steps of three workers that never end together.
@@ -407,19 +406,3 @@ def test_outer_steps_of_slowmo_are_no_pushes(exact: bool) -> None:
     # After an exact average all workers see the same server, so that the first pushes of a window are less stale.
     first = (0 + 1 + 2 + 3 + 4 + 5) / 6
     assert mean == pytest.approx((first + 3 * 5) / 4 if exact else 5, abs=0.05)
-
-
-@pytest.mark.parametrize("chosen", [{}, {"gradient": "moved"}, {"synchronous": True}], ids=str)
-def test_a_run_that_ends_before_its_first_exchange_is_refused(chosen: dict[str, Any]) -> None:
-    """It returned the initial model, without a word."""
-    of_method = {"algorithm": "easgd", "local_steps": 16} | chosen
-    needed = 16 if chosen.get("gradient") == "moved" else 17
-    for steps in (needed - 1, needed):
-        problem, results = LinearGradients(workers=4, steps=steps, seed=5), np.empty((4, 5))
-        drive(problem, **of_method, results=results)
-        assert (results == problem.initial).all() == (steps < needed)
-    # Two epochs of eight steps.
-    most = 15 if needed == 17 else 16
-    settings(**of_method | {"local_steps": most}).refuse_idle(320)
-    with pytest.raises(IdleSettingError, match=rf"local_steps is {most + 1}.*about 16 steps\. .* at most {most}, or"):
-        settings(**of_method | {"local_steps": most + 1}).refuse_idle(320)

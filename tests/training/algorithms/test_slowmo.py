@@ -1,4 +1,4 @@
-"""SlowMo is, in special cases, the base method, heavy ball and BMUF (Wang et al. 2019)."""
+"""SlowMo is, in special cases, the base method and BMUF (Wang et al. 2019)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from simulated import (
     ROUGH,
     KeptCheckpoints,
     LinearGradients,
-    VectorRow,
     Watcher,
     matched,
     run,
     toy_rows,
 )
-from torch.optim import SGD
 
 from training.algorithms.base import Algorithm
 
@@ -48,15 +46,6 @@ def drive(given: LinearGradients, **chosen: Any) -> NDArray[np.float64]:
     return given.drive(**({"optimizer": "sgd", "learning_rate": RATE} | chosen))
 
 
-def rates(step: int) -> float:
-    """A learning rate that changes at every sixth step."""
-    return float(RATE * 0.7 ** (step // 6))
-
-
-def set_rate(rank: int, step: int, algorithm: Algorithm) -> None:
-    algorithm.optimizer.param_groups[0]["lr"] = rates(step)
-
-
 @pytest.mark.parametrize("optimizer", [{"momentum": 0.9}, {"optimizer": "adam"}])
 @pytest.mark.parametrize("base", BASES)
 def test_without_slow_momentum_and_average_it_is_the_base_method_with_any_optimizer(
@@ -66,22 +55,6 @@ def test_without_slow_momentum_and_average_it_is_the_base_method_with_any_optimi
     alone = drive(problem(), **chosen)
     exact = False if base in ("d-psgd", "ad-psgd", "ad-psgd beside", "swarm-sgd") else None
     np.testing.assert_allclose(drive(problem(), **chosen, **slowmo(tau=3, exact=exact)), alone, atol=1e-9)
-
-
-@pytest.mark.parametrize("beta", [0.5, 0.9])
-@pytest.mark.parametrize("changing", [False, True])
-def test_around_every_step_of_ar_sgd_it_is_heavy_ball(beta: float, changing: bool) -> None:
-    given = problem()
-    before = {"before_step": set_rate} if changing else {}
-    found = drive(given, **BASES["ar-sgd"], **slowmo(beta=beta), **before)
-    row = VectorRow(given.initial)
-    heavy_ball = SGD([row.flat], lr=RATE, momentum=beta)
-    for step in range(given.steps):
-        if changing:
-            heavy_ball.param_groups[0]["lr"] = rates(step)
-        row.write_gradient(given.gradients(step, np.tile(row.parameters, (4, 1))).mean(axis=0))
-        heavy_ball.step()
-        np.testing.assert_allclose(found[step], np.tile(row.parameters, (4, 1)), atol=1e-13)
 
 
 def test_with_a_constant_rate_it_is_blockwise_model_update_filtering() -> None:

@@ -9,7 +9,6 @@ from collections import defaultdict
 import pytest
 from message_programs import PROGRAMS, Program
 
-from training.simulation.cluster import ClusterSettings
 from training.simulation.costs import (
     Link,
     Network,
@@ -121,11 +120,3 @@ def test_workers_of_a_host_share_its_card() -> None:
     assert second - first == pytest.approx(byte)
     # Within a host nothing passes the card.
     assert nics.arrival(0.0, 0, 1, NBYTES) == pytest.approx(FAST.seconds(NBYTES))
-
-
-@pytest.mark.parametrize(("workers", "per_host", "expected"), [(8, 1, "sockets"), (8, 8, "memory"), (9, 8, "sockets")])
-def test_averages_are_in_memory_on_one_host_and_go_through_sockets_between_hosts(
-    workers: int, per_host: int, expected: str
-) -> None:
-    cluster = ClusterSettings(workers_per_host=per_host)
-    assert cluster.protocol(workers) == expected

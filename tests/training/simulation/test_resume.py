@@ -23,8 +23,9 @@ from simulated import (
 from training.simulation.simulate import Simulated
 
 WITHIN, BETWEEN = (0, 7), (1, 0)
+IN_CYCLES = {"mpca in cycles": METHODS["mpca"] | {"cycle_steps": 3}}
 OPTIMIZERS: dict[str, dict[str, Any]] = {
-    "adam": {"optimizer": "adam", "learning_rate": 0.01},
+    "adam": {"optimizer": "adam", "learning_rate": 0.01, "schedule": {"warmup_epochs": 1, "decay": "cosine"}},
     "momentum": {"optimizer": "sgd", "momentum": 0.8, "weight_decay": 1e-3},
 }
 SLOWMO: dict[str, dict[str, Any]] = {
@@ -33,7 +34,7 @@ SLOWMO: dict[str, dict[str, Any]] = {
     "exact slowmo": {"slowmo": {"tau": 4, "beta": 0.5, "exact_average": True}, "optimizer_state": "keep"},
 }
 CASES = [(method, "adam", slow) for method in SEVERAL for slow in SLOWMO if slow == "plain" or method in WITH_SLOWMO]
-CASES += [("sgd", "adam", "plain")]
+CASES += [("sgd", "adam", "plain"), ("mpca in cycles", "adam", "plain")]
 CASES += [(method, "momentum", "slowmo") for method in ("ar-sgd", "local-sgd", "d-psgd", "ad-psgd", "swarm-sgd", "sgd")]
 #: Virtual times and what is metered; they count from where the run was taken up.
 METERED = {"exchange_seconds", "hidden_seconds", "seconds", "seconds_by_kind", "wait_seconds"}
@@ -63,7 +64,7 @@ def assert_same(found: Simulated, expected: Simulated, taken_up: tuple[int, int]
 @pytest.mark.parametrize(("method", "optimizer", "slowmo"), CASES)
 @pytest.mark.slow
 def test_every_method_continues_from_a_checkpoint_bit_by_bit(method: str, optimizer: str, slowmo: str) -> None:
-    chosen = EVERY[method] | OPTIMIZERS[optimizer] | SLOWMO[slowmo]
+    chosen = (EVERY | IN_CYCLES)[method] | OPTIMIZERS[optimizer] | SLOWMO[slowmo]
     chosen |= {"batch_size": 12 // chosen.get("workers", 3)}
     if chosen["algorithm"] == "sharded":
         # Its momentum and moments stay at the server.
@@ -94,20 +95,6 @@ def test_what_happens_at_the_same_instant_happens_in_the_same_order(method: str,
         assert_same(training(KeptCheckpoints(), kept.at(position), **chosen), whole, position)
 
 
-@pytest.mark.parametrize("method", ["ar-sgd", "d-psgd", "ad-psgd", "swarm-sgd"])
-def test_the_clock_of_the_learning_rate_continues(method: str) -> None:
-    # Rank 0 is ahead of the others: it has not seen all samples when it stops for a checkpoint.
-    chosen = METHODS[method] | {
-        "cluster": CLUSTER.model_copy(update={"slow_ranks": {2: 3.0}}),
-        "schedule": {"warmup_epochs": 1, "decay": "cosine"},
-    }
-    kept = KeptCheckpoints()
-    whole = training(kept, **chosen)
-    for position in (WITHIN, BETWEEN):
-        assert_same(training(KeptCheckpoints(), kept.at(position), **chosen), whole, position)
-    assert [record["samples_seen_by_all"] for records in whole.records for record in records] == [120, 240] * 3
-
-
 def test_the_best_model_so_far_is_remembered() -> None:
     kept = KeptCheckpoints()
     chosen: dict[str, Any] = {"algorithm": "d-psgd", "learning_rate": 0.4}
@@ -127,7 +114,7 @@ def test_the_best_model_so_far_is_remembered() -> None:
 JOINT = {name: SERVERS[name] for name in ("easgd together", "easgd", "eamsgd", "agn")}
 JOINT |= {
     "mpca": METHODS["mpca"],
-    "mpca in cycles": METHODS["mpca"] | {"cycle_steps": 3},
+    **IN_CYCLES,
     "easgd with slowmo": SERVERS["easgd"] | SLOWMO["slowmo"],
     "easgd with a bound": SERVERS["easgd"] | {"staleness_bound": 2},
 }

@@ -53,14 +53,6 @@ def test_a_worker_that_is_missing_in_a_collective_is_a_stall_with_the_names_of_t
         on_workers(4, meet)
 
 
-def test_workers_in_different_collectives_are_a_wrong_algorithm() -> None:
-    async def meet(transport: SimTransport) -> None:
-        await (transport.barrier() if transport.rank else transport.all_reduce_sum(np.ones(3)))
-
-    with pytest.raises(AssertionError, match=r"rank 1 is in a barrier, others are in an all-reduce"):
-        on_workers(2, meet)
-
-
 def test_a_locked_average_takes_two_round_trips_and_the_next_waits_for_it() -> None:
     async def average(transport: SimTransport) -> None:
         shared = await transport.shared_vector(np.full(5, float(transport.rank)))
