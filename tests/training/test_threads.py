@@ -25,7 +25,7 @@ from pipeline.errors import PipelineError
 from pipeline.run_folder import RunFolder
 from pipeline.stages.evaluate import Evaluate
 from pipeline.stages.export import Export
-from training.gridsearch.settings import GridSearchSettings, SearchJob
+from training.gridsearch.settings import GridSearchSettings, Trial
 from training.gridsearch.trainings import Search, run_job
 from training.launching.launcher import launch
 from training.launching.mpirun import rank_command, rank_environment
@@ -75,7 +75,7 @@ def test_a_task_of_the_grid_search_has_the_threads_of_the_config(
     dataset: FeatureDataset, tmp_path: Path, train: dict[str, Any], expected: int
 ) -> None:
     search = Search(dataset.folder, GridSearchSettings(folds=2), TrainSettings(**train))
-    assert run_job(search, SearchJob((4,), 16, 0.01), 1, tmp_path).error == ""
+    assert run_job(search, Trial((4,), 16, 0.01, 1), tmp_path).error == ""
     assert threads() == {expected}
 
 

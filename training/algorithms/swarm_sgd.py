@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
@@ -38,18 +37,6 @@ class SwarmSgdSettings(GossipSettings):
         return (*super().mechanisms, averages)
 
 
-def draw_local_steps(mean: int, rng: np.random.Generator | None) -> int:
-    """Number of local steps until the next average, at least 1.
-
-    `rng`: draws a geometrically distributed number of this mean; None: always H.
-
-    Examples:
-        >>> draw_local_steps(3, None)
-        3
-    """
-    return mean if rng is None else int(rng.geometric(1 / mean))
-
-
 @algorithm(
     "swarm-sgd",
     SwarmSgdSettings,
@@ -68,7 +55,11 @@ class SwarmSgd(GossipAlgorithm):
         is_random = settings.local_steps_law == "geometric"
         self._rng = random_stream(worker.seed, "local steps", self.transport.rank) if is_random else None
         self._local_steps = settings.local_steps
-        self._left = draw_local_steps(self._local_steps, self._rng)
+        self._left = self._draw()
+
+    def _draw(self) -> int:
+        """Number of local steps until the next average, at least 1."""
+        return self._local_steps if self._rng is None else int(self._rng.geometric(1 / self._local_steps))
 
     @override
     async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
@@ -76,7 +67,7 @@ class SwarmSgd(GossipAlgorithm):
         self._left -= 1
         if self._left:
             return
-        self._left = draw_local_steps(self._local_steps, self._rng)
+        self._left = self._draw()
         partner = self.partners.next()
         if partner is not None:
             await self.shared.average_with(partner)

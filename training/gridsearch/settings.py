@@ -91,35 +91,14 @@ class Trial(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Name of the trial.
+        """Name of the trial, also valid as a file name.
 
         Examples:
             >>> Trial((50, 20, 10), 64, 0.001, 20).key
             '50-20-10_batch-64_rate-0.001_epochs-20'
         """
-        return f"{SearchJob.of(self).key}_epochs-{self.epochs}"
-
-
-class SearchJob(NamedTuple):
-    """One training on all folds, for all trials that differ only in their number of epochs."""
-
-    hidden: tuple[int, ...]
-    batch_size: int
-    learning_rate: float
-    epochs: int | None = None
-    """Number of epochs, if the training is for trials of this number only."""
-
-    @classmethod
-    def of(cls, trial: Trial) -> Self:
-        """The job of a trial."""
-        return cls(trial.hidden, trial.batch_size, trial.learning_rate)
-
-    @property
-    def key(self) -> str:
-        """Name of the job, also valid as a file name."""
         widths = "-".join(map(str, self.hidden))
-        ends = "" if self.epochs is None else f"_ends-{self.epochs}"
-        return f"{widths}_batch-{self.batch_size}_rate-{self.learning_rate:.15g}{ends}"
+        return f"{widths}_batch-{self.batch_size}_rate-{self.learning_rate:.15g}_epochs-{self.epochs}"
 
 
 def all_trials(settings: GridSearchSettings) -> list[Trial]:

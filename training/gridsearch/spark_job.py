@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -10,7 +11,7 @@ from pyspark import Accumulator, SparkContext
 
 from ingestion.plugins import load_from_environment
 from training.gridsearch.results import Score, score
-from training.gridsearch.settings import SearchJob, Trial, first_trials, promoted, rungs
+from training.gridsearch.settings import Trial, first_trials, promoted, rungs
 from training.gridsearch.trainings import GridSearchError, JobResult, Search, finished, run_job
 
 _NO_FINITE_LOSS: Final = "the validation loss of a fold was never finite; lower the learning rate"
@@ -52,7 +53,7 @@ def search(
     trials = first_trials(settings, seed=common.train.seed)
     scores: dict[Trial, Score] = {}
     failed: list[Failed] = []
-    results: dict[tuple[SearchJob, int], JobResult] = {}
+    results: dict[Trial, JobResult] = {}
     taken_over = 0
     rounds = rungs(len(trials), settings.epochs[0], settings.halving_factor) if settings.search == "halving" else [0]
     for place, epochs in enumerate(rounds):
@@ -60,13 +61,14 @@ def search(
             before = [(trial, scores[trial].accuracy) for trial in trials if trial in scores]
             trials = promoted(before, epochs, settings.halving_factor)
             # A promoted setting has its score of the later round only.
-            again = {SearchJob.of(trial) for trial in trials}
-            scores = {trial: each for trial, each in scores.items() if SearchJob.of(trial) not in again}
+            again = {trial._replace(epochs=rounds[place - 1]) for trial in trials}
+            scores = {trial: each for trial, each in scores.items() if trial not in again}
         if len(rounds) > 1:
             on_round(f"round {place + 1} of {len(rounds)}: {len(trials)} settings, {trials[0].epochs} epochs")
-        taken_over += _run_round(spark, common, folder, trials, results, done, num_tasks)
+        training_of = common.training_of(trials)
+        taken_over += _run_round(spark, common, folder, set(training_of.values()), results, done, num_tasks)
         for trial in trials:
-            outcome = _outcome(trial, common.job_of(trial), results, rung=place)
+            outcome = _outcome(trial, results[training_of[trial]], rung=place)
             if isinstance(outcome, Failed):
                 failed.append(outcome)
             else:
@@ -76,9 +78,7 @@ def search(
             raise GridSearchError(
                 f"all {len(trials)} settings of the grid search failed; the first, {first.trial.key}: {first.reason}"
             )
-    # A training of an interrupted search with many epochs may stand for several rounds.
-    trainings = {(result.job, result.epochs): result.seconds for result in results.values()}
-    return SearchOutcome(list(scores.values()), failed, list(trainings.values()), taken_over)
+    return SearchOutcome(list(scores.values()), failed, [each.seconds for each in results.values()], taken_over)
 
 
 def num_trainings(common: Search) -> int:
@@ -86,7 +86,7 @@ def num_trainings(common: Search) -> int:
     settings = common.settings
     trials = first_trials(settings, seed=common.train.seed)
     if settings.search != "halving":
-        return len(_epochs_of(common, trials))
+        return len(set(common.training_of(trials).values()))
     total, left = 0, len(trials)
     for place, _ in enumerate(rungs(len(trials), settings.epochs[0], settings.halving_factor)):
         left = max(1, left // settings.halving_factor) if place else left
@@ -94,57 +94,42 @@ def num_trainings(common: Search) -> int:
     return total
 
 
-def _epochs_of(common: Search, trials: Sequence[Trial]) -> dict[SearchJob, int]:
-    """The trainings that trials need, with their numbers of epochs."""
-    found: dict[SearchJob, int] = {}
-    for trial in trials:
-        job = common.job_of(trial)
-        found[job] = max(trial.epochs, found.get(job, 0))
-    return found
-
-
 def _run_round(
     spark: SparkContext,
     common: Search,
     folder: Path,
-    trials: Sequence[Trial],
-    results: dict[tuple[SearchJob, int], JobResult],
+    trials: set[Trial],
+    results: dict[Trial, JobResult],
     done: Accumulator[int],
     num_tasks: Callable[[int], int],
 ) -> int:
     """Run the missing trainings of a round, and add all results to `results`; returns the number of reused ones."""
-    epochs_of = _epochs_of(common, trials)
-    there = {job: finished(folder, job, epochs) for job, epochs in epochs_of.items()}
-    done.add(sum(result is not None for result in there.values()))
+    there = {trial: result for trial in trials if (result := finished(folder, trial)) is not None}
+    done.add(len(there))
     # The longest come first and are spread over the tasks, so that no core waits for one of them at the end.
-    missing = sorted((job for job, result in there.items() if result is None), key=_cost, reverse=True)
+    missing = sorted(trials - there.keys(), key=_cost, reverse=True)
     path = str(folder)
 
-    def run(job: SearchJob) -> JobResult:
-        result = run_job(common, job, epochs_of[job], Path(path))
+    def run(trial: Trial) -> JobResult:
+        result = run_job(common, trial, Path(path))
         done.add(1)
         return result
 
     new: list[JobResult] = []
     if missing:
         packs = [missing[place :: num_tasks(len(missing))] for place in range(num_tasks(len(missing)))]
-        new = spark.parallelize(packs, len(packs)).flatMap(lambda jobs: [run(job) for job in jobs]).collect()
-    found = [*(result for result in there.values() if result is not None), *new]
-    for result in found:
-        results[result.job, epochs_of[result.job]] = result
-    return len(found) - len(new)
+        new = spark.parallelize(packs, len(packs)).flatMap(lambda pack: [run(trial) for trial in pack]).collect()
+    results.update(there | {result.trial: result for result in new})
+    return len(there)
 
 
-def _cost(job: SearchJob) -> float:
+def _cost(trial: Trial) -> tuple[float, Trial]:
     """Approximate relative time of a training, from its number of weights and its steps per event."""
-    weights = sum(first * second for first, second in zip(job.hidden, job.hidden[1:], strict=False))
-    return (1000 + weights) / job.batch_size
+    weights = sum(first * second for first, second in pairwise(trial.hidden))
+    return (1000 + weights) / trial.batch_size, trial
 
 
-def _outcome(
-    trial: Trial, job: SearchJob, results: dict[tuple[SearchJob, int], JobResult], *, rung: int
-) -> Score | Failed:
-    result = next(result for (of, epochs), result in results.items() if of == job and epochs >= trial.epochs)
+def _outcome(trial: Trial, result: JobResult, *, rung: int) -> Score | Failed:
     if result.error:
         return Failed(trial, result.error)
     return score(trial, result.num_parameters, result.folds, rung=rung) or Failed(trial, _NO_FINITE_LOSS)

@@ -27,7 +27,7 @@ from training.compiled.engines import PerceptronEngine, events_of
 from training.compiled.optimizer import constants_of
 from training.compiled.perceptron import perceptron_epoch, perceptron_sums
 from training.errors import TrainingError
-from training.gridsearch.settings import GridSearchSettings, SearchJob, Trial
+from training.gridsearch.settings import GridSearchSettings, Trial
 from training.loop.schedule import learning_rate
 from training.random_streams import random_stream
 from training.readers.batch import Rows
@@ -141,17 +141,21 @@ class Search(NamedTuple):
     train: TrainSettings
     """Settings of optimiser, schedule, weight decay and seed."""
 
-    def job_of(self, trial: Trial) -> SearchJob:
-        """The training of a trial; if its rate falls until the last epoch, it is no beginning of a longer one."""
-        job = SearchJob.of(trial)
-        return job._replace(epochs=trial.epochs) if self.train.schedule.decay == "cosine" else job
+    def training_of(self, trials: Sequence[Trial]) -> dict[Trial, Trial]:
+        """The training of each trial: the longest of those that differ in their epochs only.
+
+        If the rate falls until the last epoch, a training is no beginning of a longer one.
+        """
+        if self.train.schedule.decay == "cosine":
+            return {trial: trial for trial in trials}
+        longest = {trial._replace(epochs=0): trial for trial in sorted(trials, key=lambda each: each.epochs)}
+        return {trial: longest[trial._replace(epochs=0)] for trial in trials}
 
 
 class JobResult(NamedTuple):
-    """The result of a job."""
+    """The result of a training on all folds."""
 
-    job: SearchJob
-    epochs: int
+    trial: Trial
     num_parameters: int
     folds: list[Curves]
     """Curves of each fold; empty if the job failed."""
@@ -161,33 +165,33 @@ class JobResult(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Content for the result file."""
-        return {**self._asdict(), "job": self.job._asdict(), "folds": [curves._asdict() for curves in self.folds]}
+        return {**self._asdict(), "trial": self.trial._asdict(), "folds": [curves._asdict() for curves in self.folds]}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """From the content of a result file."""
-        job = SearchJob(**{**content["job"], "hidden": tuple(content["job"]["hidden"])})
-        return cls(**{**content, "job": job, "folds": [Curves(**curves) for curves in content["folds"]]})
+        trial = Trial(**{**content["trial"], "hidden": tuple(content["trial"]["hidden"])})
+        return cls(**{**content, "trial": trial, "folds": [Curves(**curves) for curves in content["folds"]]})
 
 
-def finished(folder: Path, job: SearchJob, epochs: int) -> JobResult | None:
-    """The result of a job that succeeded before with at least this number of epochs, else None."""
+def finished(folder: Path, trial: Trial) -> JobResult | None:
+    """The result of a training that succeeded before, else None."""
     try:
-        found = JobResult.from_json(json.loads((folder / f"{job.key}.json").read_text(encoding="utf-8")))
+        found = JobResult.from_json(json.loads((folder / f"{trial.key}.json").read_text(encoding="utf-8")))
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         # A file that a power cut left empty is made again.
         return None
-    return found if found.epochs >= epochs and not found.error else None
+    return None if found.error else found
 
 
-def run_job(search: Search, job: SearchJob, epochs: int, folder: Path) -> JobResult:
-    """Train the networks of a job on all folds unless this is done, and write the result to `folder`.
+def run_job(search: Search, trial: Trial, folder: Path) -> JobResult:
+    """Train the networks of a trial on all folds unless this is done, and write the result to `folder`.
 
     The failure of a job is a result too, so that other jobs continue.
 
     `folder`: folder of the results; every task must reach it.
     """
-    found = finished(folder, job, epochs)
+    found = finished(folder, trial)
     if found is not None:
         return found
     started = time.perf_counter()
@@ -196,33 +200,33 @@ def run_job(search: Search, job: SearchJob, epochs: int, folder: Path) -> JobRes
         _load(search.dataset, search.train.seed)
         # Load once per process and before the clock starts, so that the first training does not seem slow.
         started = time.perf_counter()
-        num_parameters, folds = _train(search, job, epochs)
+        num_parameters, folds = _train(search, trial)
     except Exception as problem:  # noqa: BLE001 - the table shows any error, and the other jobs continue
         error = f"{type(problem).__name__}: {problem}"
-    result = JobResult(job, epochs, num_parameters, folds, time.perf_counter() - started, error)
+    result = JobResult(trial, num_parameters, folds, time.perf_counter() - started, error)
     # Two attempts of a task may run at once.
-    unfinished = folder / f".{job.key}.{os.getpid()}.json"
+    unfinished = folder / f".{trial.key}.{os.getpid()}.json"
     try:
         unfinished.write_text(json.dumps(result.to_json()), encoding="utf-8")
-        unfinished.replace(folder / f"{job.key}.json")
+        unfinished.replace(folder / f"{trial.key}.json")
     finally:
         # Half a file on a full disk would look like work that can be continued.
         unfinished.unlink(missing_ok=True)
     return result
 
 
-def _train(search: Search, job: SearchJob, epochs: int) -> tuple[int, list[Curves]]:
+def _train(search: Search, trial: Trial) -> tuple[int, list[Curves]]:
     """Number of parameters, and the curves of each fold."""
     settings = search.settings
     # The rate was chosen for a step, however many workers take it together later.
-    train = search.train.model_copy(update={"workers": 1, "learning_rate": job.learning_rate, "epochs": epochs})
+    train = search.train.model_copy(update={"workers": 1, "learning_rate": trial.learning_rate, "epochs": trial.epochs})
     use_threads(train.threads)
     be_deterministic()
     rows, classes = _load(search.dataset, train.seed)
     folds = make_folds(rows.labels.numpy(), settings.folds, seed=train.seed)
     curves: list[Curves] = []
     num_parameters = 0
-    network = HlfSettings(hidden=list(job.hidden))
+    network = HlfSettings(hidden=list(trial.hidden))
     for place, fold in enumerate(folds):
         make_network = partial(HlfClassifier, network, {"hlf": fitted_scaler(rows, fold)}, len(classes))
         num_parameters = sum(parameter.numel() for parameter in make_network().parameters())
@@ -233,7 +237,7 @@ def _train(search: Search, job: SearchJob, epochs: int) -> tuple[int, list[Curve
             fold,
             # Every fold has a seed of its own, the same for all settings.
             seed=train.seed + place,
-            num_steps=steps_per_epoch(folds, job.batch_size),
+            num_steps=steps_per_epoch(folds, trial.batch_size),
         )
         curves.append(curve)
     return num_parameters, curves

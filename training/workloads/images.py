@@ -106,25 +106,22 @@ def _cifar_images(content: PixelArray) -> LabelledImages:
 
 
 def _read(what: str, folder: Path, digests: Mapping[str, str], algorithm: str) -> list[PixelArray]:
-    """The bytes of some public files of a folder, each as it is or as `.gz`."""
-    return [_public(what, folder, name, algorithm, digest) for name, digest in digests.items()]
-
-
-def _public(what: str, folder: Path, name: str, algorithm: str, expected: str) -> PixelArray:
-    """The bytes of a file with the known digest."""
-    packed = folder / f"{name}.gz"
-    path = packed if packed.is_file() else folder / name
-    try:
-        content = gzip.decompress(path.read_bytes()) if path is packed else path.read_bytes()
-    except (OSError, EOFError, zlib.error) as cause:
-        raise ImageFileError(
-            f"{path} of {what} cannot be read ({cause}). Get the public files, or leave out `folder` for the digits of "
-            f"scikit-learn."
-        ) from cause
-    digest = hashlib.new(algorithm, content, usedforsecurity=False).hexdigest()
-    if digest != expected:
-        raise ImageFileError(f"{path} is not the public file: its {algorithm} is not {expected}. Get it again.")
-    return np.frombuffer(content, dtype=np.uint8)
+    """The bytes of some public files of a folder with known digests, each as it is or as `.gz`."""
+    contents = []
+    for name, expected in digests.items():
+        packed = folder / f"{name}.gz"
+        path = packed if packed.is_file() else folder / name
+        try:
+            content = gzip.decompress(path.read_bytes()) if path is packed else path.read_bytes()
+        except (OSError, EOFError, zlib.error) as cause:
+            raise ImageFileError(
+                f"{path} of {what} cannot be read ({cause}). Get the public files, or leave out `folder` for the "
+                f"digits of scikit-learn."
+            ) from cause
+        if hashlib.new(algorithm, content, usedforsecurity=False).hexdigest() != expected:
+            raise ImageFileError(f"{path} is not the public file: its {algorithm} is not {expected}. Get it again.")
+        contents.append(np.frombuffer(content, dtype=np.uint8))
+    return contents
 
 
 #: Seed of the division into splits, which is the same for all runs.
@@ -168,18 +165,16 @@ def standardised(pixels: PixelArray) -> Scaler:
 
 
 def to_unit_interval(pixels: PixelArray) -> Scaler:
-    """0 to 255 become 0 to 1 in each channel."""
-    return Scaler([0.0] * pixels.shape[3], [255.0] * pixels.shape[3])
-
-
-def flat_to_unit_interval(pixels: PixelArray) -> Scaler:
-    """0 to 255 become 0 to 1 in each pixel."""
-    return Scaler([0.0] * pixels[0].size, [255.0] * pixels[0].size)
+    """0 to 255 become 0 to 1 in each channel; in each pixel, if an image is one row."""
+    size = pixels.shape[-1]
+    return Scaler([0.0] * size, [255.0] * size)
 
 
 _NETWORKS: Final = {
     "lenet5": _NetworkKind(lenet5, standardised),
-    "perceptron": _NetworkKind(wide_perceptron, flat_to_unit_interval, is_flat=True),
+    "perceptron": _NetworkKind(
+        wide_perceptron, lambda images: to_unit_interval(images.reshape(len(images), -1)), is_flat=True
+    ),
     "resnet20": _NetworkKind(resnet20, standardised, Augmentation(padding=4, side=32)),
     "seven-layers": _NetworkKind(seven_layers, to_unit_interval, Augmentation(padding=0, side=28)),
 }

@@ -15,7 +15,7 @@ from features.columns import hlf_names
 from features.dataset import FeatureDataset
 from training.gridsearch import trainings as running
 from training.gridsearch.results import ranked
-from training.gridsearch.settings import GridSearchSettings, SearchJob
+from training.gridsearch.settings import GridSearchSettings, Trial
 from training.gridsearch.spark_job import SearchOutcome, num_trainings, search
 from training.gridsearch.trainings import (
     Curves,
@@ -30,7 +30,7 @@ from training.gridsearch.trainings import (
 from training.readers.batch import Rows
 from training.settings import TrainSettings
 
-JOB = SearchJob((6, 4), 16, 0.01)
+TRIAL = Trial((6, 4), 16, 0.01, 2)
 
 
 @pytest.fixture(scope="module")
@@ -52,15 +52,15 @@ def searched(common: Search, folder: Path, **chosen: Any) -> SearchOutcome:
 
 
 def test_a_job_learns_and_is_written_and_read_again(dataset: FeatureDataset, tmp_path: Path) -> None:
-    found = run_job(search_on(dataset), JOB, 15, tmp_path)
+    longer = TRIAL._replace(epochs=15)
+    found = run_job(search_on(dataset), longer, tmp_path)
     assert found.error == ""
     assert len(found.folds) == 3
     assert all(len(curves.val_loss) == 15 for curves in found.folds)
     assert np.mean([curves.val_accuracy[-1] for curves in found.folds]) > 0.6
     assert found.num_parameters == len(hlf_names()) * 6 + 6 + 6 * 4 + 4 + 4 * 3 + 3
-    assert finished(tmp_path, JOB, 15) == found
-    assert finished(tmp_path, JOB, 16) is None
-    assert finished(tmp_path, JOB._replace(batch_size=8), 15) is None
+    assert finished(tmp_path, longer) == found
+    assert finished(tmp_path, TRIAL) is None
 
 
 def test_scaling_and_balance_never_see_the_judged_fold(dataset: FeatureDataset) -> None:
@@ -88,72 +88,53 @@ def test_a_job_learns_on_fitted_and_balanced_rows_with_a_seed_for_each_fold(
         return Curves([0.1], [0.1], [0.9])
 
     monkeypatch.setattr(running, "train_on_fold", noted)
-    assert run_job(search_on(dataset, seed=7), JOB, 1, tmp_path).error == ""
+    assert run_job(search_on(dataset, seed=7), TRIAL, tmp_path).error == ""
     means, seeds = zip(*seen, strict=True)
     assert seeds == (7, 8, 9)
     assert len(set(means)) == 3
 
 
-def test_a_job_that_fails_is_a_result_with_its_reason_and_is_tried_again(
+def test_a_job_that_fails_is_a_result_with_its_reason_beside_the_others_and_is_tried_again(
     dataset: FeatureDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: Any) -> None:
-        raise MemoryError("no room")
+    original, grid = running._train, {"hidden": [[6], [4]], "learning_rate": [0.01], "epochs": [2]}
+
+    def fail(common: Search, trial: Trial) -> Any:
+        if trial.batch_size == 16:
+            raise MemoryError("no room")
+        return original(common, trial)
 
     with monkeypatch.context() as patched:
         patched.setattr(running, "_train", fail)
-        found = run_job(search_on(dataset), JOB, 2, tmp_path)
         with pytest.raises(GridSearchError, match=r"all 1 settings .* 6-4_batch-16_rate-0.01_.*: MemoryError: no room"):
-            searched(search_on(dataset), tmp_path, hidden=[[6], [4]], batch_size=[16], learning_rate=[0.01], epochs=[2])
-    assert found.error == "MemoryError: no room"
-    assert found.folds == []
-    again = run_job(search_on(dataset), JOB, 2, tmp_path)
-    assert again.error == ""
-
-
-def test_a_search_continues_after_a_job_that_fails(
-    dataset: FeatureDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original = running._train
-
-    def fail(common: Search, job: SearchJob, epochs: int) -> Any:
-        if job.batch_size == 16:
-            raise MemoryError("no room")
-        return original(common, job, epochs)
-
-    monkeypatch.setattr(running, "_train", fail)
-    found = searched(search_on(dataset), tmp_path, hidden=[[4]], batch_size=[16, 32], epochs=[1])
+            searched(search_on(dataset), tmp_path, **grid, batch_size=[16])
+        found = searched(search_on(dataset), tmp_path, **grid, batch_size=[16, 32])
     assert [each.reason for each in found.failed] == ["MemoryError: no room"]
     assert [each.trial.batch_size for each in found.scores] == [32]
+    again = searched(search_on(dataset), tmp_path, **grid, batch_size=[16, 32])
+    assert (len(again.scores), again.num_taken_over) == (2, 1)
 
 
 def test_every_axis_of_a_job_changes_the_losses(dataset: FeatureDataset, tmp_path: Path) -> None:
-    jobs = [JOB, JOB._replace(hidden=(7, 4)), JOB._replace(batch_size=32), JOB._replace(learning_rate=0.02)]
-    losses = {tuple(run_job(search_on(dataset), job, 2, tmp_path).folds[0].val_loss) for job in jobs}
-    assert len(losses) == len(jobs)
-
-
-def test_a_training_that_stands_for_several_rounds_counts_its_seconds_once(
-    dataset: FeatureDataset, tmp_path: Path
-) -> None:
-    halving = {"folds": 2, "hidden": [[4]], "batch_size": [32], "learning_rate": [0.01, 0.02, 0.03], "epochs": [3]}
-    whole, again = (searched(search_on(dataset), tmp_path, **halving, search="halving") for _ in range(2))
-    # Three settings for one epoch, one of them for three.
-    assert len(whole.training_seconds) == 4
-    # The file of the winner is that of its three epochs now, which also stands for its first round.
-    assert again.num_taken_over == 4
-    assert len(again.training_seconds) == 3
+    changes: list[dict[str, Any]] = [{}, {"hidden": (7, 4)}, {"batch_size": 32}, {"learning_rate": 0.02}, {"epochs": 3}]
+    trials = [TRIAL._replace(**each) for each in changes]
+    losses = {tuple(run_job(search_on(dataset), each, tmp_path).folds[0].val_loss) for each in trials}
+    assert len(losses) == len(trials)
 
 
 def test_halving_gives_the_best_more_epochs(dataset: FeatureDataset, tmp_path: Path) -> None:
     chosen = {"hidden": [[4, 8], [3]], "batch_size": [16, 32], "learning_rate": [0.001, 0.01], "epochs": [6]}
-    found = searched(search_on(dataset), tmp_path, **chosen, search="halving", halving_factor=2)
+    found, again = (
+        searched(search_on(dataset), tmp_path, **chosen, search="halving", halving_factor=2) for _ in range(2)
+    )
     # Each setting once, as its last round left it; the winner is of the last one, whatever others had before.
     assert sorted(one.trial.epochs for one in found.scores) == [1] * 4 + [2] * 2 + [3, 6]
     assert ranked(found.scores)[0].trial.epochs == 6
     assert [one.rung for one in ranked(found.scores)] == [3, 2, 1, 1, 0, 0, 0, 0]
     settings = GridSearchSettings(**chosen, folds=3, search="halving", halving_factor=2)
-    assert num_trainings(search_on(dataset)._replace(settings=settings)) == 8 + 4 + 2 + 1
+    assert num_trainings(search_on(dataset)._replace(settings=settings)) == len(found.training_seconds) == 8 + 4 + 2 + 1
+    assert (again.scores, again.num_taken_over) == (found.scores, 15)
+    assert sorted(again.training_seconds) == sorted(found.training_seconds)
 
 
 def test_trials_were_trained_at_a_constant_rate_whatever_the_schedule(dataset: FeatureDataset, tmp_path: Path) -> None:
@@ -165,7 +146,7 @@ def test_trials_were_trained_at_a_constant_rate_whatever_the_schedule(dataset: F
         folder.mkdir()
         found = searched(search_on(dataset, schedule={"decay": decay}), folder, **grid)
         results = [JobResult.from_json(json.loads(path.read_text())) for path in folder.glob("*.json")]
-        curves[decay] = {result.epochs: result.folds[0].val_loss for result in results}
+        curves[decay] = {result.trial.epochs: result.folds[0].val_loss for result in results}
         trials[decay] = sorted(each.trial.epochs for each in found.scores)
     assert trials == {"constant": [6, 9], "cosine": [6, 9]}
     assert {decay: sorted(each) for decay, each in curves.items()} == {"constant": [9], "cosine": [6, 9]}
