@@ -94,7 +94,6 @@ def _plain_types(schema: pa.Schema) -> dict[str, str]:
 
 
 def _columns(batch: pa.RecordBatch, branches: Sequence[str]) -> Mapping[str, Any]:
-    """Branches of a batch of predictions."""
     scores = _scores(batch, len(branches))
     return {
         **{name: ak.Array(batch.column(name).to_pylist()) for name in _TEXT},

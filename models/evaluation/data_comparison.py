@@ -128,7 +128,6 @@ def _overlay(
     label: str,
     blind_from: float | None = None,
 ) -> Overlay:
-    """Histograms of the values of the simulation and of the data."""
     # The first and the last bin hold what lies beyond them.
     simulated, data = (np.clip(each, axis.edges[0], np.nextafter(axis.edges[-1], -np.inf)) for each in values)
     filled = [hist.Hist(axis, storage=hist.storage.Weight()) for _ in range(num_classes)]

@@ -201,7 +201,6 @@ def _add_variations(
     files: Sequence[Path],
     task: EvaluationTask,
 ) -> None:
-    """Add the numbers with the other weights of the generator and with shifted features."""
     test, numbers = found.test, found.measured.numbers
     thresholds = [point["threshold"] for point in numbers["working_points"]]
     names = [name for name in predictions.column_names if name.startswith(OTHER_WEIGHTS)]
@@ -228,7 +227,6 @@ def _add_variations(
 def _add_importance(
     found: Predicted, files: Sequence[Path], task: EvaluationTask, on_events: Callable[[int], None]
 ) -> None:
-    """Add the importance of features, or of kinds of particles."""
     model, numbers = found.candidate.model, found.measured.numbers
     rows = chosen_events(model.inputs, found.test.labels)
     if not len(rows):
@@ -282,7 +280,6 @@ def _measurable(found: Predicted) -> list[float]:
 
 
 def _plot(found: Predicted, task: EvaluationTask, folder: Path, save: Save) -> None:
-    """Figures of one model."""
     numbers = found.measured.numbers
     labels = task.labels._replace(model=found.candidate.name)
     folder.mkdir()
@@ -315,7 +312,6 @@ def _plot(found: Predicted, task: EvaluationTask, folder: Path, save: Save) -> N
 def _add_data(
     predicted: Sequence[Predicted], data: Mapping[str, DataEvents], task: EvaluationTask, out_dir: Path, save: Save
 ) -> None:
-    """Add chi-squares of data and simulation, and their figures."""
     scores = {each.candidate.name: ScoreAxis.of(each.test, data[each.candidate.name], task) for each in predicted}
     for found in predicted:
         model = found.candidate.name
@@ -333,7 +329,6 @@ def _add_data(
 def _plot_side_by_side(
     predicted: Sequence[Predicted], metrics: Mapping[str, Any], task: EvaluationTask, folder: Path, save: Save
 ) -> None:
-    """Figures of all models together."""
     folder.mkdir()
     signal = task.signal.words
     curves: dict[str, dict[str, EfficiencyCurve]] = {

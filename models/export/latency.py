@@ -70,5 +70,4 @@ def measure_throughput(
 
 
 def _feeds(exported: OnnxClassifier, columns: Columns, events: NDArray[np.int64]) -> Feeds:
-    """Input arrays of the chosen events."""
     return exported.prepare({name: columns[name][events] for name in exported.inputs})

@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -95,7 +94,8 @@ def write_onnx(
     """
     temporary = path.with_name(f".{path.name}")
     try:
-        with _without_exporter_warnings():
+        # They are about the exporter itself, which is pinned with torch, and about shapes, which parity checks.
+        with warnings.catch_warnings(action="ignore"):
             # The newer exporter (dynamo) would make the length of the example's particle lists a constant.
             torch.onnx.export(
                 network,
@@ -114,20 +114,6 @@ def write_onnx(
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-@contextmanager
-def _without_exporter_warnings() -> Iterator[None]:
-    """Silence warnings of torch's exporter about itself, and those that do not apply here."""
-    with warnings.catch_warnings():
-        # The older exporter is deprecated; torch is pinned, and parity is tested.
-        for words in ("You are using the legacy TorchScript-based ONNX export", "The feature will be removed"):
-            warnings.filterwarnings("ignore", words, DeprecationWarning)
-        # torch's GRU checks the shapes of its input with Python's `if`: always true here.
-        warnings.filterwarnings("ignore", "Converting a tensor to a Python boolean", module=r"torch\.nn\.modules\.rnn")
-        # The warning is about an initial state with the example's batch size; here it has the input's batch size.
-        warnings.filterwarnings("ignore", "Exporting a model to ONNX with a batch_size other than 1", UserWarning)
-        yield
 
 
 def metadata(spec: ModelSpec, inputs: Sequence[str], provenance: Provenance) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from feature_datasets import CLASSES
+from feature_datasets import CLASSES, made_particles
 from torch import Tensor
 
 from features.columns import NUM_PARTICLE_FEATURES, SCALED_LIMIT, hlf_names
@@ -87,6 +87,16 @@ def random_events(
     }
     tensors = {name: torch.from_numpy(values).to(dtype) for name, values in events.items()}
     return tensors | {"num_particles": torch.tensor(lengths, dtype=torch.int64)}
+
+
+def made_columns(lengths: Sequence[int], *, seed: int = 1) -> dict[str, np.ndarray[Any, Any]]:
+    """Events with given numbers of particles, as they lie in the features Parquet."""
+    rng, counts = np.random.default_rng(seed), np.array(lengths, dtype=int)
+    return {
+        "hlf": rng.normal(100, 50, (len(counts), len(hlf_names()))).astype(np.float32),
+        "particles": made_particles(rng, rng.integers(0, 3, len(counts)), counts),
+        "num_particles": counts.astype(np.int32),
+    }
 
 
 def run(model: Classifier, events: dict[str, Tensor]) -> Tensor:

@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from feature_datasets import made_particles
+from networks import made_columns
 
 from features.columns import (
     MAX_PARTICLES,
     NUM_PARTICLE_FEATURES,
-    hlf_names,
 )
 from models.errors import InputError
 from models.inputs import input_arrays
@@ -19,31 +18,20 @@ from models.inputs import input_arrays
 Columns = dict[str, np.ndarray[Any, Any]]
 
 
-def columns_of(lengths: list[int]) -> Columns:
-    rng = np.random.default_rng(1)
-    particles = made_particles(rng, np.zeros(len(lengths), dtype=int), np.array(lengths))
-    return {
-        "hlf": rng.normal(size=(len(lengths), len(hlf_names()))).astype(np.float32),
-        "particles": particles.reshape(len(lengths), MAX_PARTICLES * NUM_PARTICLE_FEATURES),
-        "num_particles": np.array(lengths, dtype=np.int32),
-    }
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_particles_are_cut_to_the_longest_event_and_nothing_is_lost(dtype: type) -> None:
-    columns = columns_of([4, 1, 7])
+    columns = made_columns([4, 1, 7])
     hlf, particles, num_particles = input_arrays(columns, ["hlf", "particles", "num_particles"], dtype).values()
     assert particles.shape == (3, 7, NUM_PARTICLE_FEATURES)
     assert hlf.dtype == particles.dtype == dtype
     assert (num_particles.dtype, num_particles.tolist()) == (np.int64, [4, 1, 7])
-    whole = columns["particles"].reshape(3, MAX_PARTICLES, NUM_PARTICLE_FEATURES)
-    assert np.array_equal(particles, whole[:, :7])
-    assert not whole[:, 7:].any()
+    assert np.array_equal(particles, columns["particles"][:, :7])
+    assert not columns["particles"][:, 7:].any()
     assert np.array_equal(hlf, columns["hlf"])
 
 
 def test_arrays_share_no_memory_with_what_came_from_arrow() -> None:
-    columns = columns_of([MAX_PARTICLES])
+    columns = made_columns([MAX_PARTICLES])
     before = {name: values.copy() for name, values in columns.items()}
     for values in columns.values():
         values.flags.writeable = False
@@ -78,4 +66,4 @@ def test_at_least_one_row_of_particles_is_left(lengths: list[int], rows: int) ->
 )
 def test_columns_of_another_shape_are_refused(change: Columns, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        input_arrays(columns_of([2, 3]) | change, ["hlf", "particles", "num_particles"])
+        input_arrays(made_columns([2, 3]) | change, ["hlf", "particles", "num_particles"])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from feature_datasets import made_particles
+from networks import made_columns
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
@@ -88,17 +89,7 @@ FLAGS = {
     "photons": ["is_photon"],
     "neutral hadrons": ["is_neutral_hadron"],
 }
-LENGTHS = np.array([7, 0, 1, 12, 30])
-
-
-def made_columns(seed: int, lengths: np.ndarray[Any, Any] = LENGTHS) -> dict[str, np.ndarray[Any, Any]]:
-    rng = np.random.default_rng(seed)
-    particles = made_particles(rng, rng.integers(0, 3, len(lengths)), lengths)
-    return {
-        "hlf": rng.normal(size=(len(lengths), len(hlf_names()))).astype(np.float32),
-        "particles": particles,
-        "num_particles": lengths.astype(np.int32),
-    }
+LENGTHS = [7, 0, 1, 12, 30]
 
 
 def lists_of(columns: Columns) -> list[np.ndarray[Any, Any]]:
@@ -114,7 +105,7 @@ def is_kind(particle: np.ndarray[Any, Any], kind: str) -> bool:
 
 @pytest.mark.parametrize("kind", FLAGS)
 def test_an_event_gets_all_particles_of_the_kind_of_another_and_keeps_its_own_of_other_kinds(kind: str) -> None:
-    own, others = made_columns(1), made_columns(2, LENGTHS[::-1])
+    own, others = made_columns(LENGTHS, seed=1), made_columns(LENGTHS[::-1], seed=2)
     before = [each.copy() for each in (*own.values(), *others.values())]
     found = permutations_of(["particles", "num_particles"])[kind](own, others)
     for event, ours, theirs in zip(lists_of(found), lists_of(own), lists_of(others), strict=True):
@@ -127,7 +118,7 @@ def test_an_event_gets_all_particles_of_the_kind_of_another_and_keeps_its_own_of
 
 
 def test_features_are_exchanged_one_by_one_or_all_together() -> None:
-    own, others = made_columns(1), made_columns(2)
+    own, others = made_columns(LENGTHS, seed=1), made_columns(LENGTHS, seed=2)
     alone = permutations_of(["hlf"])
     assert list(alone) == list(hlf_names())
     for place, exchange in enumerate(alone.values()):

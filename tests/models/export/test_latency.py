@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from feature_datasets import made_particles
-from networks import made_network, made_spec
+from networks import made_columns, made_network, made_spec
 
 from features.columns import hlf_names
 from models.export.latency import measure_latency, measure_throughput
@@ -17,17 +16,11 @@ from models.export.onnx_export import export_onnx
 from models.networks.registry import ModelName
 
 Columns = dict[str, np.ndarray[Any, Any]]
-LENGTHS = [4, 0, 9]
 
 
 @pytest.fixture
 def columns() -> Columns:
-    rng = np.random.default_rng(1)
-    return {
-        "hlf": rng.normal(size=(3, len(hlf_names()))).astype(np.float32),
-        "particles": made_particles(rng, np.zeros(3, dtype=int), np.array(LENGTHS)).reshape(3, -1),
-        "num_particles": np.array(LENGTHS, dtype=np.int32),
-    }
+    return made_columns([4, 0, 9])
 
 
 def exported(name: ModelName, folder: Path) -> OnnxClassifier:

@@ -9,10 +9,9 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from feature_datasets import CLASSES, made_particles
-from networks import NAMES, made_network, made_spec, onnx_file
+from feature_datasets import CLASSES
+from networks import NAMES, made_columns, made_network, made_spec, onnx_file
 
-from features.columns import hlf_names
 from models.errors import SavedModelError
 from models.export.onnx_classifier import FORMAT_VERSION, OnnxClassifier
 from models.export.onnx_export import export_one_event, export_onnx
@@ -20,17 +19,6 @@ from models.networks.registry import NETWORKS, ModelName
 
 Columns = dict[str, np.ndarray[Any, Any]]
 every_network = pytest.mark.parametrize("name", NAMES)
-
-
-def columns_of(lengths: list[int]) -> Columns:
-    """Events as they lie in the features Parquet."""
-    rng = np.random.default_rng(1)
-    particles = made_particles(rng, np.zeros(len(lengths), dtype=int), np.array(lengths, dtype=int))
-    return {
-        "hlf": rng.normal(100, 50, (len(lengths), len(hlf_names()))).astype(np.float32),
-        "particles": particles,
-        "num_particles": np.array(lengths, dtype=np.int32),
-    }
 
 
 @pytest.fixture
@@ -58,7 +46,7 @@ def test_an_exported_network_gives_the_networks_probabilities(tmp_path: Path, na
     assert exported.classes == CLASSES
     assert exported.settings == made_spec(name).settings
     assert exported.definitions == {"jet_min_pt": 30.0}
-    columns = columns_of([3, 0, 801, 12])
+    columns = made_columns([3, 0, 801, 12])
     found = exported.probabilities(columns)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, model.probabilities(columns), rtol=0, atol=1e-5)
