@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -50,7 +49,12 @@ def input_arrays(
     """
     found: dict[str, NDArray[Any]] = {}
     for name in names:
-        values = _shaped(name, columns[name])
+        values, shape = columns[name], INPUT_COLUMNS[name].shape
+        # Lists of particles have any number of rows.
+        if values.ndim != 1 + len(shape) or values.shape[1:][-1:] != shape[-1:]:
+            raise InputError(
+                f"column {name} has events of shape {values.shape[1:]}; networks take {shape}. Make the features again."
+            )
         if name == "particles":
             values = values[:, : _longest(columns["num_particles"], values.shape[1])]
             values = values if values.shape[1] else np.zeros((len(values), 1, values.shape[2]), values.dtype)
@@ -60,21 +64,6 @@ def input_arrays(
         counts = ", ".join(f"{name} {len(values)}" for name, values in found.items())
         raise InputError(f"the columns have different numbers of events: {counts}. Make the features again.")
     return found
-
-
-def _shaped(name: str, values: NDArray[Any]) -> NDArray[Any]:
-    """The rows of a column, each with the shape of an event."""
-    shape = INPUT_COLUMNS[name].shape
-    given = values.shape[1:]
-    if name == "particles":
-        # Any number of rows, which may follow one another in one axis.
-        shape = (math.prod(given) // shape[1], shape[1])
-    if math.prod(given) != math.prod(shape) or (len(given) > 1 and given != shape):
-        raise InputError(
-            f"column {name} has events of shape {given}; networks take {INPUT_COLUMNS[name].shape}. "
-            f"Make the features again."
-        )
-    return values.reshape(len(values), *shape)
 
 
 def _longest(num_particles: NDArray[Any], rows: int) -> int:

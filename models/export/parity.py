@@ -62,18 +62,16 @@ def _spoiled(columns: Columns, name: str) -> dict[str, NDArray[Any]]:
     if name == "hlf":
         values[events, events % values.shape[1]] = given
         return {**columns, name: values}
-    counts, rows = columns["num_particles"], values.reshape(len(events), -1, NUM_PARTICLE_FEATURES)
-    rows[events, events * 7 % np.maximum(counts, 1), events % NUM_PARTICLE_FEATURES] = given
-    rows[np.arange(rows.shape[1]) >= counts[:, None]] = np.nan
-    return {**columns, name: rows}
+    counts = columns["num_particles"]
+    values[events, events * 7 % np.maximum(counts, 1), events % NUM_PARTICLE_FEATURES] = given
+    values[np.arange(values.shape[1]) >= counts[:, None]] = np.nan
+    return {**columns, name: values}
 
 
 def _with_particles(columns: Columns, count: int) -> dict[str, NDArray[Any]]:
     """The events with `count` particles each, cut or repeated from their own; events without any get zeros."""
-    num_events = len(columns["num_particles"])
-    particles = columns["particles"].reshape(num_events, -1, NUM_PARTICLE_FEATURES)
-    available = np.maximum(columns["num_particles"], 1)
+    particles, available = columns["particles"], np.maximum(columns["num_particles"], 1)
     rows = np.arange(count) % available[:, None]
-    padded = np.zeros((num_events, max(count, particles.shape[1]), NUM_PARTICLE_FEATURES), particles.dtype)
+    padded = np.zeros((len(particles), max(count, particles.shape[1]), NUM_PARTICLE_FEATURES), particles.dtype)
     padded[:, :count] = np.take_along_axis(particles, rows[..., None], axis=1)
-    return {**columns, "particles": padded, "num_particles": np.full(num_events, count)}
+    return {**columns, "particles": padded, "num_particles": np.full(len(particles), count)}

@@ -43,7 +43,7 @@ def test_arrays_share_no_memory_with_what_came_from_arrow() -> None:
 @pytest.mark.parametrize("lengths", [[0], [0, 0], []])
 @pytest.mark.parametrize("rows", [MAX_PARTICLES, 0])
 def test_at_least_one_row_of_particles_is_left(lengths: list[int], rows: int) -> None:
-    shape = (len(lengths), rows * NUM_PARTICLE_FEATURES)
+    shape = (len(lengths), rows, NUM_PARTICLE_FEATURES)
     columns = {"particles": np.zeros(shape, np.float32), "num_particles": np.array(lengths, np.int32)}
     particles, _ = input_arrays(columns, ["particles", "num_particles"]).values()
     assert particles.shape == (len(lengths), 1, NUM_PARTICLE_FEATURES)
@@ -58,7 +58,7 @@ def test_at_least_one_row_of_particles_is_left(lengths: list[int], rows: int) ->
             {"hlf": np.zeros((2, 1), np.float32)},
             r"hlf has events of shape \(1,\); networks take \(14,\)",
         ),
-        ({"particles": np.zeros((2, 801 * 19 - 1), np.float32)}, r"shape \(15218,\); networks take \(801, 19\)"),
+        ({"particles": np.zeros((2, 801 * 19), np.float32)}, r"shape \(15219,\); networks take \(801, 19\)"),
         # Features and particles in the other order have as many numbers.
         ({"particles": np.zeros((2, 19, 801), np.float32)}, r"shape \(19, 801\); networks take \(801, 19\)"),
         ({"num_particles": np.array([3])}, "different numbers of events: hlf 2, particles 2, num_particles 1"),

@@ -33,7 +33,7 @@ def physics(num_events: int) -> Columns:
     lengths[:2] = 0, MAX_PARTICLES
     return {
         "hlf": (magnitudes * rng.exponential(1.0, (num_events, len(hlf_names())))).astype(np.float32),
-        "particles": made_particles(rng, rng.integers(0, 3, num_events), lengths).reshape(num_events, -1),
+        "particles": made_particles(rng, rng.integers(0, 3, num_events), lengths),
         "num_particles": lengths.astype(np.int32),
     }
 
