@@ -150,7 +150,7 @@ bench-data: setup ## Measure: ROOT to features (half an hour; BENCH='--events 20
 	$(BIN)/python tests/benchmarks/root_to_features.py $$HEP_PIPELINE_BENCH
 
 bench-reading: setup ## Measure: petastorm and arrow readers
-	$(BIN)/python -W ignore tests/benchmarks/reading.py $$HEP_PIPELINE_BENCH
+	PYTHONPATH=tests/helpers $(BIN)/python -W ignore tests/benchmarks/reading.py $$HEP_PIPELINE_BENCH
 
 bench-exchange: setup ## Measure: pairwise averages between two ranks
 	$(BIN)/python tests/benchmarks/exchange.py $$HEP_PIPELINE_BENCH

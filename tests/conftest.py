@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from command_line import BRIEF_JVM
-from cpu_times import CpuTimes
 from delphes_files import source_of
 from hypothesis import settings
 from pyspark import SparkContext
@@ -30,13 +29,12 @@ settings.load_profile("any machine")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The switches that write golden files, that try more random faults, and that show processor times."""
+    """The switches that write golden files, and that try more random faults."""
     parser.addoption(
         "--update-golden", action="store_true", help="write tests/golden and full.yaml instead of comparing them"
     )
     parser.addoption("--rounds", type=int, default=1, help="how often random faults are tried")
     parser.addoption("--first-seed", type=int, default=0, help="of random faults")
-    parser.addoption("--cpu-times", action="store_true", help="show the processor time of each file of tests")
 
 
 class Examples:
@@ -52,10 +50,8 @@ class Examples:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register what the switches ask for, and what speeds up the collection."""
+    """Register what speeds up the collection."""
     config.pluginmanager.register(Examples())
-    if config.getoption("--cpu-times"):
-        config.pluginmanager.register(CpuTimes())
 
 
 def pytest_collectstart() -> None:

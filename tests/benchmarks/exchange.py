@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ SIZES = {2_013: 10_000, 10_803: 10_000, 61_706: 3_000, 1_000_000: 200}
 COLUMNS = ("both", "both_99", "alone", "read", "add")
 
 
-def microseconds(work: Callable[[], None], times: int) -> list[float]:
+def microseconds(work: Callable[[], object], times: int) -> list[float]:
     """How long each of many calls takes."""
     found = []
     for _ in range(times):
@@ -63,15 +62,11 @@ def measure(transport: MpiTransport, size: int, times: int) -> dict[str, float]:
         "both": statistics.median(both),
         "both_99": statistics.quantiles(both, n=100)[-1],
         "alone": statistics.median(alone),
-        "read": statistics.median(microseconds(lambda: void(run_now(vector.read(out))), times)),
-        "add": statistics.median(microseconds(lambda: void(run_now(vector.add(change))), times)),
+        "read": statistics.median(microseconds(lambda: run_now(vector.read(out)), times)),
+        "add": statistics.median(microseconds(lambda: run_now(vector.add(change)), times)),
     }
     run_now(vector.close())
     return found
-
-
-def void(_: object) -> None:
-    """Forget a result."""
 
 
 def rank(most: int) -> None:
@@ -94,7 +89,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5, help="runs")
     parser.add_argument("--averages", type=int, default=10_000, help="of each size, at most")
-    parser.add_argument("--json", type=Path, help="write the numbers here too")
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.rank:
@@ -111,13 +105,10 @@ def main() -> None:
                 found = json.loads(line)
                 runs.setdefault(f"{found['way']:<9}{found['size']:>9,}", []).append(found)
     sys.stdout.write("microseconds, medians    both (99 %)     alone      read       add\n")
-    numbers = {}
     for name, found in runs.items():
-        numbers[name] = {key: statistics.median(run[key] for run in found) for key in COLUMNS}
-        both = "{both:.1f} ({both_99:.0f})".format(**numbers[name])
-        sys.stdout.write(name + f"{both:>18}" + "{alone:>10.1f}{read:>10.1f}{add:>10.1f}\n".format(**numbers[name]))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(numbers, indent=1), encoding="utf-8")
+        numbers = {key: statistics.median(run[key] for run in found) for key in COLUMNS}
+        both = "{both:.1f} ({both_99:.0f})".format(**numbers)
+        sys.stdout.write(name + f"{both:>18}" + "{alone:>10.1f}{read:>10.1f}{add:>10.1f}\n".format(**numbers))
 
 
 if __name__ == "__main__":

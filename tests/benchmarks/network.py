@@ -45,16 +45,8 @@ def rates(dataset: FeatureDataset, workers: int, launcher_args: list[str]) -> di
     """Events per second of each method, from its records."""
     found = {}
     for name, chosen in METHODS.items():
-        settings = TrainSettings.model_validate(
-            {
-                "workers": workers,
-                "batch_size": 128,
-                "epochs": 3,
-                "reader": "arrow",
-                "launcher_args": launcher_args,
-                **chosen,
-            }
-        )
+        common = {"workers": workers, "batch_size": 128, "epochs": 3, "reader": "arrow"}
+        settings = TrainSettings.model_validate({**common, "launcher_args": launcher_args, **chosen})
         found[name] = our_loop(dataset, HlfSettings(), settings)
     return found
 
@@ -108,7 +100,6 @@ def measure(name: str, dataset: Path, workers: int, folder: Path) -> dict[str, f
     if chosen is None:
         return run(None)
     with network(workers, folder, delay=chosen[0], rate=chosen[1]) as between:
-        sys.stderr.write(f"{name}: {between.how}\n")
         return run(between)
 
 
@@ -118,7 +109,6 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="runs")
     parser.add_argument("--workers", type=int, default=2, help="workers, one a host")
     parser.add_argument("--rows", type=int, default=1_000_000, help="events of an epoch")
-    parser.add_argument("--json", type=Path, help="write the numbers here too")
     parser.add_argument("--exchange", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--host", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -146,8 +136,6 @@ def main() -> None:
     for key in [*METHODS, "exchange [us]", "round trip [us]"]:
         cells = (f"{found[key]:>22,.0f}" if key in found else " " * 22 for found in numbers.values())
         sys.stdout.write(f"{key:<16}" + "".join(cells) + "\n")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(numbers, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

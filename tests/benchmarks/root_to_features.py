@@ -9,7 +9,6 @@ drop out. Runs of the parts that are compared alternate, and medians are shown.
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import shutil
 import statistics
@@ -238,8 +237,6 @@ def main() -> None:
     parser.add_argument("files", nargs="*", help="Delphes files named qcd_*, ttbar_*, wjets_*; else the bundled events")
     parser.add_argument("--events", type=int, nargs=2, default=(10_000, 100_000), help="the two sizes")
     parser.add_argument("--repeats", type=int, default=5, help="alternating runs")
-    parser.add_argument("--json", type=Path, help="write the numbers here too")
-    parser.add_argument("--skip", nargs="*", default=[], choices=["one-process", "spark"])
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         if given.files:
@@ -255,56 +252,45 @@ def main() -> None:
         if len(first(infos, given.events[0])) == len(first(infos, given.events[1])):
             sys.exit(f"--events: {given.events[0]} and {given.events[1]} events need the same files; give other sizes")
         bench = Bench(infos, settings, Path(folder), tuple(given.events))
-        numbers = _run(bench, given.repeats, set(given.skip))
+        run(bench, given.repeats)
         bench.provider.stop()
-    if given.json:
-        given.json.write_text(json.dumps(numbers, indent=1), encoding="utf-8")
 
 
-def _run(bench: Bench, repeats: int, skip: set[str]) -> dict[str, object]:
+def run(bench: Bench, repeats: int) -> None:
+    """Warm up, measure in turns, and print medians."""
     bare_read(bench.infos, bench.settings)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "train").mkdir()
         one_process(bench.infos[:1], bench.settings, Path(folder))
-    if "spark" not in skip:
-        # Starting the JVM, compiling and the first Python workers are no cost of an event.
-        bench.pair(
-            lambda files, folder: both_stages(bench.provider, files[:9], bench.settings, folder / "run"), cpu=tree_cpu
-        )
+    # Starting the JVM, compiling and the first Python workers are no cost of an event.
+    bench.pair(
+        lambda files, folder: both_stages(bench.provider, files[:9], bench.settings, folder / "run"), cpu=tree_cpu
+    )
     read, kernels, spark, fixed = [], [], [], []
     for _ in range(repeats):
         read.append(bench.read())
-        if "one-process" not in skip:
-            kernels.append(bench.kernel_path())
-        if "spark" not in skip:
-            per_event, seconds, size = bench.spark()
-            spark.append(per_event)
-            fixed.append(seconds)
-        sys.stdout.write(f"  run: read {read[-1]:.0f}, one process {kernels[-1:]}, spark {spark[-1:]} us/event\n")
+        kernels.append(bench.kernel_path())
+        per_event, seconds, size = bench.spark()
+        spark.append(per_event)
+        fixed.append(seconds)
+        sys.stdout.write(f"  run: read {read[-1]:.0f}, one process {kernels[-1]:.0f}, spark {per_event:.0f} us/event\n")
         sys.stdout.flush()
     base = statistics.median(read)
     lines = [f"bare uproot reading        {base:8.0f} us/event  {1e6 / base:8.0f} events/s per core"]
-    numbers: dict[str, object] = {"read_us": read, "one_process_us": kernels, "spark_us": spark, "spark_fixed_s": fixed}
     for name, costs, goal in (("(a) one process", kernels, 2.3), ("(b) both stages on Spark", spark, 3.3)):
-        if costs:
-            ratio = statistics.median(c / r for c, r in zip(costs, read, strict=True))
-            cost = statistics.median(costs)
-            lines.append(
-                f"{name:<27}{cost:8.0f} us/event  {1e6 / cost:8.0f} events/s per core  "
-                f"{ratio:5.2f} x reading (at most {goal})"
-            )
-            numbers[f"ratio_{name[1]}"] = ratio
-    if fixed:
-        lines.append(f"fixed cost of the two Spark jobs: {statistics.median(fixed):.1f} s (Spark already started)")
-        lines.append(f"features on disk: {size / 1000:.1f} kB an event (at most 16)")
-        numbers["features_bytes"] = size
-        lines.append(f"peak memory of a Python task: {peak_of_workers():.2f} GiB (at most 1.5)")
-    if kernels:
+        ratio = statistics.median(c / r for c, r in zip(costs, read, strict=True))
+        cost = statistics.median(costs)
         lines.append(
-            f"peak memory of one process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB"
+            f"{name:<27}{cost:8.0f} us/event  {1e6 / cost:8.0f} events/s per core  "
+            f"{ratio:5.2f} x reading (at most {goal})"
         )
+    own_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    lines += [
+        f"fixed cost of the two Spark jobs: {statistics.median(fixed):.1f} s (Spark already started)",
+        f"features on disk: {size / 1000:.1f} kB an event (at most 16)",
+        f"peak memory of a Python task: {peak_of_workers():.2f} GiB (at most 1.5), of one process: {own_peak:.2f} GiB",
+    ]
     sys.stdout.write("\n".join(lines) + "\n")
-    return numbers
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
 """Hosts of a network on this machine: namespaces with a delay and a rate between them.
 
 Each host has an address, a host name, a hosts file and a /dev/shm of its own, so that MPI, Spark and SLURM take them
-for different machines; all other folders are shared storage. A bridge connects them. Delay and rate come from `tc
-netem`; a kernel without it gets a switch in user space: every host has a TAP device, whose frames a process forwards
-after the delay (see `frame_switch.py`).
+for different machines; all other folders are shared storage. A bridge connects them; with a delay or a rate, a switch
+in user space: every host has a TAP device, whose frames a process forwards after the delay (see `frame_switch.py`).
 """
 
 from __future__ import annotations
@@ -37,8 +36,6 @@ class Network(NamedTuple):
     addresses: list[str]
     agent: Path
     """A program that runs a command on a host as ssh does: `agent ADDRESS-OR-NAME COMMAND ...`."""
-    how: str
-    """Origin of the delay."""
     spaces: list[str]
     """The network namespaces."""
 
@@ -112,7 +109,7 @@ else:
 
 def why_not() -> str:
     """Reason why this machine cannot have such hosts; empty if it can."""
-    missing = [name for name in ("ip", "tc", "nsenter", "unshare") if shutil.which(name) is None]
+    missing = [name for name in ("ip", "nsenter", "unshare") if shutil.which(name) is None]
     if missing:
         return f"no {', '.join(missing)} here (Debian: iproute2, util-linux)"
     name = f"try{os.getpid()}"
@@ -141,19 +138,16 @@ def network(count: int, folder: Path, *, delay: float = 0.0, rate: float = 0.0) 
             stack.callback(_remove, space)
         for space in spaces:
             _run("ip", "-n", space, "link", "set", "lo", "up")
-        _connect_by_bridge(prefix, spaces)
-        how = "bridge"
         if delay or rate:
-            how = "tc netem"
-            if not all(_has_netem(space, delay, rate) for space in spaces):
-                how = "switch in user space"
-                stack.enter_context(_switch(spaces, delay, rate))
+            stack.enter_context(_switch(spaces, delay, rate))
+        else:
+            _connect_by_bridge(prefix, spaces)
         for space, address in zip(spaces, addresses, strict=True):
             _run("ip", "-n", space, "addr", "add", f"{address}/24", "dev", "net0")
             _run("ip", "-n", space, "link", "set", "net0", "mtu", str(_FRAME_BYTES), "up")
         for name, space in zip(names, spaces, strict=True):
             _boot(folder, name, space)
-        yield Network(names, addresses, _agent(folder), how, spaces)
+        yield Network(names, addresses, _agent(folder), spaces)
 
 
 #: What makes a host of a network namespace; the process lives as long as the host.
@@ -204,15 +198,9 @@ def _connect_by_bridge(bridge: str, names: list[str]) -> None:
         _run("ip", "-n", bridge, "link", "set", port, "mtu", str(_FRAME_BYTES), "master", "bridge", "up")
 
 
-def _has_netem(name: str, delay: float, rate: float) -> bool:
-    words = ["delay", f"{delay * 1e6:.0f}us", *(["rate", f"{rate:.0f}bit"] if rate else []), "limit", "100000"]
-    command = ["tc", "-n", name, "qdisc", "add", "dev", "net0", "root", "netem", *words]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-
 @contextmanager
 def _switch(names: list[str], delay: float, rate: float) -> Iterator[None]:
-    """Replace the ports of the bridge by TAP devices of a switch in user space."""
+    """TAP devices of a switch in user space."""
     taps = [name.replace("h", "t") for name in names]
     words = [sys.executable, str(_SWITCH), str(delay), str(rate), *taps]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as switch:
@@ -220,7 +208,6 @@ def _switch(names: list[str], delay: float, rate: float) -> Iterator[None]:
             if switch.stdout is None or not switch.stdout.readline():
                 raise AssertionError("the switch did not start")
             for name, tap in zip(names, taps, strict=True):
-                _run("ip", "-n", name, "link", "del", "net0")
                 _run("ip", "link", "set", tap, "netns", name)
                 _run("ip", "-n", name, "link", "set", tap, "name", "net0")
             yield
