@@ -38,7 +38,7 @@ class Particle(NamedTuple):
     """A lepton, a jet, or a candidate of one of the lists."""
 
     collection: str
-    index: int
+    place: int
     pt: float
     eta: float
     phi: float
@@ -164,7 +164,7 @@ def kept(lepton: Particle, candidates: Candidates, settings: ReferenceSettings) 
             each for each in candidates[name] if name != "tracks" or delta_r(lepton, each) >= settings.own_track_dr
         ]
         by_pt = sorted(foreign, key=lambda each: (-each.pt, each.eta, each.phi))
-        found += sorted(by_pt[:most], key=lambda each: each.index)
+        found += sorted(by_pt[:most], key=lambda each: each.place)
     return found
 
 
