@@ -65,7 +65,6 @@ class Door:
         self._strangers[stranger] = shown + more, deadline if more else 0.0
 
     def _admit(self) -> None:
-        """Let a stranger wait."""
         try:
             stranger, _ = self._server.accept()
         except OSError:

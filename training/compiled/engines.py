@@ -160,7 +160,6 @@ def compiled_engine(module: nn.Module) -> Engine | None:
 
 
 def _owner(module: nn.Module, method: str) -> type:
-    """The class that defines a method of a module."""
     return next(kind for kind in type(module).__mro__ if method in vars(kind))
 
 

@@ -198,7 +198,6 @@ def moment_names(constants: Constants) -> list[str]:
 
 
 def _group(constants: Constants) -> dict[str, Any]:
-    """The constants as in a parameter group of torch."""
     if constants.adam:
         found = {"betas": (constants.beta1, constants.beta2), "eps": constants.epsilon}
     else:

@@ -71,7 +71,6 @@ def train_on_spark(
 
 
 def _run_agents(spark: SparkContext, job: Job, files: LaunchFiles, log: Path, tell: Tell) -> tuple[int, str]:
-    """Start the agents and follow them to their end; see `training.launching.launcher.RunRanks`."""
     log.write_text("", encoding="utf-8")
     with ExitStack() as stack:
         stack.callback(files.end_ranks_here)
@@ -88,8 +87,6 @@ def _run_agents(spark: SparkContext, job: Job, files: LaunchFiles, log: Path, te
 
 
 class _Agents:
-    """The agents of an attempt."""
-
     def __init__(self, spark: SparkContext, job: Job) -> None:
         self._spark, self._job, self._workers = spark, job, job.settings.workers
         self._hosts: list[str] = []
@@ -140,11 +137,9 @@ class _Agents:
         return ""
 
     def stop(self) -> None:
-        """End the attempt; called by other threads."""
         self._news.put({"lost": "the agents were stopped"})
 
     def close(self) -> None:
-        """End all agents and jobs."""
         self._door.close()
         for connection in self._connections:
             with suppress(OSError):
@@ -155,7 +150,6 @@ class _Agents:
         self._jobs.shutdown(cancel_futures=True)
 
     def _serve(self, connection: socket.socket) -> None:
-        """Listen to an agent to its end, in a thread."""
         rank = -1
         # A line that an agent does not write ends the connection.
         with suppress(OSError, ValueError, LookupError), connection, connection.makefile("rb") as lines:
@@ -238,6 +232,5 @@ def _tree_sum(vectors: RDD[tuple[int, Vector]], count: int) -> Vector:
 
 
 def _sum_in_order(vectors: Iterable[tuple[int, Vector]]) -> Vector:
-    """The sum of numbered vectors in the order of their numbers."""
     total: Vector = reduce(np.add, (vector for _, vector in sorted(vectors, key=lambda each: each[0])))
     return total

@@ -173,7 +173,6 @@ def _attempt(job: Job, left: Sequence[int], files: LaunchFiles, on_progress: Tel
 
 
 def _run_ranks(hosts: Hosts, job: Job, files: LaunchFiles, log_path: Path, on_progress: Tell) -> tuple[int, str]:
-    """Run the ranks by mpirun or srun; see `RunRanks`."""
     worker = [*PROGRAM, "training.launching.rank_process", str(job.argument), "--launched"]
     with (
         hosts(job.settings.workers) as where,

@@ -70,7 +70,6 @@ def main(argv: list[str]) -> None:
 
 
 def _seclude(kind: int) -> None:
-    """Enter a new network namespace."""
     user, group = os.geteuid(), os.getegid()
     if ctypes.CDLL(None, use_errno=True).unshare(kind):
         raise OSError(ctypes.get_errno(), "unshare")

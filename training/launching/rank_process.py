@@ -69,8 +69,6 @@ def main(argv: list[str]) -> int:
 
 
 def _train(run: NumberedRun, transport: MpiTransport, watchdog: Watchdog) -> None:
-    """Train; rank 0 prints the progress."""
-
     def tell(progress: Progress) -> None:
         sys.stdout.write(json.dumps({"run": run.number, **progress._asdict()}) + "\n")
         sys.stdout.flush()
@@ -79,7 +77,6 @@ def _train(run: NumberedRun, transport: MpiTransport, watchdog: Watchdog) -> Non
 
 
 def _is_rank_loss(error: BaseException) -> bool:
-    """Whether the error means that another rank was lost."""
     mpi = load_mpi()
     return isinstance(error, mpi.Exception) and error.Get_error_class() == mpi.ERR_PROC_FAILED
 

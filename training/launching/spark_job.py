@@ -108,8 +108,6 @@ def refuse_impossible(spark: SparkContext, workers: int) -> None:
 
 
 def _run_job(spark: SparkContext, workers: int, driver: tuple[str, int], token: str, failures: list[Exception]) -> None:
-    """Run the tasks to their end."""
-
     def hold(_: Iterable[int]) -> Iterable[int]:
         _hold_slot(driver, token)
         return ()
@@ -199,7 +197,6 @@ def _serve(agent: socket.socket, to_driver: socket.socket) -> None:
 
 
 def _send_all(output: int, agent: socket.socket) -> None:
-    """Send the output of a command, an open file, to its agent until either ends."""
     with suppress(OSError):
         while part := os.read(output, 1 << 16):
             agent.sendall(part)

@@ -201,12 +201,10 @@ def is_of_another_release(folder: Path) -> bool:
 
 
 def _parts(world_size: int) -> list[str]:
-    """Names of the files of the ranks."""
     return [f"rank-{rank}.pt" for rank in range(world_size)]
 
 
 def _position_of(folder: Path) -> tuple[int, int]:
-    """Epoch and step in the name of a checkpoint."""
     _, epoch, _, step, *_ = folder.name.split("-")
     return int(epoch), int(step)
 

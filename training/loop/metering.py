@@ -167,8 +167,6 @@ class MeteredTransport(Transport):
 
 
 class _MeteredSum(PendingSum):
-    """A sum that books the time of waiting for it."""
-
     def __init__(self, pending: PendingSum, meter: Meter, waiting: _WaitCounter) -> None:
         self._pending, self._meter, self._waiting = pending, meter, waiting
         self.is_done = pending.is_done  # type: ignore[method-assign]
@@ -189,8 +187,6 @@ class _Metered:
 
 
 def _pushing(name: str, what: str) -> Any:
-    """The method of this name of a server, with its time and bytes."""
-
     async def method(self: _MeteredServer, *arguments: Any, **more: Any) -> Any:
         server = self._inner
         result = await self._meter.timed(what, getattr(server, name)(*arguments, **more), server)
@@ -217,8 +213,6 @@ class _MeteredServer(_Metered):
 
 
 class _MeteredVector(_Metered):
-    """A shared vector."""
-
     read = _timed("read", "reading the own model")
     add = _timed("add", "changing the own model")
     read_of = _timed("read_of", "reading the model of rank {}", vectors=1)

@@ -106,7 +106,6 @@ def settled(records: Sequence[Record]) -> Sequence[Record]:
 
 
 def _totals(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Samples, loss and accuracy of all ranks while they trained."""
     loss, weight, correct = (sum(record["sums"][name] for record in records) for name in ("loss", "weight", "correct"))
     return {
         "samples_all_ranks": sum(record["samples"] for record in records),

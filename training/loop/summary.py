@@ -98,7 +98,6 @@ def utilisation(records: Iterable[Record]) -> float:
 
 
 def _seconds(records: Iterable[Record]) -> Counter[str]:
-    """Seconds by kind of all records."""
     seconds: Counter[str] = Counter()
     for record in records:
         seconds.update(record["seconds_by_kind"])

@@ -248,7 +248,6 @@ class Trainer:
         self._record(self._facts(totals, distance), state)
 
     def _facts(self, totals: Sums, distance: float) -> dict[str, Any]:
-        """What an epoch's record says about all workers."""
         if not totals.samples:
             raise NoEventsError("the validation split has no events. Make the features again, from more events.")
         self._progress.distance = distance
@@ -279,7 +278,6 @@ class Trainer:
         self._epoch, self._done, self._dealt = self._epoch + 1, 0, []
 
     async def _keep_best(self) -> None:
-        """Store the best model of the run; the worker that validated it does so."""
         rank, losses = self._transport.rank, np.zeros(self._transport.world_size)
         losses[rank] = self._best["val_loss"]
         await self._transport.all_reduce_sum(losses)

@@ -244,7 +244,6 @@ def refuse_pickled_schema(dataset: FeatureDataset) -> None:
 
 
 def _keys(dataset: FeatureDataset, path: Path, split: str) -> list[bytes]:
-    """The keys of a file's metadata."""
     with reporting(dataset, split, f"{path.name}: "):
         return list(pq.read_schema(readable(path)).metadata or {})
 

@@ -148,7 +148,6 @@ class MemoryRows:
 
     @cached_property
     def _starts(self) -> NDArray[np.int64]:
-        """First row of each row group."""
         return np.cumsum([0, *self.group_rows])[:-1]
 
 
@@ -183,7 +182,6 @@ class MemoryReader:
 def _batches(
     memory: MemoryRows, pieces: Sequence[Piece], order: NDArray[np.int64], sizes: Sequence[int]
 ) -> Iterator[Batch]:
-    """Batches of the given sizes from the rows in `order`, which are those of the pieces."""
     bounds, arrivals, there = [0, *accumulate(sizes)], memory.arriving(pieces), 0
     for first in range(0, len(sizes), _STEPS_AT_ONCE):
         some = sizes[first : first + _STEPS_AT_ONCE]

@@ -113,7 +113,6 @@ class Owners:
         return Assignment(first, pieces, assignment.sizes, later)
 
     def _order(self, rank: int, epoch: int) -> NDArray[np.int64]:
-        """Order in which a worker reads the row groups."""
         return random_stream(self._seed, "own groups", rank, epoch).permutation(len(self._bounds) - 1)
 
 

@@ -98,7 +98,6 @@ class StreamedReader:
 
 
 def _behind(first: Future[Rows], rest: Iterator[Rows]) -> Iterator[Rows]:
-    """The row group that a thread reads, and then the others."""
     yield first.result()
     yield from rest
 
@@ -249,5 +248,4 @@ def _series(values: NDArray[Any]) -> pd.Series[Any]:
 
 
 def _dtype_of(name: str) -> str:
-    """The type of the numbers of an input or column."""
     return INPUT_COLUMNS[name].dtype if name in INPUT_COLUMNS else COLUMNS[name].dtype

@@ -325,7 +325,6 @@ class ParameterServer:
         return clock, after, True
 
     async def _tell(self, number: int, answer: Answer) -> None:
-        """Show a locked shard."""
         values = np.empty(self.layout.size(number), self.layout.dtype)
         await self._get(number, {VECTOR: values}, None)
         part = self.layout.part(number, None)

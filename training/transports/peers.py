@@ -132,7 +132,6 @@ def _address_towards(address: str) -> str:
 
 
 def _try(process: MpiProcess, own: str, token: bytes, *, servers: Sequence[int]) -> tuple[Peers, str]:
-    """Connect over these addresses; returns the connections, or what went wrong."""
     comm, deadline = process.comm, time.monotonic() + _PATIENCE
     others = [rank for rank in servers if rank not in process.on_host]
     found = Peers({}, [])

@@ -80,7 +80,6 @@ class MpiSharedVector(SharedVector):
         return version
 
     def _book_waits(self, seconds: float) -> None:
-        """Book the time spent waiting for others, and for mutexes."""
         self._other_waits += seconds
         self.waited = self._other_waits + self._lock_waits.item()
 
@@ -133,7 +132,6 @@ class MpiSharedVector(SharedVector):
         return state != kernels.BUSY
 
     async def _average_there(self, partner: int) -> None:
-        """Average with a rank of another host."""
         self._lost += not self.memory.average(partner, self.values, self._head)
 
     @override

@@ -121,14 +121,12 @@ class SparkTransport(Transport):
         raise AssertionError("agents only add up: the settings refuse methods with a server")
 
     def _listen(self) -> None:
-        """Take in the driver's answers, in a thread."""
         with suppress(OSError), self._driver.makefile("rb") as lines:
             while line := lines.readline(_LONGEST_LINE):
                 self._totals.put(json.loads(line)["total"])
         self._on_end()
 
     def _serve(self) -> None:
-        """Let tasks in, in a thread."""
         while True:
             for task in self._door.welcome(_LOOK_SECONDS):
                 threading.Thread(target=self._answer, args=(task,), daemon=True).start()
@@ -196,7 +194,6 @@ def _connection(agent: tuple[str, int], begin: bytes) -> socket.socket:
 
 
 def _receive(connection: socket.socket, size: int) -> bytearray:
-    """Exactly as many bytes."""
     content = bytearray(size)
     left = memoryview(content)
     while left:
