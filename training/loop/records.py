@@ -32,7 +32,7 @@ _SHOWN: Final = (
 
 
 class TensorBoardScalars:
-    """Writes numbers per epoch; the first ones make the file.
+    """Writes numbers per epoch.
 
     `folder`: folder for `tensorboard --logdir`.
     """
@@ -44,22 +44,17 @@ class TensorBoardScalars:
             raise LaunchError(
                 "train.tensorboard needs the package tensorboardX: `pip install tensorboardX`, or set it to false."
             ) from cause
-        self._folder = folder
-        self._make: Any = SummaryWriter
-        self._writer: Any = None
+        self._writer: Any = SummaryWriter(str(folder))
 
     def write(self, record: dict[str, Any]) -> None:
         """Add the numbers of an epoch."""
-        if self._writer is None:
-            self._writer = self._make(str(self._folder))
         for name in _SHOWN:
             self._writer.add_scalar(name, record[name], record["epoch"])
         self._writer.flush()
 
     def close(self) -> None:
         """Flush everything to disk."""
-        if self._writer is not None:
-            self._writer.close()
+        self._writer.close()
 
 
 Record = dict[str, Any]
