@@ -36,7 +36,9 @@ def make_model(workload: Workload, settings: TrainSettings, transport: Transport
 
 def make_algorithm(model: VectorModel, settings: TrainSettings, transport: Transport) -> Algorithm:
     """The algorithm of one worker, inside a bound on staleness and SlowMo if so configured."""
-    worker = make_worker(model, settings, transport)
+    update = ArrayOptimizer(constants_of(settings))
+    optimizer = make_optimizer(model, settings)
+    worker = Worker(model, optimizer, update, transport, settings.seed, settings.optimizer_state)
     base: Algorithm = METHODS[settings.algorithm.name].kind(settings.algorithm, worker)
     if settings.staleness_bound is not None:
         base = cast("Algorithm", StaleSynchronous(base, bound=settings.staleness_bound))
@@ -44,13 +46,6 @@ def make_algorithm(model: VectorModel, settings: TrainSettings, transport: Trans
         return base
     exact, policy = settings.slowmo_is_exact, settings.state_policy
     return cast("Algorithm", SlowMo(settings.slowmo, base, exact_average=exact, state_policy=policy))
-
-
-def make_worker(model: VectorModel, settings: TrainSettings, transport: Transport) -> Worker:
-    """What an algorithm works with."""
-    optimizer = make_optimizer(model, settings)
-    update = ArrayOptimizer(constants_of(settings))
-    return Worker(model, optimizer, update, transport, settings.seed, settings.optimizer_state)
 
 
 def make_optimizer(model: VectorModel, settings: TrainSettings) -> Optimizer:

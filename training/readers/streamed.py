@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -65,7 +66,7 @@ class StreamedReader:
         if self._ahead is not None and self._ahead[0] == assignment:
             _, first, rest = self._ahead
             self._ahead = None
-            arriving = _behind(first, rest)
+            arriving = chain(map(Future.result, (first,)), rest)
         orders = reading_orders(assignment, self._rows["train"], self._own, seed=self._seed)
         return deal(zip(arriving, orders, strict=True), assignment.sizes)
 
@@ -95,11 +96,6 @@ class StreamedReader:
 
     def _row_groups(self, split: str, groups: Sequence[int]) -> Iterator[Rows]:
         return map(self._layout.rows, self._read(split, groups))
-
-
-def _behind(first: Future[Rows], rest: Iterator[Rows]) -> Iterator[Rows]:
-    yield first.result()
-    yield from rest
 
 
 def deal(pieces: Iterator[tuple[Rows, NDArray[np.int64]]], sizes: Sequence[int]) -> Iterator[Batch]:

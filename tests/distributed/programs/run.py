@@ -38,18 +38,10 @@ def main() -> None:
     program, arguments, folder = sys.argv[1:]
     world = load_mpi().COMM_WORLD
 
-    def finish(result: object) -> None:
-        (Path(folder) / f"rank-{world.rank}.json").write_text(json.dumps(result), encoding="utf-8")
-
     try:
         given = json.loads(arguments)
-        if program == "several":
-            finish(several(**given))
-        elif program.startswith("losses"):
-            # Those that do not come back to here take `finish`.
-            function_of(program)(finish, **given)
-        else:
-            finish(function_of(program)(**given))
+        result = several(**given) if program == "several" else function_of(program)(**given)
+        (Path(folder) / f"rank-{world.rank}.json").write_text(json.dumps(result), encoding="utf-8")
     except BaseException:  # noqa: BLE001 - whatever it is, the other ranks must not wait for this one forever
         traceback.print_exc()
         sys.stderr.flush()
