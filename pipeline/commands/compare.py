@@ -6,13 +6,14 @@ import json
 import platform
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import psutil
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from rich import box
 from rich.table import Table
 
@@ -24,13 +25,7 @@ from models.networks.registry import NETWORKS
 from pipeline.configuration.mistakes import explain
 from pipeline.configuration.paths import locate_paths
 from pipeline.configuration.yaml_text import read_mapping
-from pipeline.errors import (
-    USER_ERRORS,
-    ConfigError,
-    RunFolderError,
-    StudiesFailedError,
-    nearest,
-)
+from pipeline.errors import USER_ERRORS, ConfigError, StudiesFailedError, nearest
 from pipeline.machine.doctor import usable_cores
 from pipeline.reporting.origin import plot_labels
 from pipeline.run_folder import RunFolder
@@ -45,6 +40,7 @@ from pipeline.terminal.grid import Grid
 from pipeline.terminal.progress import Bar
 from training.errors import IdleSettingError, StudyError
 from training.settings import TrainSettings
+from training.simulation.cluster import ClusterSettings
 from training.studies.figures import draw_all
 from training.studies.judging import judge
 from training.studies.measures import measure_of
@@ -54,27 +50,27 @@ from training.studies.run_in_simulator import simulate_all
 from training.studies.run_on_ranks import measure_all, num_steps
 from training.studies.run_result import weights_of_test
 from training.studies.study import FOLDER, StudySettings, form_of
-from training.studies.study_result import PACKED, StudyResult, pack, read
+from training.studies.study_result import PACKED, StudyResult, pack, plain, read
 from training.studies.time_checks import check_times
 from training.threads import use_threads
 from training.workloads.hep_settings import HepSettings
 from training.workloads.images_settings import Cifar10Settings, MnistSettings
 from training.workloads.surface_settings import SurfaceSettings
 
-_FOLDER: Final = "compare"
 _RESULT: Final = "result.json"
 _FIGURES: Final = "figures"
 _PAGE: Final = "page.md"
-#: What the check of the times depends on.
-_CHECK: Final = ("training.simulation.probe", "training.studies.time_checks")
-_TIMING: Final = "timing"
-#: For how long the processors are watched before times are measured [s].
-_LOOK_SECONDS: Final = 3.0
 #: Its table, for the report of the run.
 _TABLE: Final = "table.json"
-FORMS: Final = ("small", "full")
+_TIMING: Final = "timing"
 #: Files and folders of a study, which `--force` removes.
 _WRITTEN: Final = ("runs", _TIMING, "jobs", _FIGURES, _RESULT, _PAGE, _TABLE)
+#: What the check of the times depends on.
+_CHECK: Final = ("training.simulation.probe", "training.studies.time_checks")
+#: For how long the processors are watched before times are measured [s].
+_LOOK_SECONDS: Final = 3.0
+FORMS: Final = ("small", "full")
+_SECTIONS: Final[dict[str, type[BaseModel]]] = {each.__name__: each for each in (TrainSettings, ClusterSettings)}
 
 
 class Study(NamedTuple):
@@ -95,10 +91,7 @@ def shipped() -> dict[str, Path]:
 def read_study(name: str, form: str, changes: dict[str, Any] | None = None) -> Study:
     """A study by the name of a shipped one, of a table or figure of it, or by the path of a file.
 
-    Args:
-        name: Its name or path.
-        form: `small` or `full`.
-        changes: Values that differ from those of the file.
+    `form`: `small` or `full`. `changes`: values that differ from those of the file.
 
     Raises:
         ConfigError: There is no such study, or its file has mistakes.
@@ -112,36 +105,46 @@ def read_study(name: str, form: str, changes: dict[str, Any] | None = None) -> S
         )
     if form not in FORMS:
         raise ConfigError(f"compare --form {form}: there is no such form.{nearest(form, FORMS)}")
-    return _study_of(path, form, changes)
+    return _study_of(path, form, changes or {})
 
 
-def _study_of(path: Path, form: str, changes: dict[str, Any] | None = None) -> Study:
+def _study_of(path: Path, form: str, changes: Mapping[str, Any]) -> Study:
     given = read_mapping(path)
-    content = form_of(given, form, changes or {})
+    content = form_of(given, form, changes)
     locate_paths({"compare": content}, "", str(path))
     try:
         settings = StudySettings.model_validate(content)
     except ValidationError as cause:
         place = f"{path}{' with the section compare of the config' if changes else ''}"
         raise ConfigError(explain(cause, StudySettings, place=place)) from None
+    for where, method, values in _combinations(settings):
+        try:
+            workers = settings.train_settings(method, values, 1).workers
+            slow = min(settings.cluster_settings(values).slow_ranks, default=0)
+        except ValidationError as cause:
+            raise ConfigError(explain(cause, _SECTIONS[cause.title], place=f"{path}: {where}")) from None
+        if slow >= workers > 1:
+            raise ConfigError(f"{path}: {where}: there is no slow rank {slow} among {workers} workers.")
     replaced = [
-        key
-        for key in (changes or {}).get("train", {})
-        if all(settings.replaces(each, key) for each in settings.methods)
+        key for key in changes.get("train", {}) if all(settings.replaces(each, key) for each in settings.methods)
     ]
     if replaced:
         raise ConfigError(
             f"compare.train.{', '.join(replaced)} has no effect on {path}: every method sets or varies it."
         )
-    layers = [given, (given.get("forms") or {}).get(form) or {}, changes or {}]
-    idle = [each["cluster"] for each in layers if each.get("cluster") and each.get("execution") == "mpi"]
-    if settings.execution == "mpi" and (idle or layers[-1].get("cluster")):
-        raise ConfigError(
-            f"{path}: cluster has no effect beside execution: mpi, whose workers are ranks of this machine. Leave it "
-            f"out, or set it in a form with execution: simulate."
-        )
+    layers = [given, (given.get("forms") or {}).get(form) or {}, changes]
+    idle = changes.get("cluster") or any(each.get("cluster") and each.get("execution") == "mpi" for each in layers)
+    if idle and settings.execution == "mpi":
+        raise ConfigError(f"{path}: cluster has no effect beside execution: mpi, whose workers are ranks here.")
     others = [form] * (form != FORMS[0]) + [settings.execution] * (settings.execution == "mpi")
     return Study("-".join([path.stem, *others]), form, settings)
+
+
+def _combinations(study: StudySettings) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """The methods with each of their values of varied keys, in words before them."""
+    for method in study.methods:
+        for values in study.combinations(method):
+            yield ", ".join([method, *(f"{key} {value}" for key, value in values.items())]), method, values
 
 
 def list_studies() -> Table:
@@ -150,7 +153,7 @@ def list_studies() -> Table:
         "study", "shows", *(f"{form}, min" for form in FORMS), box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False
     )
     for path in dict.fromkeys(shipped().values()):
-        small, full = (_study_of(path, form).settings for form in FORMS)
+        small, full = (_study_of(path, form, {}).settings for form in FORMS)
         shows = f"{small.source}: {', '.join(small.shows.values())}"
         table.add_row(path.stem, shows, f"{small.minutes:g}", f"{full.minutes:g}")
     table.columns[0].no_wrap = True
@@ -158,11 +161,7 @@ def list_studies() -> Table:
 
 
 def make_all(make: Callable[[str], None], say: Callable[[str], None]) -> None:
-    """Make every shipped study, one after the other, also after one that fails; an interrupt ends it at once.
-
-    Args:
-        make: Makes a study by its name.
-        say: Shows a line.
+    """Make every shipped study by its name, also after one that fails; an interrupt ends it at once.
 
     Raises:
         StudiesFailedError: Studies fail; the message names them.
@@ -186,47 +185,27 @@ def make_all(make: Callable[[str], None], say: Callable[[str], None]) -> None:
 def compare(
     run_folder: RunFolder, study: Study, *, command: str, force: bool = False, publish: Path | None = None
 ) -> Path:
-    """Make the missing runs of a study, and its tables, figures and page.
+    """Make the missing runs of a study, and its tables, figures and page, in `<run_dir>/compare/<name>/`.
 
-    Its files, in `<run_dir>/compare/<name>/`; those of another form or execution lie beside them, see `Study`:
-        result.json, page.md, figures/    the result
-        table.json                        its table, for the report of the run
-        runs/<method>/seed-<n>-<digest>/  each run; its name holds a digest of its settings
-        timing/, jobs/                    checks of the simulated times, logs of ranks
-
-    Args:
-        run_folder: The run folder.
-        study: The study.
-        command: The command line, for the page.
-        force: Make all runs again.
-        publish: Folder for a copy of page, figures and packed result, such as `docs/studies`.
-
-    Returns:
-        The page.
+    `command`: the command line, for the page, which is returned. `force`: make all runs again. `publish`: folder for a
+    copy of page, figures and packed result, such as `docs/studies`.
 
     Raises:
         MissingInputError: There are no features yet.
         TrainingError: A run fails; the message names it.
-        RunFolderError: The folder is in use or cannot be written.
     """
     use_threads(run_folder.config.train.threads)
     if publish is not None:
         _refuse_local_changes([code_version()])
     with run_folder.locked("compare"):
-        folder = run_folder.config.run_dir / _FOLDER / study.name
-        try:
-            if force:
-                _remove_written(folder)
-            folder.mkdir(parents=True, exist_ok=True)
-            result = _result(run_folder, study, folder, command)
-            if publish is not None:
-                _refuse_local_changes([run.made_with for run in result.runs])
-            page = _write(run_folder, result, folder, publish)
-        except OSError as cause:
-            raise RunFolderError(
-                f"the study could not be written or read ({cause}). Check space and permissions of {folder}, "
-                f"or compare again with --force."
-            ) from cause
+        folder = run_folder.config.run_dir / "compare" / study.name
+        if force:
+            _remove_written(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        result = _result(run_folder, study, folder, command)
+        if publish is not None:
+            _refuse_local_changes([run.made_with for run in result.runs])
+        page = _write(run_folder, result, folder, publish)
         run_folder.console.print(table_of(result))
         judged = judge(result)
         for words in [*(f"{each.verdict}: {each.claim.says}" for each in judged), *notes(result, judged)]:
@@ -235,11 +214,7 @@ def compare(
 
 
 def _refuse_local_changes(versions: Sequence[str]) -> None:
-    """Refuse to publish what code made that no commit has.
-
-    Raises:
-        StudyError: Such code made it.
-    """
+    """Refuse to publish what code made that no commit has."""
     found = sorted({version for version in versions if version.endswith(LOCAL_CHANGES)})
     if found:
         raise StudyError(
@@ -260,45 +235,35 @@ def _remove_written(folder: Path) -> None:
 def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> StudyResult:
     """The result of all runs; those that are not done are made."""
     config, settings = run_folder.config, study.settings
-    _refuse_launcher(config.train.launcher)
+    if config.train.launcher.startswith("spark"):
+        raise ConfigError(
+            f"compare: train.launcher is {config.train.launcher}, which holds executors of a Spark cluster for one "
+            f"training. Add --set train.launcher=mpirun (or srun)."
+        )
     subject, data = _subject(run_folder, study)
     _refuse_idle(settings, data["counts"]["train"][-1])
     cores, code = usable_cores(), code_version()
-    is_simulated = settings.execution == "simulate"
     runs = planned_runs(settings, subject, config.train, folder, code_of=code_of)
     digest = digest_of_study(settings, runs)
     busy = _busy_cores(runs, folder / _TIMING / "load.json")
     checks = []
-    if is_simulated:
+    if settings.execution == "simulate":
         run_folder.say(f"compare: {study.name}: check of the simulated times")
         checks = check_times(runs, folder / _TIMING, cores=cores, code=_digest_of_code(_CHECK))
     found = _stored(folder / _RESULT, digest)
     if found is not None:
         run_folder.say("compare: all runs are done; redrawing")
-        made = found.made
-    else:
-        if is_simulated:
-            _simulate(run_folder, study.name, runs, code, cores)
-        else:
-            _measure(run_folder, runs, folder, code)
-        machine = {"cpu": _cpu_name(), "cores": cores, "load": busy}
-        # Where the config lies on this machine is of no use on a page.
-        command = re.sub(r"(?<=[ =])/\S*/", "", command)
-        made = {"command": command, "created": now(), "machine": machine, "packages": package_versions()}
-    result = StudyResult(
-        name=study.name,
-        form=study.form,
-        digest=digest,
-        study=settings,
-        made=made,
-        data=found.data if found else data,
-        checks=checks,
-        runs=found.runs if found else [result for result in (run.result for run in runs) if result is not None],
-        test_weights="" if settings.times_only else weights_of_test(subject.settings.open()),
-    )
-    if found is None:
-        write_atomically(folder / _RESULT, result.to_json())
-    return result
+        return replace(found, study=settings, checks=checks)
+    _make(run_folder, study, runs, folder, code)
+    machine = {"cpu": _cpu_name(), "cores": cores, "load": busy}
+    # Where the config lies on this machine is of no use on a page.
+    command = re.sub(r"(?<=[ =])/\S*/", "", command)
+    made = {"command": command, "created": now(), "machine": machine, "packages": package_versions()}
+    results = [result for result in (run.result for run in runs) if result is not None]
+    weights = "" if settings.times_only else weights_of_test(subject.settings.open())
+    made_now = StudyResult(study.name, study.form, digest, settings, made, data, checks, results, weights)
+    write_atomically(folder / _RESULT, plain(made_now))
+    return made_now
 
 
 def _stored(path: Path, digest: str) -> StudyResult | None:
@@ -311,24 +276,15 @@ def _stored(path: Path, digest: str) -> StudyResult | None:
 
 
 def _refuse_idle(study: StudySettings, rows: int) -> None:
-    """Refuse a study with runs in which something that is set can never act, before any begins.
-
-    Raises:
-        ConfigError: There are such runs; the message names the methods and values.
-    """
+    """Refuse a study with runs in which something that is set can never act, before any begins."""
     found = []
-    for method in study.methods:
-        for values in study.combinations(method):
-            train = study.train_settings(method, values, 1)
-            seen = train.batch_size * train.workers * study.times_only if study.times_only else rows
-            if seen < train.workers:
-                # Refused in other words.
-                continue
-            try:
-                train.refuse_idle(seen)
-            except IdleSettingError as idle:
-                where = ", ".join([method, *(f"{key} {value}" for key, value in values.items())])
-                found.append(f"  {where}: {idle}")
+    for where, method, values in _combinations(study):
+        train = study.train_settings(method, values, 1)
+        seen = train.batch_size * train.workers * study.times_only if study.times_only else rows
+        try:
+            train.refuse_idle(seen)
+        except IdleSettingError as idle:
+            found.append(f"  {where}: {idle}")
     if found:
         raise ConfigError("\n".join(["compare: in these runs something that is set could never act:", *found]))
 
@@ -391,47 +347,29 @@ def _labels(run_folder: RunFolder) -> PlotLabels:
     return plot_labels(run_folder.config.model_dump(mode="json"), ingested.manifest["inputs"] if ingested else ())
 
 
-def _refuse_launcher(launcher: str) -> None:
-    """Refuse a launcher that holds the executors of a Spark cluster for one training.
-
-    Raises:
-        ConfigError: It does.
-    """
-    if launcher.startswith("spark"):
-        raise ConfigError(
-            f"compare: train.launcher is {launcher}, which holds executors of a Spark cluster for a single training; a "
-            f"study makes many short runs in ranks that stay. Add --set train.launcher=mpirun (or srun)."
-        )
-
-
-def _simulate(run_folder: RunFolder, name: str, runs: Sequence[PlannedRun], code: str, cores: int) -> None:
-    left = [run for run in runs if run.result is None]
-    _say(run_folder, name, runs, left)
-    if left:
-        with Bar(run_folder.console, "simulate", "runs") as bar:
-            simulate_all(left, cores=cores, code=code, on_progress=bar)
-
-
-def _measure(run_folder: RunFolder, runs: Sequence[PlannedRun], folder: Path, code: str) -> None:
-    """Make MPI runs; those of as many workers share their ranks, which start only once."""
+def _make(run_folder: RunFolder, study: Study, runs: Sequence[PlannedRun], folder: Path, code: str) -> None:
+    """Make the runs that are not done; MPI runs of as many workers share their ranks, which start only once."""
+    is_simulated = study.settings.execution == "simulate"
+    groups: dict[str, list[PlannedRun]] = {}
     for run in runs:
-        # Impossible runs are refused before any other.
-        num_steps(run)
-    for workers in sorted({run.train.workers for run in runs}):
-        of_these = [run for run in runs if run.train.workers == workers]
+        words = study.name if is_simulated else f"train with {run.train.workers} worker(s)"
+        groups.setdefault(words, []).append(run)
+        if not is_simulated:
+            # Impossible runs are refused before any other.
+            num_steps(run)
+    for words, of_these in sorted(groups.items(), key=lambda group: group[1][0].train.workers):
         left = [run for run in of_these if run.result is None]
-        words = f"train with {workers} worker(s)"
-        _say(run_folder, words, of_these, left)
-        if left:
+        before = f", {len(of_these) - len(left)} done before" if len(left) < len(of_these) else ""
+        run_folder.say(f"compare: {words}: {len(of_these)} run(s){before}")
+        if left and is_simulated:
+            with Bar(run_folder.console, "simulate", "runs") as bar:
+                simulate_all(left, cores=usable_cores(), code=code, on_progress=bar)
+        elif left:
+            workers = left[0].train.workers
             run_folder.refuse_unfit_machine(Train.needs, "optimisers cannot be compared", workers=workers)
             jobs = folder / "jobs" / f"{workers}-workers"
             with Bar(run_folder.console, words, "steps") as bar:
                 measure_all(left, jobs, code=code, on_progress=bar, on_loss=run_folder.say)
-
-
-def _say(run_folder: RunFolder, what: str, runs: Sequence[PlannedRun], left: Sequence[PlannedRun]) -> None:
-    before = f", {len(runs) - len(left)} done before" if len(left) < len(runs) else ""
-    run_folder.say(f"compare: {what}: {len(runs)} run(s){before}")
 
 
 def _write(run_folder: RunFolder, result: StudyResult, folder: Path, publish: Path | None) -> Path:
@@ -456,9 +394,8 @@ def _write(run_folder: RunFolder, result: StudyResult, folder: Path, publish: Pa
 def _cpu_name() -> str:
     """Name of the processor, or of its architecture."""
     about = Path("/proc/cpuinfo")
-    lines = about.read_text(encoding="utf-8").splitlines() if about.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+    named = re.search(r"^model name\s*: (.+)$", about.read_text() if about.exists() else "", re.MULTILINE)
+    return named[1] if named else platform.machine()
 
 
 def table_of(result: StudyResult) -> Grid:

@@ -14,7 +14,7 @@ from features.dataset import FeatureDataset
 from training.errors import DivergedError
 from training.launching.launcher import launch_all
 from training.launching.rank import RunSpec
-from training.studies.plan import Subject, planned
+from training.studies.plan import PlannedRun, Subject
 from training.studies.run_on_ranks import in_random_order, measure_all
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
@@ -73,15 +73,8 @@ def test_a_run_of_a_study_that_diverged_stopped_all_others_at_each_repetition(
     diverging = {"algorithm": "local-sgd", "optimizer": "sgd", "learning_rate": 1e30}
     chosen: list[dict[str, Any]] = [{}, diverging, {"algorithm": "d-psgd"}]
     runs = [
-        planned(
-            Subject(spec.workload),
-            spec.train,
-            None,
-            None,
-            tmp_path / "runs",
-            f"method-{number}",
-            {},
-            code_of=lambda *_: "",
+        PlannedRun(
+            str(number), str(number), {}, Subject(spec.workload), spec.train, None, None, "", tmp_path / str(number)
         )
         for number, spec in enumerate(specs(dataset, tmp_path / "specs", *chosen))
     ]

@@ -21,7 +21,7 @@ from features.dataset import FeatureDataset
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.terminal.exit_codes import Exit
 from training.launching.rank import RunSpec
-from training.studies.run_result import predictions_of
+from training.studies.run_result import scores_of
 from training.studies.study_result import PACKED, Cell, StudyResult, read
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.distributed, pytest.mark.timeout(900)]
@@ -98,7 +98,7 @@ class Compared:
 
     def result(self) -> StudyResult:
         """What stands in `result.json`."""
-        return StudyResult.from_json(json.loads((self.folder / "result.json").read_text()))
+        return read(self.folder / "result.json")
 
 
 @pytest.fixture(scope="module")
@@ -203,11 +203,10 @@ def test_mpi_ranks_run_the_same_study_and_counts_are_those_of_the_saved_models(c
     assert not list(compared.folder.glob("runs/**/checkpoints"))
     spec = RunSpec.load(folder / "run.json")
     workload = spec.workload.open()
-    found = predictions_of([], workload, workload.load(folder / "model"), spec.train)
-    assert run.counts == found.counts
+    assert run.counts == scores_of(workload, workload.load(folder / "model"), spec.train)[0]
     assert run.counts.num_events == 60
     weights = np.frombuffer(base64.b64decode(result.test_weights), dtype=np.float32)
-    assert weights.tolist() == found.weights.tolist()
+    assert weights.tolist() == workload.rows("test", spec.train).rows.weights.tolist()
     weighted = weights[run.counts.is_correct].sum() / weights.sum()
     assert result.numbers(Cell("slow"), "test_accuracy")[2] == pytest.approx(weighted, rel=1e-6)
 

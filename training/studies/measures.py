@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from ingestion.plugins import one_of
 from training.studies.run_result import RunResult
 
 #: Quantities of an epoch, with their words on axes.
@@ -189,8 +190,6 @@ _MEASURES: Final[dict[str, Measure]] = {
         is_share_of_time=True,
         learns=False,
     ),
-    "best_epoch": Measure("best epoch", _number("best_epoch"), lower_is_better=True),
-    "learning_rate_in_effect": Measure("learning rate in effect", _number("learning_rate_in_effect")),
 }
 
 
@@ -205,24 +204,5 @@ def measure_of(name: str) -> Measure:
 
 
 def check_measure(name: str) -> str:
-    """The name of a measure.
-
-    Raises:
-        ValueError: It is none; the message has the nearest.
-    """
-    try:
-        measure_of(name)
-    except (KeyError, ValueError):
-        raise ValueError(f"there is no measure '{name}'.{near(name, [*_MEASURES, 'seconds_to=0.9'])}") from None
-    return name
-
-
-def near(name: str, names: Iterable[str]) -> str:
-    """The nearest valid name, else all valid names, in words.
-
-    Examples:
-        >>> near("ar-sdg", ["ar-sgd", "easgd"])
-        " Did you mean 'ar-sgd'?"
-    """
-    found = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
-    return f" Did you mean {found[0]!r}?" if found else f" There are: {', '.join(sorted(names))}."
+    """The name of a measure; a ValueError has the nearest if it is none."""
+    return name if re.fullmatch(r"seconds_to=\d*\.?\d+", name) else one_of(_MEASURES, "measure")(name)

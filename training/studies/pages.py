@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -127,22 +127,14 @@ def _edge(values: Sequence[Any], best: Any) -> str:
     return {min(values): "lowest", max(values): "highest"}.get(best, "")
 
 
-def error_note(result: StudyResult) -> str:
-    """A note on the binomial error of every accuracy, and on the runs that were best near their end."""
+def _learnt(result: StudyResult) -> dict[str, Any]:
+    """Numbers of the note on the binomial error of every accuracy, and on the runs that were best near their end."""
     runs = [run for cell in result.cells() for run in result.runs_of(cell)]
     accuracy = float(np.mean([run.counts.weighted_accuracy for run in runs if run.counts is not None]))
     number, effective = result.effective_events
+    error = math.sqrt(accuracy * (1 - accuracy) / effective)
     late = [run.numbers["best_epoch"] >= _LAST * len(run.curves["val_loss"]) for run in runs if run.curves]
-    return (
-        f"Each cell: mean over the seeds ± standard deviation over the seeds (s.e.: standard error of the mean). "
-        f"Accuracies have the weights of events and classes, as in training. The binomial error of one accuracy on "
-        f"{number:,} test events, which count as N = {effective:,.0f} of equal weight, sqrt(p (1 - p) / N) at "
-        f"p = {accuracy:.4f}, is {100 * math.sqrt(accuracy * (1 - accuracy) / effective):.2f} points; it is common to "
-        f"all cells, as all predict the same events.\n\n"
-        f"In {sum(late)} of the {len(late)} runs the validation loss was lowest in the last quarter of the epochs. "
-        f"Such runs may still improve: the table shows the result after this number of epochs, not the limit of the "
-        f"method."
-    )
+    return {"accuracy": accuracy, "number": number, "effective": effective, "error": error, "late": late}
 
 
 def notes(result: StudyResult, claims: Sequence[JudgedClaim] = ()) -> list[str]:
@@ -189,39 +181,14 @@ def short(key: str) -> str:
     return key.rpartition(".")[2].replace("_", " ")
 
 
-#: What a researcher takes home: `{study/claim=verdict}` becomes an effect; without that verdict the sentence goes.
-TAKE_HOME: Final = """
-Slow momentum helps where the learning rate is too small: at Adam's default of 0.001 it improves the validation loss of
-AD-PSGD by {thesis-hlf-full/ad-default=confirmed} and that of SwarmSGD by {thesis-hlf-full/swarm-default=confirmed}.
-
-Where each method has its own best rate, slow momentum brings less than the thesis claims: AD-PSGD gains
-{thesis-hlf-full/ad-accuracy=smaller than claimed} points of accuracy; the thesis has +0.36. Without the exact average
-of all models it does not outperform AR-SGD: the difference is {thesis-hlf-full/ad-beats=contradicted} points.
-
-Around SGD with momentum it depends on a choice that the thesis does not discuss: at the rate 0.003 AD-PSGD gains
-{thesis-momentum/kept=confirmed} points if the momentum is kept after an outer step, as in its Algorithm 4, and
-{thesis-momentum/reset=contradicted} if it is reset, as in Wang et al. (2020).
-
-With LeNet-5's steps of 2 ms and messages on four hosts of four workers, AD-PSGD speeds up {thesis-scaling/ad=confirmed}
-as much as AR-SGD: the interval reaches from the simulated value to the checked one, and the thesis has x2.
-
-At one learning rate the means of ten steps (AGN) are not more stable than their sums (DynSGD): with 20 workers they end
-{hermans-downpour/agn=contradicted} points of validation accuracy away, below them.
-"""
 #: Numbers of seeds, and true effects in units of the least one, of the table of error rates.
 _SEEDS: Final = (3, 10, 30, 100)
 _TRUTHS: Final = ((2.0, False), (0.99, False), (0.01, False), (-0.5, False), (0.5, True), (1.01, True))
 
 
 def render(result: StudyResult, *, folder: str) -> str:
-    """The page of a study.
-
-    Args:
-        result: The result of the study.
-        folder: Folder of the figures, relative to the page.
-    """
+    """The page of a study; `folder`: that of the figures, relative to the page."""
     claims, seeds = judge(result), sorted({run.seed for run in result.runs})
-    is_of_learning = result.study.times_only is None
     return _fill(
         "study.md.j2",
         study=result.study,
@@ -231,24 +198,18 @@ def render(result: StudyResult, *, folder: str) -> str:
         claims=claims,
         settings=settings_table(result),
         tables=[(table.title, study_table(result, table)) for table in result.study.tables],
-        notes=[*([error_note(result)] if is_of_learning else []), *notes(result, claims)],
+        learnt=_learnt(result) if result.study.times_only is None else None,
+        notes=notes(result, claims),
         sweep=sweep_table(result) if result.study.best_of else "",
     )
 
 
 def render_claims(results: Mapping[str, StudyResult], *, command: str, more: Sequence[str] = ()) -> str:
-    """The page of claims.
-
-    Args:
-        results: The results, by the link to the page of each study.
-        command: The command that makes the page.
-        more: Further sections.
-    """
+    """The page of claims, made by a command, of results by the link to the page of each study; `more`: sections."""
     studies = {link: (result, found) for link, result in results.items() if (found := judge(result))}
-    named = {f"{result.name}/{each.claim.name}": each for result, found in studies.values() for each in found}
     return _fill(
         "claims.md.j2",
-        sentences=[sentence for each in TAKE_HOME.strip().split("\n\n") if (sentence := _quoting(each, named))],
+        named={f"{result.name}/{each.claim.name}": each for result, found in studies.values() for each in found},
         studies=studies.items(),
         claims=[each for _, found in studies.values() for each in found],
         command=command,
@@ -263,17 +224,15 @@ def render_claims(results: Mapping[str, StudyResult], *, command: str, more: Seq
 
 def _fill(template: str, **values: Any) -> str:
     made = Environment(loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True)  # noqa: S701 - Markdown
-    made.filters |= {"cell": lambda text: text.replace("|", "\\|")}
     made.filters |= {
-        "table": markdown_table,
-        "counted": counted,
-        "protocol": _protocol,
+        "cell": lambda text: text.replace("|", "\\|"),
         "claimed": _claimed,
-        "margin": _margin,
-    }
-    made.filters |= {
+        "counted": counted,
         "effect": effect,
+        "margin": _margin,
         "mark": _mark,
+        "protocol": _protocol,
+        "quoting": _quoting,
         "short": short,
         "words": lambda name: measure_of(name).words,
     }
@@ -281,14 +240,17 @@ def _fill(template: str, **values: Any) -> str:
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
-def _quoting(sentence: str, named: Mapping[str, JudgedClaim]) -> str:
-    """A sentence with the effects of the claims that it names; empty if one has another verdict."""
-    for place, verdict in re.findall(r"{([^={}]+)=([^{}]+)}", sentence):
-        judged = named.get(place)
-        if judged is None or judged.decisive is None or judged.verdict != verdict:
-            return ""
-        sentence = sentence.replace(f"{{{place}={verdict}}}", effect(judged.decisive))
-    return " ".join(sentence.split())
+def _quoting(paragraphs: str, named: Mapping[str, JudgedClaim]) -> Iterator[str]:
+    """Those paragraphs whose claims have the verdicts that they name, `<study/claim=verdict>`, with the effects."""
+    for paragraph in paragraphs.strip().split("\n\n"):
+        sentence = " ".join(paragraph.split())
+        for place, verdict in re.findall(r"<([^<>=]+)=([^<>]+)>", sentence):
+            judged = named.get(place)
+            if judged is None or judged.decisive is None or judged.verdict != verdict:
+                break
+            sentence = sentence.replace(f"<{place}={verdict}>", effect(judged.decisive))
+        else:
+            yield sentence
 
 
 def counted(claims: Sequence[JudgedClaim]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -62,54 +63,27 @@ class PlannedRun(NamedTuple):
 
 
 def planned_runs(
-    study: StudySettings,
-    subject: Subject,
-    base: TrainSettings,
-    folder: Path,
-    *,
-    code_of: CodeOf,
+    study: StudySettings, subject: Subject, base: TrainSettings, folder: Path, *, code_of: CodeOf
 ) -> list[PlannedRun]:
-    """The runs of a study, seed by seed, so that an interrupted study has complete seeds.
+    """The runs of a study in its folder, seed by seed, so that an interrupted study has complete seeds.
 
-    Args:
-        study: The study.
-        subject: What it trains.
-        base: The section `train` of the config, which says how this machine starts ranks, and the first seed.
-        folder: Folder of the study.
-        code_of: The code of a run: its result is stale when that changes.
+    Each has a folder of its own, whose name holds the digest, so that runs of other settings stay. `base`: the section
+    `train` of the config, which says how this machine starts ranks, and the first seed.
     """
     found = []
-    for seed in range(base.seed, base.seed + study.seeds):
-        for method in study.methods:
-            for values in study.combinations(method):
-                train = on_this_machine(study.train_settings(method, values, seed), base)
-                here = study.cluster_settings(values) if study.execution == "simulate" else None
-                where = folder / "runs"
-                run = planned(subject, train, here, study.times_only, where, method, values, code_of=code_of)
-                found.append(run._replace(title=study.title_of(method)))
+    seeds = range(base.seed, base.seed + study.seeds)
+    for seed, method in itertools.product(seeds, study.methods):
+        for values in study.combinations(method):
+            train = on_this_machine(study.train_settings(method, values, seed), base)
+            cluster = study.cluster_settings(values) if study.execution == "simulate" else None
+            times = train.model_dump(mode="json", include=_TIMES_DEPEND_ON)
+            content = [_VERSION, study.times_only, subject.settings.meaning, subject.data, train.result_items()]
+            content.append(times if cluster is None else cluster.model_dump(mode="json"))
+            digest = digest_of([*content, code_of(subject, train, cluster is not None)])
+            where = (folder / "runs" / method / f"seed-{seed}-{digest}").absolute()
+            title = study.title_of(method)
+            found.append(PlannedRun(method, title, values, subject, train, cluster, study.times_only, digest, where))
     return found
-
-
-def planned(
-    subject: Subject,
-    train: TrainSettings,
-    cluster: ClusterSettings | None,
-    times_only: int | None,
-    folder: Path,
-    method: str,
-    values: dict[str, Any],
-    *,
-    code_of: CodeOf,
-) -> PlannedRun:
-    """A run in a folder of its own: its name holds the digest, so that runs of other settings stay."""
-    content: list[Any] = [_VERSION, times_only, subject.settings.meaning, subject.data, train.result_items()]
-    times = (
-        train.model_dump(mode="json", include=_TIMES_DEPEND_ON) if cluster is None else cluster.model_dump(mode="json")
-    )
-    content += [times, code_of(subject, train, cluster is not None)]
-    digest = digest_of(content)
-    where = (folder / method / f"seed-{train.seed}-{digest}").absolute()
-    return PlannedRun(method, method, values, subject, train, cluster, times_only, digest, where)
 
 
 def on_this_machine(train: TrainSettings, base: TrainSettings) -> TrainSettings:

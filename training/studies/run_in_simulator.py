@@ -24,7 +24,7 @@ from training.readers.memory import MemoryRows
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
 from training.simulation.simulate import Simulated, simulate
-from training.studies.run_result import Counts, Trained, predictions_of, write_result
+from training.studies.run_result import scores_of, write_diverged, write_result
 from training.transports.transport import Transport
 from training.workloads.workload import Workload
 
@@ -40,16 +40,9 @@ Tell = Callable[[int, int, str], None]
 
 
 def simulate_all(runs: Sequence[PlannedRun], *, cores: int, code: str, on_progress: Tell) -> None:
-    """Simulate runs in processes of one thread each; at an error or Ctrl-C all end at once.
+    """Simulate runs in as many processes of one thread each; at an error or Ctrl-C all end at once.
 
-    Args:
-        runs: The runs; each writes its result into its folder.
-        cores: Number of processes.
-        code: Version of the code, stored with each run.
-        on_progress: Called when a run is done.
-
-    Raises:
-        StudyError: A process was killed.
+    `code`: version of the code, stored with each run. Raises a StudyError if a process was killed.
     """
     pool = ProcessPoolExecutor(min(cores, len(runs)), multiprocessing.get_context("spawn"), _begin)
     try:
@@ -90,44 +83,27 @@ def run_simulated(run: PlannedRun, code: str) -> None:
     """Simulate a run, and write its result; a run that diverges is a result too."""
     if run.cluster is None:
         raise AssertionError(f"{run.folder} is a run of MPI ranks")
-    workload, counts, guess_loss = run.subject.settings.open(), None, None
+    workload, settings = run.subject.settings.open(), run.train
     if run.times_only is not None:
-        rows = [run.train.batch_size * run.times_only] * run.train.workers
-        timed = simulate_times(rows, run.train, run.cluster, num_parameters=num_parameters(workload))
-        ranks = timed.records
-    else:
-        try:
-            found = train_in_simulator(workload, run.train, run.cluster)
-            ranks, counts, guess_loss = found.history, found.counts, found.guess_loss
-        except DivergedError:
-            ranks, counts = [], Counts.of_none(sum(workload.group_rows("test")))
-    run.folder.mkdir(parents=True, exist_ok=True)
-    write_result(run.folder, ranks, counts, run.train, code=code, guess_loss=guess_loss)
-
-
-def train_in_simulator(workload: Workload, settings: TrainSettings, cluster: ClusterSettings) -> Trained:
-    """Train virtual workers in this process.
-
-    Raises:
-        TrainingError: As in `training.simulation.simulate.simulate`.
-    """
-    model = fresh_model(workload, settings)
-    found = simulate_workload(workload, settings, cluster)
+        rows = [settings.batch_size * run.times_only] * settings.workers
+        timed = simulate_times(rows, settings, run.cluster, num_parameters=num_parameters(workload))
+        write_result(run.folder, timed.records, None, settings, code=code)
+        return
+    try:
+        found = simulate_workload(workload, settings, run.cluster)
+    except DivergedError:
+        write_diverged(run.folder, workload, code=code)
+        return
     if found.best is None:
         raise AssertionError("the simulated run kept no model")
+    model = fresh_model(workload, settings)
     model.load(found.best)
-    return predictions_of(found.records, workload, model.module, settings)
+    counts, guess_loss = scores_of(workload, model.module, settings)
+    write_result(run.folder, found.records, counts, settings, code=code, guess_loss=guess_loss)
 
 
 def simulate_workload(workload: Workload, settings: TrainSettings, cluster: ClusterSettings, **how: Any) -> Simulated:
-    """Train a workload in the simulator, from the same initial weights as on MPI.
-
-    Args:
-        workload: Rows, network and augmentation.
-        settings: The training.
-        cluster: Times of computation and communication.
-        how: Further arguments of `simulate`.
-    """
+    """Train a workload in the simulator, from the same initial weights as on MPI; `how`: arguments of `simulate`."""
     train, val = (workload.rows(split, settings) for split in ("train", "val"))
     module, owners = fresh_model(workload, settings).module, workload.owners(settings, world_size=settings.workers)
     return simulate(module, train, val, settings, cluster, augmentation=workload.augmentation, owners=owners, **how)
@@ -165,11 +141,8 @@ def simulate_times(
 ) -> Simulated:
     """A run on a simulated cluster; only its times are meaningful.
 
-    Args:
-        group_rows: Number of events of each row group.
-        settings: Settings of the run.
-        cluster: The cluster.
-        num_parameters: Number of parameters; a small network replaces the real one, with links slower in proportion.
+    A small network replaces that of `num_parameters`, with links slower in proportion. `group_rows`: number of events
+    of each row group.
     """
     scale = _STAND_IN_PARAMETERS * _FLOAT_BYTES["float32"] / (num_parameters * _FLOAT_BYTES[settings.precision])
     scaled = ("bytes_per_second", "memory_bytes_per_second", "ring_above_bytes")

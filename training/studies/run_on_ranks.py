@@ -15,7 +15,7 @@ from training.loop.records import read_records
 from training.random_streams import random_stream
 from training.readers.sharding import plan_epoch
 from training.settings import TrainSettings
-from training.studies.run_result import Counts, predictions_of, write_result
+from training.studies.run_result import scores_of, write_diverged, write_result
 
 # The plan of a study is no code of its runs, which are stale when their code changes.
 if TYPE_CHECKING:
@@ -36,13 +36,9 @@ def in_random_order(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
 
 
 def warm_ups(runs: Sequence[PlannedRun], folder: Path) -> list[RunSpec]:
-    """An epoch of each method, which the ranks train before any run whose time counts.
+    """An epoch of each method in a new folder, which the ranks train before any run whose time counts.
 
     The first run of a method loads its code and memory, which takes up to seconds and has nothing to do with it.
-
-    Args:
-        runs: The runs of the same ranks.
-        folder: Folder of the warm-ups, which replace those there.
     """
     shutil.rmtree(folder, ignore_errors=True)
     first = {run.method: run for run in reversed(runs)}
@@ -55,26 +51,14 @@ def warm_ups(runs: Sequence[PlannedRun], folder: Path) -> list[RunSpec]:
 
 
 def measure_all(
-    runs: Sequence[PlannedRun],
-    folder: Path,
-    *,
-    code: str,
-    on_progress: Tell,
-    on_loss: Callable[[str], None],
+    runs: Sequence[PlannedRun], folder: Path, *, code: str, on_progress: Tell, on_loss: Callable[[str], None]
 ) -> None:
     """Train runs of as many workers, one after the other in the same ranks; each continues from its last checkpoint.
 
-    The ranks warm up before: no run carries the imports and first allocations of a method.
-
-    Args:
-        runs: The runs; each writes its result into its folder.
-        folder: Folder of the ranks' logs.
-        code: Version of the code, stored with each run.
-        on_progress: Called with the steps of all runs.
-        on_loss: Called with a sentence when a rank is lost and all restart.
+    The ranks warm up before: no run carries the imports and first allocations of a method. `folder`: that of the ranks'
+    logs. `code`: version of the code. `on_loss`: called with a sentence when a rank is lost and all restart.
 
     Raises:
-        ShardError: There are fewer events than workers.
         TrainingError: A run failed; the message names it.
     """
     order = in_random_order(runs)
@@ -101,13 +85,12 @@ def measure_all(
             # Its ranks have ended; others start for the runs behind it.
             diverged = next(run for run in left if not (run.folder / "summary.json").exists())
         left.remove(diverged)
-        counts = Counts.of_none(sum(diverged.subject.settings.open().group_rows("test")))
-        write_result(diverged.folder, [], counts, diverged.train, code=code)
-        shutil.rmtree(diverged.folder / "checkpoints", ignore_errors=True)
+        write_diverged(diverged.folder, diverged.subject.settings.open(), code=code)
     for run in left:
         workload = run.subject.settings.open()
-        found = predictions_of(read_records(run.folder), workload, workload.load(run.folder / "model"), run.train)
-        write_result(run.folder, found.history, found.counts, run.train, code=code, guess_loss=found.guess_loss)
+        counts, guess_loss = scores_of(workload, workload.load(run.folder / "model"), run.train)
+        write_result(run.folder, read_records(run.folder), counts, run.train, code=code, guess_loss=guess_loss)
+    for run in runs:
         shutil.rmtree(run.folder / "checkpoints", ignore_errors=True)
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 from scipy.special import entr
 from torch import nn
 
+from ingestion.storage import new_file
 from training.loop.records import Record, settled
 from training.loop.summary import samples_of, summary_of_rank, utilisation
 from training.settings import TrainSettings
@@ -29,7 +32,8 @@ _COUNTED: Final = ("staleness", "scaling_percent")
 _AT_ONCE: Final = 1024
 
 
-class Counts(NamedTuple):
+@dataclass(frozen=True)
+class Counts:
     """What the best model of a run predicts correctly of the test split."""
 
     num_events: int
@@ -50,11 +54,6 @@ class Counts(NamedTuple):
         packed = base64.b64encode(np.packbits(is_correct).tobytes()).decode()
         return cls(len(is_correct), int(is_correct.sum()), packed, weighted_accuracy)
 
-    @classmethod
-    def of_none(cls, num_events: int) -> Self:
-        """Of a run that diverged: nothing is right."""
-        return cls.of(np.zeros(num_events, dtype=np.bool_), 0.0)
-
     @property
     def is_correct(self) -> NDArray[np.bool_]:
         """Mask of the correctly predicted events, (num_events,); the order is the same for all runs."""
@@ -62,57 +61,30 @@ class Counts(NamedTuple):
         return np.unpackbits(packed, count=self.num_events).astype(bool)
 
 
-class Trained(NamedTuple):
-    """The result of a training."""
-
-    history: list[list[dict[str, Any]]]
-    """Records of each worker per epoch; their times are virtual in the simulator."""
-    probabilities: NDArray[np.float64]
-    """(num_rows, num_classes) of the test split; the order of the rows is the same for all runs."""
-    labels: NDArray[np.int64]
-    """(num_rows,) of the test split."""
-    weights: NDArray[np.float64]
-    """(num_rows,) of the test split."""
-
-    @property
-    def counts(self) -> Counts:
-        """What it predicts correctly: the class of the highest probability is right."""
-        is_correct = np.asarray(self.probabilities.argmax(axis=1) == self.labels)
-        return Counts.of(is_correct, float(self.weights[is_correct].sum() / self.weights.sum()))
-
-    @property
-    def guess_loss(self) -> float:
-        """Loss of the best constant guess: the entropy of the weighted shares of the classes."""
-        shares = np.bincount(self.labels, self.weights) / self.weights.sum()
-        return float(entr(shares).sum())
-
-
 def weights_of_test(workload: Workload) -> str:
-    """Weights of the events that `predictions_of` predicts, for `training.studies.study_result.StudyResult`."""
+    """Weights of the test events, for `training.studies.study_result.StudyResult`."""
     weights = workload.rows("test", TrainSettings()).rows.weights.numpy().astype(np.float32)
     return base64.b64encode(weights.tobytes()).decode()
 
 
-def predictions_of(
-    history: list[list[dict[str, Any]]], workload: Workload, module: nn.Module, settings: TrainSettings
-) -> Trained:
-    """The predictions of a trained network on the test split.
+def scores_of(workload: Workload, module: nn.Module, settings: TrainSettings) -> tuple[Counts, float]:
+    """What a trained network predicts correctly of the test split, and the loss of the best constant guess.
 
-    Args:
-        history: The records of its training.
-        workload: Rows of the test split.
-        module: The network.
-        settings: The training.
+    The class of the highest probability is right; the loss is the entropy of the weighted shares of the classes.
     """
     memory = workload.rows("test", settings)
-    rows, module = memory.rows, module.to(memory.rows.weights.dtype).eval()
+    module = module.to(memory.rows.weights.dtype).eval()
     with torch.inference_mode():
         logits = [module(*batch.inputs) for batch in memory.batches(_AT_ONCE)]
-    probabilities = torch.softmax(torch.cat(logits).double(), dim=1)
-    return Trained(history, probabilities.numpy(), rows.labels.numpy(), rows.weights.double().numpy())
+    probabilities = torch.softmax(torch.cat(logits).double(), dim=1).numpy()
+    labels, weights = memory.rows.labels.numpy(), memory.rows.weights.double().numpy()
+    is_correct = np.asarray(probabilities.argmax(axis=1) == labels)
+    counts = Counts.of(is_correct, float(weights[is_correct].sum() / weights.sum()))
+    return counts, float(entr(np.bincount(labels, weights) / weights.sum()).sum())
 
 
-class RunResult(NamedTuple):
+@dataclass(frozen=True)
+class RunResult:
     """The result of one run."""
 
     method: str
@@ -133,16 +105,6 @@ class RunResult(NamedTuple):
         """Whether it ended without a result; see also `training.studies.measures.diverged`."""
         return not self.curves
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {**self._asdict(), "counts": None if self.counts is None else self.counts._asdict()}
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Self:
-        """From what `to_json` gives."""
-        counts = content["counts"]
-        return cls(**{**content, "counts": None if counts is None else Counts(**counts)})
-
 
 def write_result(
     folder: Path,
@@ -155,35 +117,34 @@ def write_result(
 ) -> None:
     """Write the result of a run into its folder.
 
-    Args:
-        folder: Folder of the run.
-        ranks: The records of each worker; empty for a run that diverged.
-        counts: What its model predicts correctly; None for a run that learns nothing.
-        settings: Settings of the run.
-        code: Version of the code.
-        guess_loss: Loss of the best constant guess; None for a run that learns nothing.
+    `ranks`: the records of each worker. `counts`, `guess_loss`: as of `scores_of`; None if nothing is learnt.
     """
-    numbers = numbers_of(ranks, settings) if ranks else {"diverged": 1.0}
-    if guess_loss is not None:
-        numbers["guess_loss"] = guess_loss
-    content = {
-        "made_with": code,
-        "counts": None if counts is None else counts._asdict(),
-        "curves": curves_of(ranks) if ranks else {},
-        "numbers": numbers,
-    }
-    unfinished = folder / f".{FILE}"
-    unfinished.write_text(json.dumps(content), encoding="utf-8")
-    unfinished.replace(folder / FILE)
+    numbers = numbers_of(ranks, settings) | ({} if guess_loss is None else {"guess_loss": guess_loss})
+    _write(folder, {"made_with": code, "counts": counts, "curves": curves_of(ranks), "numbers": numbers})
+
+
+def write_diverged(folder: Path, workload: Workload, *, code: str) -> None:
+    """Write the result of a run that diverged: nothing is right."""
+    counts = Counts.of(np.zeros(sum(workload.group_rows("test")), dtype=np.bool_), 0.0)
+    _write(folder, {"made_with": code, "counts": counts, "curves": {}, "numbers": {"diverged": 1.0}})
+
+
+def _write(folder: Path, content: Mapping[str, Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with new_file(folder / FILE) as unfinished:
+        unfinished.write_text(json.dumps(content, default=asdict), encoding="utf-8")
 
 
 def read_result(folder: Path, method: str, values: dict[str, Any], seed: int) -> RunResult | None:
-    """The result that `write_result` wrote; None if there is none, or a damaged one."""
+    """The result that is in the folder of a run; None if there is none, or a damaged one."""
     try:
         content = json.loads((folder / FILE).read_text(encoding="utf-8"))
-        return RunResult.from_json({"method": method, "values": values, "seed": seed, **content})
-    except (OSError, ValueError, KeyError, TypeError):
+        return _READ.validate_python({"method": method, "values": values, "seed": seed, **content})
+    except (OSError, ValueError, TypeError):
         return None
+
+
+_READ: Final = TypeAdapter(RunResult)
 
 
 def curves_of(ranks: Sequence[Sequence[Record]]) -> dict[str, list[float]]:
@@ -214,7 +175,9 @@ def numbers_of(ranks: Sequence[Sequence[Record]], settings: TrainSettings) -> di
         "learning_rate_in_effect": settings.effective_learning_rate,
         "best_epoch": history[-1]["best_epoch"],
         "bytes_sent": sum(each["bytes_sent"] for each in summaries) / workers / len(history),
-        "utilisation": utilisation(_training(record) for records in ranks for record in settled(records)),
+        "utilisation": utilisation(
+            {"seconds_by_kind": _trained(each)} for records in ranks for each in settled(records)
+        ),
         "worker_val_accuracy": float(np.mean(alone or [history[-1]["val_accuracy"]])),
         **rates(ranks),
     }
@@ -223,14 +186,13 @@ def numbers_of(ranks: Sequence[Sequence[Record]], settings: TrainSettings) -> di
     return {name: float(value) for name, value in found.items()}
 
 
-def _training(record: Record) -> Record:
-    """The times of an epoch without validation and checkpoints."""
-    return {"seconds_by_kind": {kind: record["seconds_by_kind"].get(kind, 0.0) for kind in _TRAINING}}
+def _trained(record: Record) -> dict[str, float]:
+    return {kind: record["seconds_by_kind"].get(kind, 0.0) for kind in _TRAINING}
 
 
 def training_seconds(record: Record) -> float:
     """Time of an epoch without validation and checkpoints [s]."""
-    return float(sum(record["seconds_by_kind"].get(kind, 0.0) for kind in _TRAINING))
+    return float(sum(_trained(record).values()))
 
 
 def rates(ranks: Sequence[Sequence[Record]]) -> dict[str, float]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, Union
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -15,16 +14,14 @@ from pydantic import (
     ConfigDict,
     Field,
     PositiveInt,
-    ValidationError,
+    SerializeAsAny,
     model_validator,
 )
-from pydantic_core import ErrorDetails
 
-from ingestion.plugins import when_loaded
-from training.algorithms.registry import METHODS, SlowMoSettings
+from ingestion.plugins import one_of
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
-from training.studies.measures import CURVES, check_measure, near
+from training.studies.measures import CURVES, check_measure
 from training.workloads.registry import WORKLOADS, WorkloadSettings
 
 #: The studies that come with the code, one YAML file each.
@@ -33,8 +30,6 @@ FOLDER: Final = Path(__file__).parent
 WORDS: Final = ("title", "source", "shows", "about", "minutes", "demonstration", "claims", "tables", "figures")
 #: The comparisons of a claim.
 _KINDS: Final = ("better", "equivalent", "flat", "grows")
-#: Sections of a run whose keys a study can vary.
-_SECTIONS: Final[dict[str, type[BaseModel]]] = {"train": TrainSettings, "cluster": ClusterSettings}
 #: Keys of `train` that a study takes from the config: how this machine starts ranks.
 OF_MACHINE: Final = frozenset({"device", "launcher", "launcher_args", "max_restarts", "stall_seconds", "threads"})
 #: Keys of `train` that a study does not take from its own file: those, and what it sets for all runs.
@@ -42,6 +37,38 @@ _SET_ELSEWHERE: Final = OF_MACHINE | {"reader", "seed", "seeds", "tensorboard"}
 #: What an epoch's quantity is drawn against.
 EPOCH: Final = "epoch"
 SECONDS: Final = "seconds"
+
+
+def _with_effect(given: dict[str, Any]) -> dict[str, Any]:
+    idle = [key for key in given if key.removeprefix("train.") in _SET_ELSEWHERE]
+    if idle:
+        raise ValueError(f"{', '.join(idle)}: no effect in a study, which takes it from the config, or has `seeds`")
+    return given
+
+
+def _of_a_section(vary: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    for key, values in vary.items():
+        if not key.startswith(("train.", "cluster.")) or not values:
+            raise ValueError(f"'{key}' does not begin with train. or cluster., or has no values")
+    return vary
+
+
+def opened_kind(given: Any) -> Any:
+    """The settings of a workload with rows of its own, of us or of a plugin; the name of a network as it is."""
+    if not isinstance(given, Mapping):
+        return given
+    kinds = {name: kind for name, kind in WORKLOADS.items() if name != "hep"}
+    return kinds[one_of(kinds, "workload")(str(given.get("name")))].model_validate(given)
+
+
+#: Runs of a study: `{method: easgd, train.workers: 4}`, a method and values of varied keys, or the method's name alone.
+Chosen = Annotated[
+    dict[str, Any], BeforeValidator(lambda given: {"method": given} if isinstance(given, str) else dict(given))
+]
+MeasureName = Annotated[str, AfterValidator(check_measure)]
+Positive = Annotated[float, Field(gt=0)]
+Train = Annotated[dict[str, Any], AfterValidator(_with_effect)]
+Vary = Annotated[dict[str, list[Any]], AfterValidator(_of_a_section), AfterValidator(_with_effect)]
 
 
 class _Section(BaseModel):
@@ -53,73 +80,37 @@ class StudiedMethod(_Section):
 
     title: str = ""
     """Name in tables and figures; empty for that of the algorithm, with its slow momentum."""
-    train: dict[str, Any]
+    train: Train
     """Values of `train` that differ from those of the study."""
     fixed: list[str] = []
     """Varied keys that this method does not have; nor does it vary those that it sets itself."""
-    vary: dict[str, list[Any]] = {}
+    vary: Vary = {}
     """Its own values of varied keys, instead of those of the study: learning rates around its best one."""
 
 
-Chosen = str | dict[str, Any]
-"""Runs of a study: a method, or a method and values of varied keys, `{method: easgd, train.workers: 4}`."""
-
-
-def _own_rows() -> Any:
-    """Settings of the workloads with rows of their own."""
-    return Union[tuple(kind for name, kind in WORKLOADS.items() if name != "hep")]  # noqa: UP007 - a union of a list
-
-
-if TYPE_CHECKING:
-    OwnRowsSettings = WorkloadSettings
-else:
-    OwnRowsSettings = Annotated[_own_rows(), Field(discriminator="name")]
-MeasureName = Annotated[str, AfterValidator(check_measure)]
-Positive = Annotated[float, Field(gt=0)]
-
-
 class Claim(_Section):
-    """A sentence of the source, and the comparison that judges it."""
+    """A sentence of the source, and the comparison that judges it; `docs/comparison.md` says what each key means."""
 
     says: str
-    """The sentence, in few words."""
     place: str = ""
-    """Where it stands: section, table, figure."""
     name: str = ""
     """By which pages quote its numbers."""
     topic: str = ""
-    """What it is about: claims of a study about the same are one family in the correction for their number."""
     better: Chosen | None = None
-    """What is better, with `than`."""
     equivalent: Chosen | None = None
-    """What is as good, with `than`."""
     flat: Chosen | None = None
-    """What stays the same, with `over`: each value of the key is compared with the first."""
     grows: Chosen | None = None
-    """What grows, with `over`: the last value of the key is compared with the first."""
     than: Annotated[list[Chosen], BeforeValidator(lambda value: value if isinstance(value, list) else [value])] = []
-    """What `better` and `equivalent` are compared with, each."""
     over: str | None = None
-    """The varied key of `flat` and `grows`."""
     protocol: Literal["equal settings", "each at its best"] = "equal settings"
-    """Whether both sides have the values of `at` for the keys of `best_of`, or each side its own best ones."""
     at: dict[str, Any] = {}
-    """Values of the keys of `best_of` for `equal settings`."""
     measure: MeasureName = "test_accuracy"
-    """What is compared."""
     size: Positive | None = None
-    """By how much the source says that it is better or grows: a factor for times and rates, else a difference; null
-    where it gives no number."""
     margin: Positive | None = None
-    """The difference that counts as none, relative for times and rates; null for that of the measure."""
     because: str = ""
-    """The reason for this margin."""
     share_of_cells: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """In which share of its comparisons it must be so: 1 for all."""
     seeds: PositiveInt | None = None
-    """Number of seeds, fixed beforehand, that judge it, the first ones; null for all."""
     not_decidable: str = ""
-    """Why no run here can decide it; empty for a claim that is judged."""
 
     @property
     def kind(self) -> str:
@@ -136,11 +127,6 @@ class Claim(_Section):
         """What is compared."""
         chosen: Chosen = getattr(self, self.kind)
         return chosen
-
-    @property
-    def chosen(self) -> list[Chosen]:
-        """All that is compared."""
-        return [self.this, *self.than]
 
     @model_validator(mode="after")
     def _is_complete(self) -> Self:
@@ -188,8 +174,7 @@ class Panel(_Section):
     @model_validator(mode="after")
     def _quantity_exists(self) -> Self:
         if self.x in (EPOCH, SECONDS, None):
-            if self.y not in CURVES:
-                raise ValueError(f"y: there is no quantity of an epoch '{self.y}'.{near(self.y, CURVES)}")
+            one_of(CURVES, "quantity of an epoch")(self.y)
         else:
             check_measure(self.y)
         return self
@@ -217,7 +202,7 @@ class StudySettings(_Section):
     """What was done there and what is done here."""
     minutes: float = Field(gt=0)
     """Expected time on two cores."""
-    workload: str | OwnRowsSettings = "hlf"
+    workload: Annotated[str | SerializeAsAny[WorkloadSettings], BeforeValidator(opened_kind)] = "hlf"
     """What is trained: a network of the run folder, or images: `{name: mnist, network: lenet5}`, by default the digits
     of scikit-learn in their shape, or the public files in a `folder`; or a `surface` of two parameters."""
     execution: Literal["simulate", "mpi"] = "simulate"
@@ -227,11 +212,11 @@ class StudySettings(_Section):
     times_only: PositiveInt | None = None
     """Number of steps of each worker in an epoch of a study of times: nothing is learnt, so that it is fast; null: the
     workload is trained."""
-    train: dict[str, Any] = {}
+    train: Train = {}
     """Values of `train` of all methods."""
     methods: dict[str, StudiedMethod] = Field(min_length=1)
     """The methods by name."""
-    vary: dict[str, list[Any]] = {}
+    vary: Vary = {}
     """Values of keys such as `train.learning_rate` and `cluster.slow_ranks`: every combination is run."""
     best_of: list[str] = []
     """Varied keys for which each method is shown with its own best value, that of the lowest validation loss."""
@@ -279,9 +264,8 @@ class StudySettings(_Section):
 
     def replaces(self, method: str, key: str) -> bool:
         """Whether all runs of a method have another value of a key of `train`."""
-        chosen = self.methods[method]
-        is_varied = f"train.{key}" in self.vary and f"train.{key}" not in chosen.fixed
-        return is_varied or (key in chosen.train and not isinstance(chosen.train[key], Mapping))
+        own = self.methods[method].train
+        return f"train.{key}" in next(self.combinations(method)) or not isinstance(own.get(key, {}), Mapping)
 
     @property
     def alone(self) -> str | None:
@@ -292,49 +276,25 @@ class StudySettings(_Section):
         return None
 
     @model_validator(mode="after")
-    def _runs_are_possible(self) -> Self:
-        own = (each.vary for each in self.methods.values())
-        for key, given in (pair for vary in (self.vary, *own) for pair in vary.items()):
-            section, _, rest = key.partition(".")
-            if section not in _SECTIONS or not rest:
-                raise ValueError(f"vary: '{key}' does not begin with {' or '.join(f'{name}.' for name in _SECTIONS)}")
-            if not given:
-                raise ValueError(f"vary: '{key}' has no values")
-        for method in self.methods:
-            for values in self.combinations(method):
-                try:
-                    workers = self.train_settings(method, values, 1).workers
-                    slow = min(self.cluster_settings(values).slow_ranks, default=0)
-                except ValidationError as cause:
-                    where = ", ".join([f"methods.{method}", *(f"{key} {value}" for key, value in values.items())])
-                    mistake = cause.errors()[0]
-                    key = ".".join(map(str, mistake["loc"]))
-                    raise ValueError(f"{where}: {key}: {mistake['msg']}.{_advice(mistake, cause.title)}") from None
-                if slow >= workers > 1:
-                    raise ValueError(f"methods.{method}: there is no slow rank {slow} among {workers} workers")
-        return self
-
-    @model_validator(mode="after")
     def _names_exist(self) -> Self:
         panels = [panel for figure in self.figures for panel in figure.panels]
-        compared = [each for claim in self.claims for each in claim.chosen]
-        named = [self.reference, *(name for panel in panels for name in panel.methods), *map(method_of, compared)]
+        compared = [each for claim in self.claims for each in (claim.this, *claim.than)]
+        named = [self.reference, *(name for panel in panels for name in panel.methods)]
+        named += [str(each.get("method")) for each in compared]
         for name in [*named, *(name for table in self.tables for name in (*table.methods, *table.given))]:
-            if name not in self.methods:
-                raise ValueError(f"there is no method '{name}'.{near(name, self.methods)}")
-        overs = [*(each.over for each in (*self.claims, *self.tables)), *(panel.x for panel in panels)]  # type: ignore[attr-defined]
-        keys = [*self.best_of, *overs, *(key for each in self.methods.values() for key in (*each.fixed, *each.vary))]
-        keys += [key for each in compared if isinstance(each, dict) for key in each if key != "method"]
-        keys += [key for panel in panels for key in panel.where]
-        keys += [key for claim in self.claims for key in claim.at]
-        for key in keys:
-            if key not in (*self.vary, EPOCH, SECONDS, None):
-                raise ValueError(f"'{key}' is no varied key.{near(key, self.vary)}")
-        for chosen in [*(each for each in compared if isinstance(each, dict)), *(panel.where for panel in panels)]:
-            names = [chosen["method"]] if "method" in chosen else self.methods
-            for key in chosen.keys() - {"method"}:
-                if all(chosen[key] not in self.values_of(name, key) for name in names):
-                    raise ValueError(f"{key}: {chosen[key]} is none of the values that are run")
+            one_of(self.methods, "method")(name)
+        chosen = [*compared, *(panel.where for panel in panels)]
+        keys = [*self.best_of, *(key for each in self.methods.values() for key in (*each.fixed, *each.vary))]
+        keys += [key for each in (*chosen, *(claim.at for claim in self.claims)) for key in each if key != "method"]
+        overs = [*(claim.over for claim in self.claims), *(table.over for table in self.tables)]
+        for key in (*keys, *overs, *(panel.x for panel in panels)):
+            if key not in (EPOCH, SECONDS, None):
+                one_of(self.vary, "varied key")(key)
+        for each in chosen:
+            names = [each["method"]] if "method" in each else self.methods
+            for key in each.keys() - {"method"}:
+                if all(each[key] not in self.values_of(name, key) for name in names):
+                    raise ValueError(f"{key}: {each[key]} is none of the values that are run")
         for claim in self.claims:
             if (set(claim.at) != set(self.best_of)) if claim.protocol == "equal settings" else claim.at:
                 keys_of_best = ", ".join(self.best_of) or "none"
@@ -342,53 +302,14 @@ class StudySettings(_Section):
         return self
 
     @model_validator(mode="after")
-    def _set_keys_have_an_effect(self) -> Self:
-        trains = {"train": self.train, **{f"methods.{name}.train": each.train for name, each in self.methods.items()}}
-        idle = [f"{place}.{key}" for place, train in trains.items() for key in train if key in _SET_ELSEWHERE]
-        own = (each.vary for each in self.methods.values())
-        varied = [*self.vary, *(key for vary in own for key in vary)]
-        idle += [f"vary: {key}" for key in varied if key.removeprefix("train.") in _SET_ELSEWHERE]
-        if idle:
-            raise ValueError(f"{', '.join(idle)}: no effect in a study, which takes it from the config, or has `seeds`")
-        clusters = [key for key in varied if key.startswith("cluster.")]
-        if clusters and self.execution == "mpi":
-            raise ValueError(f"vary: {', '.join(clusters)} has no effect with execution: mpi; leave it out")
-        return self
-
-    @model_validator(mode="after")
     def _parts_suit_each_other(self) -> Self:
         if self.times_only is not None and (self.best_of or self.execution == "mpi"):
             raise ValueError("times_only needs execution: simulate, and has no best_of: nothing is learnt")
+        varied = {key for vary in (self.vary, *(each.vary for each in self.methods.values())) for key in vary}
+        clusters = sorted(key for key in varied if key.startswith("cluster."))
+        if clusters and self.execution == "mpi":
+            raise ValueError(f"vary: {', '.join(clusters)} has no effect with execution: mpi; leave it out")
         return self
-
-
-def _add_workloads() -> None:
-    """A study may train workloads of plugins."""
-    own = Annotated[_own_rows(), Field(discriminator="name")]  # type: ignore[valid-type]
-    StudySettings.__pydantic_fields__["workload"].annotation = Union[str, own]  # type: ignore[assignment] # noqa: UP007
-    StudySettings.model_rebuild(force=True)
-
-
-when_loaded(_add_workloads)
-
-
-def _advice(mistake: ErrorDetails, section: str) -> str:
-    """The nearest name, if a name is wrong."""
-    if mistake["type"] == "union_tag_invalid":
-        context = mistake["ctx"]
-        return near(context["tag"], re.findall(r"'([^']+)'", context["expected_tags"]))
-    if mistake["type"] == "extra_forbidden":
-        *place, key = map(str, mistake["loc"])
-        owner = _SECTIONS["train" if section == "TrainSettings" else "cluster"]
-        if place:
-            owner = METHODS[place[-1]].settings if place[0] == "algorithm" else SlowMoSettings
-        return near(key, owner.model_fields)
-    return ""
-
-
-def method_of(chosen: Chosen) -> str:
-    """The name of a chosen method."""
-    return chosen if isinstance(chosen, str) else str(chosen.get("method"))
 
 
 def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

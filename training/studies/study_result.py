@@ -7,22 +7,22 @@ import json
 import lzma
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Literal, Self
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from training.errors import StudyError
 from training.loop.summary import acted
 from training.studies.measures import lowest_loss, measure_of
 from training.studies.run_result import RunResult
-from training.studies.study import Chosen, Panel, StudySettings, method_of
+from training.studies.study import Panel, StudySettings
 
-VERSION: Final = 6
 #: A result beside its published page: the same JSON, a tenth as long.
 PACKED: Final = "result.json.xz"
 Floats = NDArray[np.float64]
@@ -55,7 +55,8 @@ class Cell:
         return Cell(self.method, tuple(pair for pair in self.values if pair[0] not in keys))
 
 
-class TimeCheck(NamedTuple):
+@dataclass(frozen=True)
+class TimeCheck:
     """Measured and simulated time of a step of ranks that sleep, with what they send each other [s]."""
 
     method: str
@@ -90,23 +91,16 @@ class StudyResult:
     test_weights: str = ""
     """Weights of the test events (num_events,), float32 in base64; empty where nothing is learnt."""
 
-    @cached_property
-    def table(self) -> pd.DataFrame:
-        """A row for each run, by seed: `seed`, `cell`, `tried` (its values of the keys of `best_of`), `run`."""
-        rows = []
-        for run in sorted(self.runs, key=lambda run: run.seed):
-            whole = Cell.of(run.method, run.values)
-            tried = Cell("", tuple(pair for pair in whole.values if pair[0] in self.study.best_of))
-            rows.append((run.seed, whole.without(*self.study.best_of), tried, run))
-        found = pd.DataFrame(rows, columns=["seed", "cell", "tried", "run"])
-        return found.astype({"cell": object, "tried": object, "run": object})
+    version: Literal[6] = 6
 
     @cached_property
     def groups(self) -> dict[Cell, dict[Cell, list[RunResult]]]:
-        """The runs of each cell for each combination of the keys of `best_of`, by seed."""
+        """The runs of each cell by seed, for each combination of the keys of `best_of`."""
         found: dict[Cell, dict[Cell, list[RunResult]]] = {}
-        for (cell, tried), rows in self.table.groupby(["cell", "tried"], sort=False):
-            found.setdefault(cell, {})[tried] = list(rows["run"])
+        for run in sorted(self.runs, key=lambda run: run.seed):
+            whole = Cell.of(run.method, run.values)
+            tried = Cell("", tuple(pair for pair in whole.values if pair[0] in self.study.best_of))
+            found.setdefault(whole.without(*self.study.best_of), {}).setdefault(tried, []).append(run)
         return found
 
     def cells(self, methods: Sequence[str] = ()) -> list[Cell]:
@@ -139,7 +133,7 @@ class StudyResult:
         others = {run.seed: run for run in runs}
         if chosen.relative_to:
             named = self.study.reference if chosen.relative_to == "reference" else self.study.alone
-            other = None if named is None else self.like(cell, named)
+            other = None if named is None else self.like(cell, {"method": named})
             others = {} if other is None else {run.seed: run for run in self.with_result(other, at)}
         found = {run.seed: chosen.of(run, others[run.seed]) for run in runs if run.seed in others}
         return pd.Series(found, dtype=np.float64)
@@ -172,18 +166,16 @@ class StudyResult:
         found = self.cells(panel.methods)
         return [cell for cell in found if all(wanted.get(key, text) == text for key, text in cell.values)]
 
-    def chosen(self, selected: Chosen) -> list[Cell]:
+    def chosen(self, selected: Mapping[str, Any]) -> list[Cell]:
         """The cells that a claim names."""
-        values = selected if isinstance(selected, dict) else {}
-        wanted = {(key, _text(value)) for key, value in values.items() if key != "method"}
-        return [cell for cell in self.cells([method_of(selected)]) if wanted <= set(cell.values)]
+        wanted = {(key, _text(value)) for key, value in selected.items() if key != "method"}
+        return [cell for cell in self.cells([selected["method"]]) if wanted <= set(cell.values)]
 
-    def like(self, cell: Cell, selected: Chosen) -> Cell | None:
+    def like(self, cell: Cell, selected: Mapping[str, Any]) -> Cell | None:
         """The cell that a claim names with the same other values as a cell; None if there is none."""
-        fixed = selected if isinstance(selected, dict) else {}
-        same = dict(cell.without(*fixed).values)
+        same = dict(cell.without(*selected).values)
         for each in self.chosen(selected):
-            if all(same.get(key, text) == text for key, text in each.without(*fixed).values):
+            if all(same.get(key, text) == text for key, text in each.without(*selected).values):
                 return each
         return None
 
@@ -233,50 +225,32 @@ class StudyResult:
         """What the titles of figures say about measured times that are no good; empty for good ones."""
         return "measured on a busy machine" if self.is_busy and not self.is_simulated else ""
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "version": VERSION,
-            **{each.name: getattr(self, each.name) for each in fields(self)},
-            "study": self.study.model_dump(mode="json"),
-            "checks": [each._asdict() for each in self.checks],
-            "runs": [run.to_json() for run in self.runs],
-        }
 
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Self:
-        """From what `to_json` gives.
+_ADAPTER: Final = TypeAdapter(StudyResult)
 
-        Raises:
-            ValueError: It is of another version.
-        """
-        if content["version"] != VERSION:
-            raise ValueError(f"version {content['version']} instead of {VERSION}")
-        values = {each.name: content[each.name] for each in fields(cls)}
-        values["study"] = StudySettings.model_validate(content["study"])
-        values["checks"] = [TimeCheck(**each) for each in content["checks"]]
-        values["runs"] = [RunResult.from_json(run) for run in content["runs"]]
-        return cls(**values)
+
+def plain(result: StudyResult) -> dict[str, Any]:
+    """The plain values of `result.json`, which `read` reads."""
+    found: dict[str, Any] = _ADAPTER.dump_python(result, mode="json")
+    return found
 
 
 def pack(result: StudyResult) -> bytes:
     """The content of a file `PACKED`; the same result gives the same bytes."""
-    return lzma.compress(json.dumps(result.to_json()).encode())
+    return lzma.compress(json.dumps(plain(result)).encode())
 
 
 def read(path: Path) -> StudyResult:
-    """A result of a finished study.
-
-    Args:
-        path: `result.json` of a run folder, or `result.json.xz` beside a page.
+    """A result of a finished study: `result.json` of a run folder, or `result.json.xz` beside a page.
 
     Raises:
         StudyError: It cannot be read, or is of another version.
     """
     try:
-        content = json.loads(lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes())
-        return StudyResult.from_json(content)
-    except (OSError, EOFError, ValueError, KeyError, TypeError, lzma.LZMAError) as cause:
+        return _ADAPTER.validate_python(
+            json.loads(lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes())
+        )
+    except (OSError, EOFError, ValueError, lzma.LZMAError) as cause:
         raise StudyError(f"{path} is no result of a study ({cause}). `compare --study` makes it again.") from cause
 
 

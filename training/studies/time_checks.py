@@ -14,9 +14,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 from torch import nn
 from typing_extensions import override
 
+from ingestion.storage import new_file
 from training.flat_model import FlatModel, ModelState
 from training.launching.mpirun import measure_messages, measured_by
 from training.loop.making import make_algorithm
@@ -39,6 +41,18 @@ from training.workloads.work import ValidationPart, Work
 
 #: Linux wakes a sleeper up to 50 us late; PR_SET_TIMERSLACK [ns] makes that 1 us.
 _TIMER_SLACK: Final = (29, 1000)
+#: Ranks for each core: asleep they need no core, but a step has work beside the sleep.
+_RANKS_PER_CORE: Final = 2
+#: Sizes of messages, around that of the HLF network's parameters [bytes].
+_SIZES: Final = (256, 32_768)
+#: Steps of an epoch of a check; it is short, since the fastest counts: other work disturbs it the less.
+_STEPS: Final = 12
+#: Length of a check [s], and its numbers of epochs, of which the first and last do not count.
+_SECONDS: Final = 8.0
+_FEWEST, _MOST = 4, 60
+_TIMEOUT: Final = 1800.0
+#: What a check leaves out: nothing of it costs time.
+_PLAIN: Final[dict[str, Any]] = {"learning_rate": 1e-6, "schedule": {}, "seed": 1, "skew": None}
 
 
 class Sleepers(NamedTuple):
@@ -51,9 +65,10 @@ class Sleepers(NamedTuple):
     rows: list[int]
     """Number of events of each worker and epoch."""
 
-    def to_json(self) -> list[Any]:
-        """Plain values."""
-        return [self.train.model_dump(mode="json"), self.cluster.model_dump(mode="json"), *self[2:]]
+
+#: What the ranks read, and what is kept of a measurement.
+_SLEEPERS: Final = TypeAdapter(list[Sleepers])
+_CHECKS: Final = TypeAdapter(list[TimeCheck])
 
 
 class _SleepingWork(Work):
@@ -155,8 +170,7 @@ def main(argv: list[str]) -> None:
     transport = MpiTransport()
     try:
         measured = []
-        for train, cluster, *rest in json.loads(Path(argv[1]).read_text(encoding="utf-8")):
-            sleepers = Sleepers(TrainSettings(**train), ClusterSettings(**cluster), *rest)
+        for sleepers in _SLEEPERS.validate_json(Path(argv[1]).read_bytes()):
             transport.close()
             transport = MpiTransport(**sleepers.train.algorithm.transport_options._asdict())
             measured.append(seconds_per_step(sleepers, transport))
@@ -173,43 +187,24 @@ if __name__ == "__main__":
     main(sys.argv)
 
 
-#: Ranks for each core: asleep they need no core, but a step has work beside the sleep.
-_RANKS_PER_CORE: Final = 2
-#: Sizes of messages, around that of the HLF network's parameters [bytes].
-_SIZES: Final = (256, 32_768)
-#: Steps of an epoch of a check; it is short, since the fastest counts: other work disturbs it the less.
-_STEPS: Final = 12
-#: Length of a check [s], and its numbers of epochs, of which the first and last do not count.
-_SECONDS: Final = 8.0
-_FEWEST, _MOST = 4, 60
-_TIMEOUT: Final = 1800.0
-#: What a check leaves out: nothing of it costs time.
-_PLAIN: Final[dict[str, Any]] = {"learning_rate": 1e-6, "schedule": {}, "seed": 1, "skew": None}
-
-
 def check_times(runs: Sequence[PlannedRun], folder: Path, *, cores: int, code: str) -> list[TimeCheck]:
     """Check each method of simulated runs for each time of a step, with as many of its workers as find room.
 
-    The measurement is made once and kept.
-
-    Args:
-        runs: The runs.
-        folder: Folder of the measurement.
-        cores: Number of cores.
-        code: Digest of the code that measures and predicts.
+    The measurement is made once and kept in the folder, for this digest of the code that measures and predicts.
 
     Raises:
         LaunchError: The ranks do not start or fail.
     """
     chosen = _chosen(runs, most=_RANKS_PER_CORE * cores)
-    path = folder / f"times-{digest_of([code, [each.to_json() for each in chosen.values()]])}.json"
-    if chosen and not path.exists():
+    if not chosen:
+        return []
+    path = folder / f"times-{digest_of([code, _SLEEPERS.dump_python(list(chosen.values()), mode='json')])}.json"
+    if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         found = _measured(chosen, folder)
-        unfinished = path.with_name(f".{path.name}")
-        unfinished.write_text(json.dumps(found), encoding="utf-8")
-        unfinished.replace(path)
-    return [TimeCheck(*each) for each in json.loads(path.read_text(encoding="utf-8"))] if chosen else []
+        with new_file(path) as unfinished:
+            unfinished.write_bytes(_CHECKS.dump_json(found))
+    return _CHECKS.validate_json(path.read_bytes())
 
 
 def _chosen(runs: Sequence[PlannedRun], *, most: int) -> dict[tuple[str, float], Sleepers]:
@@ -233,20 +228,20 @@ def _chosen(runs: Sequence[PlannedRun], *, most: int) -> dict[tuple[str, float],
     return found
 
 
-def _measured(chosen: dict[tuple[str, float], Sleepers], folder: Path) -> list[list[Any]]:
+def _measured(chosen: dict[tuple[str, float], Sleepers], folder: Path) -> list[TimeCheck]:
     pair = next(iter(chosen.values())).train.model_copy(update={"workers": 2})
     machine = fit_machine(measure_messages(pair, _SIZES))
     path, found = (folder / "sleepers.json").absolute(), []
     for workers in sorted({each.train.workers for each in chosen.values()}):
         some = {key: each for key, each in chosen.items() if each.train.workers == workers}
-        path.write_text(json.dumps([each.to_json() for each in some.values()]), encoding="utf-8")
+        path.write_bytes(_SLEEPERS.dump_json(list(some.values())))
         like = next(iter(some.values())).train
         times = measured_by(like, ("training.studies.time_checks", str(path)), timeout=_TIMEOUT)
         for ((method, step), each), seconds in zip(some.items(), times, strict=True):
             here = each.cluster.model_copy(update=machine)
             simulated = simulate_times(each.rows, each.train, here, num_parameters=each.num_parameters)
             each_rank = [seconds_and_steps(records, each.train.epochs) for records in simulated.records]
-            found.append([method, step, workers, seconds, fastest_epoch(np.sum(each_rank, axis=0))])
+            found.append(TimeCheck(method, step, workers, seconds, fastest_epoch(np.sum(each_rank, axis=0))))
     return found
 
 

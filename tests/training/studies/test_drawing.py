@@ -119,8 +119,12 @@ def test_a_table_has_means_over_seeds_beside_the_numbers_of_the_source() -> None
 
 
 def diverged(method: str, **values: Any) -> RunResult:
-    lost = {"counts": Counts.of_none(NUM_EVENTS), "curves": {}, "numbers": {"diverged": 1.0}}
-    return made_run(method, 3, values=values)._replace(**lost)
+    lost: dict[str, Any] = {
+        "counts": Counts.of(np.zeros(NUM_EVENTS, dtype=bool), 0.0),
+        "curves": {},
+        "numbers": {"diverged": 1.0},
+    }
+    return replace(made_run(method, 3, values=values), **lost)
 
 
 def test_a_run_that_diverged_counted_as_0_percent_in_the_mean_of_its_row() -> None:
@@ -142,7 +146,7 @@ def test_a_run_that_diverged_counted_as_0_percent_in_the_mean_of_its_row() -> No
 def test_steps_without_effect_and_lost_averages_are_said() -> None:
     fine = made_run("sgd", 1)
     numbers = {**fine.numbers, "steps_not_finite": 3.0, "averages_lost": 12.0}
-    runs = [fine, *(made_run("ad-psgd", seed)._replace(numbers=numbers) for seed in (1, 2))]
+    runs = [fine, *(replace(made_run("ad-psgd", seed), numbers=numbers) for seed in (1, 2))]
     assert notes(made_result(made_study(), runs)) == [
         "6 steps had no effect, since a gradient or an update was not finite: of AD-PSGD 6.",
         "Workers left out 24 averages, counted on both sides of a pair: of AD-PSGD 24.",

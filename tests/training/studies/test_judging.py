@@ -96,7 +96,7 @@ def test_the_same_settings_and_each_at_its_best_are_two_claims() -> None:
     for (method, rate), loss in losses.items():
         for seed in SEEDS:
             run = made_run(method, seed, values={RATE: rate})
-            runs.append(run._replace(curves={**run.curves, "val_loss": [loss + 0.001 * (seed % 3)]}))
+            runs.append(replace(run, curves={**run.curves, "val_loss": [loss + 0.001 * (seed % 3)]}))
     result = made_result(made_study(vary={RATE: [0.1, 0.2]}, best_of=[RATE]), runs)
     loss = {**BETTER, "measure": "val_loss"}
     assert judged(result, {**loss, "at": {RATE: 0.1}}).verdict is Verdict.CONFIRMED
@@ -122,7 +122,7 @@ def test_accuracies_counted_each_event_once_whatever_its_weight() -> None:
     # The same events for all seeds, so that the error is that of the events.
     right = np.repeat(rng.random((2, 1, NUM_EVENTS)) < np.array([0.85, 0.8])[:, None, None], len(SEEDS), axis=1)
     runs = [
-        made_run(method, seed)._replace(counts=Counts.of(mask, float(weights[mask].sum() / weights.sum())))
+        replace(made_run(method, seed), counts=Counts.of(mask, float(weights[mask].sum() / weights.sum())))
         for method, masks in zip(("ad-psgd", "ar-sgd"), right, strict=True)
         for seed, mask in zip(SEEDS, masks, strict=True)
     ]
@@ -227,7 +227,7 @@ def test_milliseconds_that_a_check_misses_counted_as_a_share_of_its_own_short_st
 
 def test_a_check_is_of_the_step_that_is_claimed() -> None:
     """Checks at steps of 0.05 to 0.7 ms judged claims about steps of 1 to 350 ms."""
-    checks = [made_check(method, 1.0, 1.0)._replace(step_seconds=2e-3) for method in ("ar-sgd", "ad-psgd")]
+    checks = [replace(made_check(method, 1.0, 1.0), step_seconds=2e-3) for method in ("ar-sgd", "ad-psgd")]
     assert judged(replace(TIMES, checks=checks), BATCH).verdict is Verdict.NOT_DECIDABLE
 
 
@@ -248,7 +248,7 @@ def test_times_of_unlike_numbers_of_workers_took_only_the_spread_among_the_check
 def test_a_share_of_the_time_was_claimed_although_no_check_confirmed_the_times(gap: float | None, verdict: str) -> None:
     shares = {"ar-sgd": 0.5, "ad-psgd": 0.9, "sgd": 1.0}
     runs = [
-        run._replace(numbers={**run.numbers, "utilisation": share + 0.001 * seed})
+        replace(run, numbers={**run.numbers, "utilisation": share + 0.001 * seed})
         for method, share in shares.items()
         for seed in SEEDS
         for run in [made_run(method, seed)]
@@ -288,9 +288,9 @@ def test_what_has_no_number_settles_nothing() -> None:
 def test_methods_that_say_nothing_of_each_other_were_compared(
     numbers: dict[str, float], curves: dict[str, list[float]], measure: str, why: str
 ) -> None:
-    runs = [run._replace(numbers={**run.numbers, "samples": 838}) for run in ACCURACIES.runs]
+    runs = [replace(run, numbers={**run.numbers, "samples": 838}) for run in ACCURACIES.runs]
     runs = [
-        run._replace(numbers={**run.numbers, **numbers}, curves={**run.curves, **curves})
+        replace(run, numbers={**run.numbers, **numbers}, curves={**run.curves, **curves})
         if run.method == "ad-psgd"
         else run
         for run in runs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def test_a_run_that_ends_as_a_constant_guess_diverged(subject: Subject, tmp_path
         assert result is not None
         # Classes of equal weight.
         assert result.numbers["guess_loss"] == pytest.approx(math.log(3), rel=0.05)
-        assert math.isnan(measure_of("diverged").of(result._replace(numbers={}), result))
+        assert math.isnan(measure_of("diverged").of(replace(result, numbers={}), result))
         return result.numbers["diverged"], measure_of("diverged").of(result, result)
 
     assert found(0.1) == (0.0, 0.0)

@@ -116,25 +116,28 @@ BEST = {"protocol": "each at its best"}
     ("changes", "words"),
     [
         ({"refrence": "sgd"}, "unknown key 'refrence'. Did you mean 'reference'?"),
-        ({"train": {"epoch": 3}}, "methods.ar-sgd, train.learning_rate 0.001: epoch: .*Did you mean 'epochs'"),
-        ({"methods": {"x": {"train": {"algorithm": "adpsgd"}}}}, "methods.x, .*does not match.*Did you mean 'ad-psgd'"),
-        ({"train": {"epochs": 0}}, r"epochs: Input should be greater than or equal to 1\.$"),
-        ({"reference": "ar-sdg"}, "no method 'ar-sdg'. Did you mean 'ar-sgd'"),
+        ({"train": {"epoch": 3}}, "ar-sgd, train.learning_rate 0.001 .*\n.*'epoch'. Did you mean 'epochs'"),
+        (
+            {"methods": {"x": {"train": {"algorithm": "adpsgd"}}}},
+            "x, .*\n.*there is no 'adpsgd', only .* Did you mean 'ad-psgd'",
+        ),
+        ({"train": {"epochs": 0}}, r"'epochs': Input should be greater than or equal to 1"),
+        ({"reference": "ar-sdg"}, "no method 'ar-sdg', only .* Did you mean 'ar-sgd'"),
         # The advice was to spell `best_of` as wrongly as `vary`.
         (
             {"vary": {"train.learning_rte": [0.1]}},
-            "train.learning_rte 0.1: learning_rte: .*Did you mean 'learning_rate'",
+            "train.learning_rte 0.1 .*\n.*'learning_rte'. Did you mean 'learning_rate'",
         ),
         # A setting of a method had no advice.
         (
             {"methods": {"x": {"train": {"algorithm": {"name": "easgd", "alhpa": 1}}}}},
-            "methods.x, .*alhpa: .*Did you mean 'alpha'",
+            "x, .*\n.*alhpa'. Did you mean .*alpha'",
         ),
-        ({"train": {"slowmo": {"tua": 3}}}, "slowmo.tua: .*Did you mean 'tau'"),
-        ({"best_of": ["train.learning_rates"]}, "is no varied key. Did you mean 'train.learning_rate'"),
+        ({"train": {"slowmo": {"tua": 3}}}, "slowmo.tua'. Did you mean .*tau'"),
+        ({"best_of": ["train.learning_rates"]}, "no varied key .* Did you mean 'train.learning_rate'"),
         ({"methods": {"sgd": {"vary": {"train.learning_rates": [1]}}}}, "Did you mean 'train.learning_rate'"),
-        ({"methods": {"sgd": {"vary": {"train.learning_rate": []}}}}, "vary: 'train.learning_rate' has no values"),
-        ({"compared": ["test_acuracy"]}, "no measure 'test_acuracy'. Did you mean 'test_accuracy'"),
+        ({"methods": {"sgd": {"vary": {"train.learning_rate": []}}}}, "'train.learning_rate' .* has no values"),
+        ({"compared": ["test_acuracy"]}, "no measure 'test_acuracy', only .* Did you mean 'test_accuracy'"),
         ({"claims": [{"says": "x", "better": "sgd"}]}, "better and equivalent need `than`"),
         ({"claims": [{"says": "x"}]}, "exactly one of better"),
         ({"claims": [{"says": "x", **PAIR, "margin": 0.1}]}, "a margin needs `because`"),
@@ -155,7 +158,7 @@ BEST = {"protocol": "each at its best"}
         ),
         ({"cluster": {"slow_ranks": {40: 2.0}}}, "there is no slow rank 40 among"),
         ({"vary": {"learning_rate": [1]}}, "does not begin with train. or cluster."),
-        ({"cluster": {"latency": 1}}, "latency: .*There are: .*latency_seconds|Did you mean"),
+        ({"cluster": {"latency": 1}}, "unknown key 'latency'"),
         ({"tables": [{"title": "x", "measures": ["sgd"]}]}, "no measure 'sgd'"),
         ({"figures": [{"name": "x", "title": "x", "panels": [{"y": "val_acc", "x": "epoch"}]}]}, "'val_accuracy'"),
         (
@@ -227,16 +230,11 @@ def test_every_combination_of_the_varied_keys_that_a_method_has_is_run() -> None
     assert study.alone == "sgd"
 
 
-def test_a_method_that_cannot_be_trained_is_named() -> None:
-    with pytest.raises(ValidationError, match=r"methods\.sgd, train\.batch_size 0: batch_size"):
-        made_study(methods={"sgd": STUDY["methods"]["sgd"]}, reference="sgd", vary={"train.batch_size": [0]})
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"train": {"workers": 4, "seed": 3}}, "train.seed: no effect in a study"),
-        ({"vary": {"train.threads": [1, 2]}}, "vary: train.threads: no effect in a study"),
+        ({"train": {"workers": 4, "seed": 3}}, "seed: no effect in a study"),
+        ({"vary": {"train.threads": [1, 2]}}, "train.threads: no effect in a study"),
         (
             {"vary": {"cluster.jitter": [0.1, 0.2]}, "execution": "mpi"},
             "cluster.jitter has no effect with execution: mpi",

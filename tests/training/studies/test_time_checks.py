@@ -11,6 +11,7 @@ from made_study import made_study
 from training.settings import TrainSettings
 from training.studies import time_checks
 from training.studies.plan import PlannedRun, Subject, planned_runs
+from training.studies.study_result import TimeCheck
 from training.studies.time_checks import check_times
 from training.workloads.surface_settings import SurfaceSettings
 
@@ -35,7 +36,7 @@ def test_every_method_is_checked_with_its_step_and_as_many_workers_as_find_room(
 
     def measured(sleepers: Any, _: Path) -> list[Any]:
         chosen.append(sleepers)
-        return [["ar-sgd", STEP, 8, 3.0, 2.0]]
+        return [TimeCheck("ar-sgd", STEP, 8, 3.0, 2.0)]
 
     monkeypatch.setattr(time_checks, "_measured", measured)
     runs = runs_of(tmp_path, vary={"train.workers": [4, 32], "train.learning_rate": [0.1, 0.2]})

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
-from training.studies.run_in_simulator import train_in_simulator
+from training.studies.run_in_simulator import simulate_workload
 from training.workloads.registry import workload_from_json
 from training.workloads.surface import Beale, Surface
 from training.workloads.surface_settings import SurfaceSettings
@@ -37,7 +37,7 @@ def value_at(x: float, y: float) -> float:
 def test_training_goes_to_the_minimum_from_a_start_of_its_seed() -> None:
     plain = {"algorithm": "ar-sgd", "workers": 4, "batch_size": 1, "epochs": 4, "optimizer": "sgd"}
     settings = TrainSettings.model_validate({**plain, "learning_rate": 3e-3, "scale_learning_rate": False})
-    found = [train_in_simulator(Surface(noise), settings, ClusterSettings()).history[0] for noise in (0.0, 0.0, 10.0)]
+    found = [simulate_workload(Surface(noise), settings, ClusterSettings()).records[0] for noise in (0.0, 0.0, 10.0)]
     losses = [[record["val_loss"] for record in history] for history in found]
     assert losses[0] == losses[1] != losses[2]
     assert losses[0][-1] < 0.7 * losses[0][0]
