@@ -162,7 +162,8 @@ class TrainSettings(SettingsSection):
     """Reader of the features: `petastorm` reads the files in every epoch; the faster `arrow` reads them once, and the
     events stay in memory. Both give the same batches."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Device of the network; `auto`: a GPU if there is one. Ranks of a machine take its GPUs in turn."""
+    """Device of the network; `auto`: a GPU if there is one, but the CPU for perceptrons, which train faster there.
+    Ranks of a machine take its GPUs in turn."""
     checkpoint_steps: int | None = Field(default=None, ge=1)
     """Number of steps of a worker between checkpoints within an epoch; null: only at the end of every epoch."""
     max_restarts: int = Field(default=3, ge=0)

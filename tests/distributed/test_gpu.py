@@ -11,6 +11,7 @@ import pytest
 import torch
 from feature_datasets import write_dataset
 from networks import NAMES, VARIANTS, gradients, made_network, random_events
+from tiny_images import TinyImages
 from torch import nn
 from torch.nn import functional
 from training_runs import flat_weights, make_spec, records
@@ -45,7 +46,7 @@ METHODS: list[dict[str, Any]] = [
 @pytest.fixture
 def gpu() -> Iterator[torch.device]:
     """A GPU in the mode of a rank."""
-    device = choose_device("cuda")
+    device = choose_device("cuda", TinyImages())
     be_deterministic()
     yield device
     torch.set_deterministic_debug_mode("default")

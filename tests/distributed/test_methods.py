@@ -62,13 +62,15 @@ GOSSIP: list[dict[str, Any]] = [
 #: Done twice.
 TWICE: dict[str, Any] = {"workers": 3, "algorithm": "d-psgd", "slowmo": SLOWMO}
 SHARDS: dict[str, Any] = {"algorithm": "mpca", "schedule": {"decay": "cosine"}}
-EXACT: dict[str, Any] = {"workers": 3, "precision": "float64"}
+#: All that ranks do on the CPU they do on a GPU, where there is one.
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+EXACT: dict[str, Any] = {"workers": 3, "precision": "float64", "device": DEVICE}
 #: AR-SGD with each optimizer.
 AR_SGD: dict[str, dict[str, Any]] = {
     name: EXACT | {"learning_rate": 0.01, "reader": "petastorm", "optimizer": name, "momentum": momentum}
     for name, momentum in (("sgd", 0.9), ("adam", 0.0))
 }
-GOSSIP_RUN: dict[str, Any] = {"workers": 3, "epochs": 8, "learning_rate": 0.03}
+GOSSIP_RUN: dict[str, Any] = {"workers": 3, "device": DEVICE, "epochs": 8, "learning_rate": 0.03}
 
 
 @pytest.fixture(scope="module")
