@@ -1,7 +1,7 @@
 """A perceptron as firmware for FPGAs by hls4ml (the extra `hls`), simulated bit by bit.
 
 The firmware takes scaled features, since a fixed-point number that holds 1,000 GeV resolves no isolation.
-`scaling.onnx` makes them of raw features.
+`scaling.onnx` makes them of raw features. hls4ml gives no latency before the synthesis; da4ml estimates it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from models.networks.classifier import Classifier, spoiling
 
 #: What hls4ml writes the firmware for; Vitis HLS makes a circuit of it.
 BACKEND: Final = "Vitis"
+#: Additions one after the other within a clock, and its length [ns]: what da4ml itself takes.
+_ADDITIONS_PER_CLOCK: Final = 5
+_CLOCK: Final = 5.0
 Floats = NDArray[np.float32]
 
 
@@ -50,8 +53,9 @@ def export_firmware(
         bits: Widths.
 
     Returns:
-        For each width its `bits`, the `largest_difference` of a probability, and `same_class`: the share of the events
-        that have the same most probable class. A simulation that cannot be compiled is a `SimulationError`.
+        For each width its `bits`, the `largest_difference` of a probability, `same_class`: the share of the events that
+        have the same most probable class, and estimates for a circuit of adders from the scaled features to the logits:
+        `latency_ns` [ns] and `lookup_tables`. A simulation that cannot be compiled is a `SimulationError`.
     """
     parts = single_precision(model).parts()
     if parts is None or parts.scaling is None:
@@ -71,7 +75,8 @@ def export_firmware(
         probabilities = torch.softmax(torch.from_numpy(logits), dim=1).numpy()
         same = probabilities.argmax(axis=1) == expected.argmax(axis=1)
         difference = float(np.abs(probabilities - expected).max())
-        found.append({"bits": width, "largest_difference": difference, "same_class": float(same.mean())})
+        row = {"bits": width, "largest_difference": difference, "same_class": float(same.mean())}
+        found.append(row | _estimate(layers, ranges, width))
     return found
 
 
@@ -97,6 +102,11 @@ def _ranges(layers: nn.Sequential, scaled: Tensor) -> list[dict[str, float]]:
     return found
 
 
+def _before_point(largest: float) -> int:
+    """Number of bits before the point, with that of the sign, of numbers that hold the largest one."""
+    return max(1, math.floor(math.log2(largest)) + 2) if largest > 0 else 1
+
+
 def _fixed(width: int, largest: float) -> str:
     """hls4ml's word for rounded, saturating numbers of some bits with a sign that hold the largest one.
 
@@ -104,8 +114,45 @@ def _fixed(width: int, largest: float) -> str:
         >>> _fixed(16, 5.5)
         'fixed<16,4,RND,SAT>'
     """
-    before_point = max(1, math.floor(math.log2(largest)) + 2) if largest > 0 else 1
-    return f"fixed<{width},{before_point},RND,SAT>"
+    return f"fixed<{width},{_before_point(largest)},RND,SAT>"
+
+
+def _estimate(layers: nn.Sequential, ranges: list[dict[str, float]], width: int) -> dict[str, float]:
+    """Latency [ns] and number of look-up tables of a circuit of adders with the same numbers.
+
+    A product with a fixed weight is a sum of shifted numbers; da4ml finds a circuit with few additions.
+    """
+    from da4ml.trace import FixedVariableArray, comb_trace  # noqa: PLC0415 - an optional package
+
+    first = ranges[0]["result"]
+    ones = np.ones(next(layers.parameters()).shape[1], dtype=np.int64)
+    start = values = FixedVariableArray.from_kif(ones, *(ones * bits for bits in _bits(width, first)))
+    for layer, largest in zip(layers, ranges[1:], strict=True):
+        if isinstance(layer, nn.Linear):
+            weight, bias = (
+                _rounded(tensor.detach().numpy(), width, largest[name]) for name, tensor in layer.named_parameters()
+            )
+            values = values @ weight.T + bias
+        else:
+            values = values.relu()
+        before, behind = _bits(width, largest["result"])
+        values = values.quantize(k=1, i=before, f=behind, overflow_mode="SAT", round_mode="RND")
+    circuit = comb_trace(start, values)
+    clocks = math.ceil(max(circuit.latency) / _ADDITIONS_PER_CLOCK)
+    return {"latency_ns": clocks * _CLOCK, "lookup_tables": math.ceil(circuit.cost)}
+
+
+def _bits(width: int, largest: float) -> tuple[int, int]:
+    """Bits before the point, without that of the sign, and behind it."""
+    before = _before_point(largest)
+    return before - 1, width - before
+
+
+def _rounded(values: Floats, width: int, largest: float) -> NDArray[np.float64]:
+    """The numbers as `_fixed` holds them."""
+    step = 2.0 ** -_bits(width, largest)[1]
+    most = 2 ** (width - 1)
+    return np.clip(np.floor(values.astype(np.float64) / step + 0.5), -most, most - 1) * step
 
 
 def _simulate(

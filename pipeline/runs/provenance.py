@@ -20,6 +20,7 @@ _PACKAGES: Final = (
     "awkward",
     "boost-histogram",
     "cramjam",
+    "da4ml",
     "fastjet",
     "hls4ml",
     "isal",

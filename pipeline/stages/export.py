@@ -58,7 +58,7 @@ class Export(Stage):
         return flat_items(config.export, "export") if config.export.hls4ml else {}
 
     def run(self, context: Context) -> Result:
-        """Write `export.json`, and for each network `model.onnx` and `one_event.onnx`."""
+        """Write `export.json`, and for each network `model.onnx`, `one_event.onnx` and `config.pbtxt`."""
         from training.threads import use_threads
 
         use_threads(context.config.train.threads)
@@ -110,6 +110,7 @@ def _export(context: Context, network: str) -> dict[str, Any]:
     from models.export.onnx_classifier import OneEventClassifier, OnnxClassifier
     from models.export.onnx_export import export_one_event, export_onnx
     from models.export.parity import PARITY_TOLERANCE, largest_difference
+    from models.export.triton import triton_config
     from models.saved_model import load_model
 
     dataset = FeatureDataset.load(context.upstream["features"].folder)
@@ -128,6 +129,7 @@ def _export(context: Context, network: str) -> dict[str, Any]:
         one = OneEventClassifier(folder / "one_event.onnx")
         differences["one_event.onnx"] = largest_difference(model, one, columns, batch_sizes=(_EVENTS,))
     firmware = _firmware(context, model, dataset, folder) if context.config.export.hls4ml else []
+    (folder / "config.pbtxt").write_text(triton_config(spec.settings, spec.classes), encoding="utf-8")
     return {
         "inputs": list(exported.inputs),
         "classes": exported.classes,

@@ -50,6 +50,7 @@ def test_the_scaling_beside_the_firmware_makes_what_it_takes(
         return np.zeros((len(scaled), 3), np.float32)
 
     monkeypatch.setattr("models.export.hls4ml_export._simulate", simulate)
+    monkeypatch.setattr("models.export.hls4ml_export._estimate", lambda *_: {"latency_ns": 50.0, "lookup_tables": 1000})
     export_firmware(model, events, events, tmp_path, bits=[8])
     ((scaled, folder, width),) = seen
     assert (folder, width) == (tmp_path / "8-bits", 8)
@@ -78,7 +79,8 @@ def test_a_frame_before_the_scaling_was_left_out(tmp_path: Path, model: Classifi
 def test_more_bits_come_closer_to_the_network_and_none_overflows(
     tmp_path: Path, model: Classifier, events: Events
 ) -> None:
-    pytest.importorskip("hls4ml", reason="needs the extra: `pip install -e '.[hls]'`")
+    for package in ("hls4ml", "da4ml"):
+        pytest.importorskip(package, reason="needs the extra: `pip install -e '.[hls]'`")
     if shutil.which("g++") is None:
         pytest.skip("needs g++ for the simulation")
     # Events beyond the ranges of the calibration saturate instead of wrapping around.
@@ -87,5 +89,9 @@ def test_more_bits_come_closer_to_the_network_and_none_overflows(
     assert wide["largest_difference"] < 1e-2
     assert narrow["largest_difference"] > 3 * wide["largest_difference"]
     assert wide["same_class"] >= 0.99
+    # Wider numbers take more additions; a clock has 5 ns.
+    assert 5 < narrow["latency_ns"] <= wide["latency_ns"] < 500
+    assert narrow["latency_ns"] % 5 == wide["latency_ns"] % 5 == 0
+    assert 2 * narrow["lookup_tables"] < wide["lookup_tables"]
     assert (tmp_path / "26-bits" / "firmware" / "network.cpp").exists()
     assert not list(tmp_path.rglob("*.so"))

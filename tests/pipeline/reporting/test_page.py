@@ -86,7 +86,7 @@ def with_all(made: Versions) -> None:
     }  # fmt: skip
     one = counters(made, "train")["networks"]["hlf"]
     counters(made, "train")["further"] = {"hlf": {"hlf-seed-2": one | {"best_val_loss": 0.4321}}}
-    firmware = {"bits": 8, "largest_difference": 0.2, "same_class": 0.9928}
+    firmware = {"bits": 8, "largest_difference": 0.2, "same_class": 0.9928, "latency_ns": 60.0, "lookup_tables": 20123}
     networks["particles"] = dict(networks["hlf"])
     networks["hlf"]["firmware"] = [firmware]
     better, nothing = runs["boosted-trees"]["working_points"][0], {"value": 0.0, "low": 0.0, "high": 0.0577}

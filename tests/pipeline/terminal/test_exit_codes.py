@@ -79,7 +79,7 @@ def test_names_and_permissions_are_no_bugs_of_ours(
 
 @pytest.mark.parametrize(
     ("module", "extra"),
-    [("mlflow.entities", "mlflow"), ("hls4ml", "hls"), ("pythia8mc", "simulate")],
+    [("mlflow.entities", "mlflow"), ("hls4ml", "hls"), ("da4ml.trace", "hls"), ("pythia8mc", "simulate")],
 )
 def test_a_missing_package_names_the_extra_that_installs_it(
     capsys: pytest.CaptureFixture[str], module: str, extra: str
