@@ -57,11 +57,7 @@ def train_on_spark(
 
     Python must lie at the same path on all hosts, the features and the run folder on storage that all share.
 
-    Args:
-        spark: The running context.
-        spec: The run.
-        on_progress: Called with the progress of rank 0.
-        on_loss: Called with a sentence when an agent is lost and all start again from the last checkpoint.
+    `on_progress` and `on_loss`: as of `training.launching.launcher.launch`.
     """
     refuse_impossible(spark, spec.train.workers)
     try:

@@ -39,12 +39,9 @@ def launch(
 
     Resumes from the newest checkpoint in `spec.out_dir`, if there is one.
 
-    Args:
-        spec: The run; results go to its `out_dir`.
-        on_progress: Called with the progress of rank 0.
-        on_loss: Called with a sentence when a rank is lost and the run starts again.
-        hosts: Holds the hosts during each start of the ranks (`train.launcher: spark`).
-        run: Runs all ranks once, without mpirun or srun (`train.launcher: spark-agents`).
+    `on_progress`: called with the progress of rank 0. `on_loss`: called with a sentence when a rank is lost and all
+    start again. `hosts`: holds the hosts during each start of the ranks (`train.launcher: spark`). `run`: runs all
+    ranks once, without mpirun or srun (`train.launcher: spark-agents`).
 
     Raises:
         ShardError: There are fewer events than workers.
@@ -75,11 +72,8 @@ def launch_all(
 
     Each run resumes from the newest checkpoint in its `out_dir`; runs with a summary there are skipped.
 
-    Args:
-        specs: The runs, all with the same number of workers and the same launcher; results go to their `out_dir`.
-        folder: Folder of the ranks' log and errors.
-        on_progress: Called with the number of a run and the progress of rank 0 in it.
-        on_loss: Called with a sentence when a rank is lost and all start again.
+    `specs`: all with the same number of workers and the same launcher. `folder`: folder of the ranks' log and errors.
+    `on_progress`: called with the number of a run and the progress of rank 0 in it.
 
     Raises:
         TrainingError: As in `launch`; the message names the run.

@@ -36,16 +36,8 @@ from training.workloads.work import ValidationPart, Work
 class Trainer:
     """One worker's run.
 
-    Args:
-        settings: Settings of the training.
-        rows: Rows of each row group of the training split.
-        work: The worker's computation.
-        algorithm: The algorithm that combines the workers.
-        transport: The other workers; the meter measures its use.
-        meter: The worker's time and bytes.
-        files: Storage of records, models and checkpoints.
-        on_progress: Called from time to time; None for workers without a progress display.
-        owners: Who owns which rows; None: the workers divide all rows in each epoch.
+    `rows`: rows of each row group of the training split. `on_progress`: called from time to time; None for workers
+    without a progress display. `owners`: who owns which rows; None: the workers divide all rows in each epoch.
     """
 
     def __init__(

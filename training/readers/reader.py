@@ -21,11 +21,7 @@ class Reader(Protocol):
     """
 
     def train_batches(self, assignment: Assignment) -> Iterator[Batch]:
-        """The steps of an assignment, some of which may be empty.
-
-        Args:
-            assignment: The rows, from `training.readers.sharding.assignment_of` or `training.readers.units`.
-        """
+        """The steps of an assignment, some of which may be empty."""
         ...
 
     def prefetch(self, assignment: Assignment) -> None:
@@ -36,10 +32,6 @@ class Reader(Protocol):
         """This rank's part of the validation split; ranks may get different numbers of batches.
 
         A batch is one row group, or an even part of a very large one.
-
-        Args:
-            rank: Rank of the worker.
-            world_size: Number of ranks.
         """
         ...
 
@@ -56,14 +48,9 @@ def open_reader(
 ) -> Reader:
     """A reader of a dataset.
 
-    Args:
-        dataset: The features dataset.
-        inputs: Columns that the model takes, from `hlf`, `particles` and `num_particles`.
-        kind: `petastorm` reads the files in every epoch, `arrow` each row group once: it stays in memory, on `device`.
-        dtype: Floating point type of the tensors.
-        seed: Seed of the run.
-        device: Device of the batches.
-        own: Rows of each row group to train on; None: all.
+    `inputs`: columns that the model takes, from `hlf`, `particles` and `num_particles`. `kind`: `petastorm` reads the
+    files in every epoch, `arrow` each row group once: it stays in memory, on `device`. `own`: rows of each row group to
+    train on; None: all.
 
     Raises:
         HostileDatasetError: The dataset carries petastorm's pickled schema.

@@ -52,14 +52,8 @@ def plan_epoch(
 
     Every rank takes the same number of steps, over which its rows are spread evenly.
 
-    Args:
-        rows: Rows of each row group.
-        world_size: Number of ranks.
-        batch_size: Highest number of rows of a step.
-        seed: Seed of the run.
-        epoch: Number of the epoch, from 0.
-        before: Numbers of ranks that began this epoch before, each with the number of its steps; the plan is of the
-            rows that they left.
+    `rows`: rows of each row group. `batch_size`: highest number of rows of a step. `before`: numbers of ranks that
+    began this epoch before, each with the number of its steps; the plan is of the rows that they left.
 
     Raises:
         ShardError: There are fewer rows than ranks.
