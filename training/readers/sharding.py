@@ -186,8 +186,6 @@ def assignment_of(plan: EpochPlan, *, rank: int, epoch: int, first_step: int = 0
         >>> assignment_of(plan, rank=0, epoch=0, first_step=3)
         Assignment(epoch=0, pieces=(Piece(group=0, start=5, stop=10),), sizes=[5], later=())
     """
-    if not 0 <= first_step <= plan.num_steps:
-        raise ValueError(f"there is no step {first_step} in an epoch of {plan.num_steps} steps")
     pieces = plan.pieces[rank]
     bounds = step_bounds(rows_in(pieces), plan.num_steps)[first_step:]
     _, left = cut(pieces, [0, int(bounds[0]), int(bounds[-1])])

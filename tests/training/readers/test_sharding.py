@@ -109,13 +109,6 @@ def test_the_rest_of_an_epoch_is_the_end_of_the_whole(
         assert len(end) == sum(rest.sizes)
 
 
-@pytest.mark.parametrize("first_step", [-1, 4])
-def test_a_step_outside_of_the_epoch_is_refused(first_step: int) -> None:
-    plan = plan_epoch([10, 10], world_size=1, batch_size=8, seed=1, epoch=0)
-    with pytest.raises(ValueError, match=f"step {first_step} in an epoch of 3 steps"):
-        assignment_of(plan, rank=0, epoch=0, first_step=first_step)
-
-
 def test_the_order_of_rows_is_the_one_of_earlier_versions() -> None:
     assert shuffled(8, seed=1, epoch=2, group=3).tolist() == [5, 3, 4, 1, 7, 6, 2, 0]
     orders = [reading_order(6, seed=seed, epoch=epoch) for seed, epoch in ((1, 2), (1, 3), (2, 2))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from simulated import CLUSTER, ROUGH, KeptCheckpoints, models, run, settings, toy_network, toy_rows
 
 from features.dataset import FeatureDataset
-from training.errors import DamagedDatasetError, ShardError
+from training.errors import ShardError
 from training.readers.memory import MemoryRows
 from training.readers.reader import open_reader
 from training.readers.sharding import Assignment, Piece, assignment_of
@@ -143,13 +142,6 @@ def test_a_run_on_unequal_data_resumes(algorithm: str) -> None:
         np.testing.assert_array_equal(models(resumed), models(whole))
     read = [kept.at((1, 0)).load(rank)["read"] for rank in range(3)]
     assert sum(read) == (0 if algorithm == "d-psgd" else 120)
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    dataset = write_dataset(tmp_path / "data", rows={"train": [30, 30], "val": [1], "test": [1]})
-    dataset.files("train")[1].unlink()
-    with pytest.raises(DamagedDatasetError, match=r"part-00001.*Make the features again"):
-        labels_of(dataset)
 
 
 def test_a_simulation_needs_the_owners_of_the_rows() -> None:
