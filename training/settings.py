@@ -205,6 +205,12 @@ class TrainSettings(SettingsSection):
                 f"optimizer_state: {self.optimizer_state} is not for {name}, whose momentum and moments are at the "
                 f"server and stay as they are; leave it out"
             )
+        numbers = ("-n", "--ntasks") if self.launcher == "srun" else ("-n", "-np", "-c", "--n", "--np", "--ntasks")
+        problems += [
+            f"launcher_args: '{word}' sets the number of ranks; set train.workers instead"
+            for word in self.launcher_args
+            if word.split("=")[0] in numbers
+        ]
         run: dict[Unit, int] = {"epochs": self.epochs}
         problems += [why for each in self.mechanisms if each.unit == "epochs" and (why := each.why_idle(run))]
         if problems:

@@ -6,12 +6,29 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from training.errors import PetastormVersionError, TrainingError
 from training.readers import petastorm_compat
+from training.readers.petastorm_compat import ParquetDataset, make_batch_reader
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_a_pickled_schema_is_never_seen(tmp_path: Path) -> None:
+    # refuse_pickled_schema comes first; were it missed, petastorm would still find nothing to execute.
+    table = pa.table({"number": [1]}).replace_schema_metadata({"dataset-toolkit.unischema.v1": b"cos\nabort\n(tR."})
+    pq.write_table(table, tmp_path / "file.parquet")
+    pq.write_metadata(table.schema, tmp_path / "_common_metadata")
+    with make_batch_reader(
+        [f"file://{tmp_path / 'file.parquet'}"], workers_count=1, shuffle_row_groups=False
+    ) as reader:
+        assert [batch.number.tolist() for batch in reader] == [[1]]
+    dataset = ParquetDataset([str(tmp_path / "file.parquet")], petastorm_compat.LocalFileSystem())
+    assert dataset.common_metadata is None
+    assert dataset.metadata is None
 
 
 @pytest.mark.parametrize("version", ["0.12.0", "0.13.1"])

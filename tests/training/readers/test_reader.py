@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import torch
 from feature_datasets import write_dataset
 from particle_datasets import write_particle_dataset
+from ranks import wait_until
 
 from features.columns import hlf_names
 from features.dataset import FeatureDataset, RowGroup
@@ -227,6 +229,16 @@ def test_a_split_that_does_not_fit_into_memory_is_refused_with_the_fix(dataset: 
     huge = dataset._replace(splits={"val": [RowGroup("val/part-00000.parquet", 1 << 50)]})
     with pytest.raises(CacheError, match=r"1125899906842624 rows of the val split do not fit.*train\.reader=petastorm"):
         MemoryRows.of_files(huge, "val", BatchLayout.of(huge, ["hlf"], dtype=torch.float32, device="cpu"), seed=1)
+
+
+@each_reader
+def test_an_epoch_that_is_given_up_leaves_no_thread(dataset: FeatureDataset, kind: Any) -> None:
+    before = set(threading.enumerate())
+    reader = open_reader(dataset, ["particles"], kind=kind, seed=1)
+    batches = reader.train_batches(assignment_of(made_plan(world_size=1), rank=0, epoch=0))
+    next(batches)
+    del batches
+    wait_until(lambda: set(threading.enumerate()) <= before, what="all threads have ended", seconds=30)
 
 
 @each_reader
