@@ -74,10 +74,6 @@ class TrackingError(PipelineError):
     """MLflow refuses a record, or cannot be reached."""
 
 
-class StudiesFailedError(PipelineError):
-    """Some of all studies failed; the message names them."""
-
-
 class CheckFailedError(PipelineError):
     """A stage's result failed its own checks; it was not published."""
 

@@ -14,10 +14,10 @@ from typing import Any, Final
 from pipeline.configuration.yaml_text import read_mapping
 from pipeline.errors import MissingInputError
 from pipeline.terminal.tables import evaluation_tables
+from training.studies.judging import Interval, verdict_of
 from training.studies.pages import markdown_table, render, render_claims
 from training.studies.study import FOLDER, WORDS, StudySettings, form_of
 from training.studies.study_result import PACKED, StudyResult, read
-from training.studies.verdicts import Interval, verdict_of
 
 _RESULT: Final = "result.json"
 _CLAIMS: Final = "claims.md"
@@ -31,12 +31,12 @@ _SIMILAR: Final = 0.005
 def write_claims(folder: Path, out: Path) -> Path:
     """Write the page of claims of stored results, and the page of each published study beside its packed result.
 
-    A shipped study is judged by the claims that its file has now, if that asks for the stored runs.
+    A shipped study is judged by the claims that its file has now, if that asks for the stored runs. `folder`:
+    `docs/studies`, or `compare` of a run folder. `out`: the folder of the page, which is returned.
 
-    Args:
-        folder: Folder of studies, each with a folder of its own: `docs/studies`, or `compare` of a run folder. The
-            `metrics.json` of an evaluation in such a folder becomes a section.
-        out: Folder of the page, to which its links are relative.
+    Raises:
+        MissingInputError: The folder has no results.
+        StudyError: A result cannot be read.
     """
     found = {path.parent: path for name in (_RESULT, PACKED) for path in sorted(folder.glob(f"*/{name}"))}
     if not found:
@@ -53,7 +53,7 @@ def write_claims(folder: Path, out: Path) -> Path:
         results[os.path.relpath(page, out)] = result
     metrics = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*/metrics.json"))]
     command = shlex.join(["python", "-m", "pipeline", "compare", "--claims", str(folder), "--publish", str(out)])
-    text = render_claims(results, command=command, more=[_section(each) for each in metrics])
+    text = render_claims(results, command=command, evaluations=[_section(each) for each in metrics])
     out.mkdir(parents=True, exist_ok=True)
     (out / _CLAIMS).write_text(text, encoding="utf-8")
     return out / _CLAIMS
@@ -72,34 +72,19 @@ def _with_words_of_file(result: StudyResult) -> StudyResult:
     return replace(result, study=study) if now == stored else result
 
 
-def _section(metrics: Mapping[str, Any]) -> str:
-    """The classifiers of an evaluation: the tables of the terminal, and how far each is behind the best."""
-    best = metrics["best"]
-    rows = [
-        [name, f"{each['value']:.4f} ± {each['error']:.4f}", "yes" if each["value"] > _COUNTS * each["error"] else "no"]
-        for name, each in metrics["behind_best"].items()
-        if name != best
-    ]
+def _section(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """The classifiers of an evaluation: how far each is behind the best, and the tables of the terminal."""
+    behind, best = metrics["behind_best"], metrics["best"]
+    trees = None
+    if {"hlf", "boosted-trees"} <= behind.keys():
+        network, other = behind["hlf"], behind["boosted-trees"]
+        value, error = network["value"] - other["value"], _ERRORS * math.hypot(network["error"], other["error"])
+        found = Interval(value, value - error, value + error)
+        trees = {"found": found, "similar": _SIMILAR, "verdict": verdict_of(found, _SIMILAR, of_equals=True)}
     counts = next(iter(metrics["runs"].values()))["events_per_class"]
-    events = ", ".join(f"{name} {number:,}" for name, number in counts.items())
-    about = (
-        f"{metrics['num_events']:,} test events: {events}. Largest area below the ROC curve for {metrics['signal']} "
-        f"against the backgrounds ({metrics['mixture']['words']}): **{best}**. Errors are those of the test events; "
-        f"differences are paired."
-    )
-    if {"hlf", "boosted-trees"} <= metrics["behind_best"].keys():
-        network, trees = (metrics["behind_best"][name] for name in ("hlf", "boosted-trees"))
-        value = network["value"] - trees["value"]
-        error = _ERRORS * math.hypot(network["error"], trees["error"])
-        verdict = verdict_of(Interval(value, value - error, value + error), _SIMILAR, of_equals=True)
-        about += (
-            f"\n\nMigliorini 2020, section 4.3.2, says that boosted trees perform similarly to the network of "
-            f"high-level features: here their area is {value:+.4f} ({value - error:+.4f}..{value + error:+.4f}) "
-            f"larger, within {_SIMILAR}: **{verdict}**."
-        )
-    header = ["", f"area behind {best}", f"more than {_COUNTS} errors"]
-    parts = ["## Which classifier is best on these events", about, markdown_table(header, rows)]
-    for grid in evaluation_tables(dict(metrics)):
-        parts += [f"{grid.title[:1].upper()}{grid.title[1:]}." if grid.title else ""]
-        parts += [markdown_table(grid.rows[0], grid.rows[1:]), grid.caption]
-    return "\n\n".join(part for part in parts if part)
+    tables = [
+        (f"{grid.title[:1].upper()}{grid.title[1:]}", markdown_table(grid.rows[0], grid.rows[1:]), grid.caption)
+        for grid in evaluation_tables(metrics)
+    ]
+    others = {name: each for name, each in behind.items() if name != best}
+    return {**metrics, "others": others, "errors": _COUNTS, "counts": counts, "trees": trees, "tables": tables}

@@ -7,6 +7,7 @@ import platform
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -25,7 +26,7 @@ from models.networks.registry import NETWORKS
 from pipeline.configuration.mistakes import explain
 from pipeline.configuration.paths import locate_paths
 from pipeline.configuration.yaml_text import read_mapping
-from pipeline.errors import USER_ERRORS, ConfigError, StudiesFailedError, nearest
+from pipeline.errors import USER_ERRORS, ConfigError, nearest
 from pipeline.machine.doctor import usable_cores
 from pipeline.reporting.origin import plot_labels
 from pipeline.run_folder import RunFolder
@@ -164,7 +165,7 @@ def make_all(make: Callable[[str], None], say: Callable[[str], None]) -> None:
     """Make every shipped study by its name, also after one that fails; an interrupt ends it at once.
 
     Raises:
-        StudiesFailedError: Studies fail; the message names them.
+        StudyError: Studies fail; the message names them.
     """
     names, failed = list(dict.fromkeys(path.stem for path in shipped().values())), []
     for name in names:
@@ -176,10 +177,7 @@ def make_all(make: Callable[[str], None], say: Callable[[str], None]) -> None:
             say(f"compare: study {name} failed: {error}")
             failed.append(name)
     if failed:
-        raise StudiesFailedError(
-            f"compare: {len(failed)} of {len(names)} studies failed, as said above: {', '.join(failed)}. The same "
-            f"command makes what is missing."
-        )
+        raise StudyError(f"compare: {len(failed)} of {len(names)} studies failed, as said above: {', '.join(failed)}.")
 
 
 def compare(
@@ -245,34 +243,27 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
     cores, code = usable_cores(), code_version()
     runs = planned_runs(settings, subject, config.train, folder, code_of=code_of)
     digest = digest_of_study(settings, runs)
-    busy = _busy_cores(runs, folder / _TIMING / "load.json")
-    checks = []
+    busy, checks = _busy_cores(runs, folder / _TIMING / "load.json"), []
     if settings.execution == "simulate":
         run_folder.say(f"compare: {study.name}: check of the simulated times")
         checks = check_times(runs, folder / _TIMING, cores=cores, code=_digest_of_code(_CHECK))
-    found = _stored(folder / _RESULT, digest)
-    if found is not None:
-        run_folder.say("compare: all runs are done; redrawing")
-        return replace(found, study=settings, checks=checks)
+    with suppress(StudyError):
+        if (found := read(folder / _RESULT)).digest == digest:
+            run_folder.say("compare: all runs are done; redrawing")
+            return replace(found, study=settings, checks=checks)
     _make(run_folder, study, runs, folder, code)
-    machine = {"cpu": _cpu_name(), "cores": cores, "load": busy}
-    # Where the config lies on this machine is of no use on a page.
-    command = re.sub(r"(?<=[ =])/\S*/", "", command)
-    made = {"command": command, "created": now(), "machine": machine, "packages": package_versions()}
+    made = {
+        # Where the config lies on this machine is of no use on a page.
+        "command": re.sub(r"(?<=[ =])/\S*/", "", command),
+        "created": now(),
+        "machine": {"cpu": _cpu_name(), "cores": cores, "load": busy},
+        "packages": package_versions(),
+    }
     results = [result for result in (run.result for run in runs) if result is not None]
     weights = "" if settings.times_only else weights_of_test(subject.settings.open())
     made_now = StudyResult(study.name, study.form, digest, settings, made, data, checks, results, weights)
     write_atomically(folder / _RESULT, plain(made_now))
     return made_now
-
-
-def _stored(path: Path, digest: str) -> StudyResult | None:
-    """Earlier results, if they belong to the same runs, else None."""
-    try:
-        found = read(path)
-    except StudyError:
-        return None
-    return found if found.digest == digest else None
 
 
 def _refuse_idle(study: StudySettings, rows: int) -> None:
@@ -380,7 +371,15 @@ def _write(run_folder: RunFolder, result: StudyResult, folder: Path, publish: Pa
         labels = _labels(run_folder)
     draw_all(result, labels, figures)
     page.write_text(render(result, folder=_FIGURES), encoding="utf-8")
-    write_atomically(folder / _TABLE, _for_report(result))
+    for_report = {
+        "title": result.study.title,
+        "heads": ["Method", *(measure_of(name).words for name in result.study.compared)],
+        "rows": _rows(result, result.study.compared),
+        "workers": "virtual workers of the simulator" if result.is_simulated else "MPI ranks",
+        "events": result.data["version"],
+        "notes": [*notes(result), *([f"{result.warning.capitalize()}."] if result.warning else [])],
+    }
+    write_atomically(folder / _TABLE, for_report)
     if publish is not None:
         (publish / result.name).mkdir(parents=True, exist_ok=True)
         for figure in result.study.figures:
@@ -410,14 +409,3 @@ def table_of(result: StudyResult) -> Grid:
 
 def _rows(result: StudyResult, names: Sequence[str]) -> list[list[str]]:
     return [[result.title(cell), *(summed_up(result, cell, name) for name in names)] for cell in result.cells()]
-
-
-def _for_report(result: StudyResult) -> dict[str, Any]:
-    return {
-        "title": result.study.title,
-        "heads": ["Method", *(measure_of(name).words for name in result.study.compared)],
-        "rows": _rows(result, result.study.compared),
-        "workers": "virtual workers of the simulator" if result.is_simulated else "MPI ranks",
-        "events": result.data["version"],
-        "notes": [*notes(result), *([f"{result.warning.capitalize()}."] if result.warning else [])],
-    }

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator, StrMethodFormatter
@@ -14,38 +15,23 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocato
 from models.evaluation.style import COLOURS, DASHES, GREY, PlotLabels, new_figure, new_grid, save_figure, styled
 from training.studies.measures import CURVES, measure_of
 from training.studies.study import EPOCH, SECONDS, Panel, StudyFigure
-from training.studies.study_result import Cell, Floats, StudyResult
+from training.studies.study_result import Cell, StudyResult
 
 _BAND: Final = 0.2
 #: Percentage of the values of all curves below the axis: the first epochs.
 _BELOW_AXIS: Final = 4
+_ROOM: Final = 0.15
 _FEW_DECADES: Final = 300
 #: Ratio of highest to lowest value below which a logarithmic axis has room for only one or two of its labels.
 _NARROW: Final = 10
 _MOST_IN_PANEL: Final = 4
-
-
 _MARKERS: Final = "os^Dv<>Pp"
 #: Number of values of a key that have a tick each.
 _MOST_TICKS: Final = 8
 
 
-class Look(NamedTuple):
-    """Colour and style of a line."""
-
-    colour: str
-    dashes: Any
-    marker: str
-
-
 def draw_all(result: StudyResult, labels: PlotLabels, folder: Path) -> None:
-    """Draw all figures of a study.
-
-    Args:
-        result: The result.
-        labels: Words on the figures; the simulator's warning is added.
-        folder: Folder of the figures; made if absent.
-    """
+    """Draw all figures of a study into a folder; the labels get the warning of the result."""
     folder.mkdir(exist_ok=True)
     if result.warning:
         labels = labels._replace(sample_note=f"{labels.sample_note}; {result.warning}".lstrip("; "))
@@ -56,8 +42,8 @@ def draw_all(result: StudyResult, labels: PlotLabels, folder: Path) -> None:
 @styled
 def draw(result: StudyResult, figure: StudyFigure, labels: PlotLabels) -> Figure:
     """A figure of panels side by side; they share the vertical axis if they show the same."""
-    panels = figure.panels
-    if len({panel.y for panel in panels}) == 1:
+    panels, is_shared = figure.panels, len({panel.y for panel in figure.panels}) == 1
+    if is_shared:
         made, first = new_figure(labels, panels=len(panels))
         drawn = [first, *made.axes[1:]]
     else:
@@ -73,7 +59,7 @@ def draw(result: StudyResult, figure: StudyFigure, labels: PlotLabels) -> Figure
             _values(axes, panel, panel.x, result, looks)
         if panel.title:
             axes.text(0.04, 0.96, panel.title, transform=axes.transAxes, ha="left", va="top", fontsize="small")
-    for axes in drawn[1:] if len({panel.y for panel in panels}) == 1 else ():
+    for axes in drawn[1:] if is_shared else ():
         axes.set_ylabel("")
     _legend(made, drawn, panels)
     return made
@@ -92,62 +78,58 @@ def _line(cell: Cell, panel: Panel) -> Cell:
     return cell.without(panel.x, *panel.where)
 
 
-def _looks(lines: Iterable[Cell]) -> dict[Cell, Look]:
+def _looks(lines: Iterable[Cell]) -> dict[Cell, dict[str, Any]]:
     """A colour for each method; dashes and a marker for each of its lines, where it has several."""
     by_method: dict[str, list[Cell]] = {}
     for line in dict.fromkeys(lines):
         by_method.setdefault(line.method, []).append(line)
     found = {}
     for place, several in enumerate(by_method.values()):
-        colour = COLOURS[place % len(COLOURS)]
         for number, line in enumerate(several):
             which = number if len(several) > 1 else place + place // len(COLOURS)
-            found[line] = Look(colour, DASHES[which % len(DASHES)], _MARKERS[number % len(_MARKERS)])
+            found[line] = {
+                "color": COLOURS[place % len(COLOURS)],
+                "linestyle": DASHES[which % len(DASHES)],
+                "marker": _MARKERS[number % len(_MARKERS)],
+            }
     return found
 
 
-def _epochs(axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, Look]) -> None:
+def _epochs(axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, dict[str, Any]]) -> None:
     """A quantity of each epoch: mean over the seeds, with a band of their standard deviation."""
-    found = {cell: result.curves(cell, panel.y) for cell in result.shown(panel)}
+    found = {cell: values for cell in result.shown(panel) if (values := result.curves(cell, panel.y)).size}
     if "y" in panel.log:
         # Methods that average all gradients have a consensus distance of 0, which a logarithmic axis cannot show.
-        found = {cell: values for cell, values in found.items() if values.size and np.median(values) > 0}
+        found = {cell: values for cell, values in found.items() if np.median(values) > 0}
     for cell, values in found.items():
-        if not values.size:
-            continue
         ends = result.curves(cell, "seconds").cumsum(axis=1).mean(axis=0)
         across = np.arange(1, values.shape[1] + 1) if panel.x == EPOCH else ends
         line, mean = _line(cell, panel), values.mean(axis=0)
-        look = looks[line]
-        axes.plot(across, mean, color=look.colour, linestyle=look.dashes, linewidth=2, label=result.title(line))
+        look = {**looks[line], "marker": None}
+        axes.plot(across, mean, **look, linewidth=2, label=result.title(line))
         if len(values) > 1:
             spread = values.std(axis=0, ddof=1)
-            axes.fill_between(across, mean - spread, mean + spread, color=look.colour, alpha=_BAND, linewidth=0)
-    _finish(axes, panel, "Epoch" if panel.x == EPOCH else _time_words(result), CURVES[panel.y])
+            axes.fill_between(across, mean - spread, mean + spread, color=look["color"], alpha=_BAND, linewidth=0)
+    times = "Time, simulated [s]" if result.is_simulated else "Time [s]"
+    _finish(axes, panel, "Epoch" if panel.x == EPOCH else times, CURVES[panel.y])
     if panel.x == EPOCH:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.xaxis.set_minor_locator(MaxNLocator(1))
     else:
         axes.set_xlim(left=0)
-    if "y" in panel.log:
-        medians = [float(np.median(values)) for values in found.values()]
-        axes.set_ylim(bottom=min(medians) / 10 if medians else None)
-    else:
-        _leave_out_first_epochs(axes, [values for values in found.values() if values.size])
-
-
-def _leave_out_first_epochs(axes: Axes, drawn: Sequence[Floats]) -> None:
-    """Begin the axis above the lowest values, so that the end of the training is visible."""
-    if not drawn:
+    if not found:
         return
-    means = np.concatenate([values.mean(axis=0) for values in drawn])
+    if "y" in panel.log:
+        axes.set_ylim(bottom=min(float(np.median(values)) for values in found.values()) / 10)
+        return
+    # The axis begins above the first epochs, so that the end of the training is visible.
+    means = np.concatenate([values.mean(axis=0) for values in found.values()])
     low, high = np.percentile(means, [_BELOW_AXIS, 100])
-    room = 0.15 * (high - low)
-    if room:
-        axes.set_ylim(low - room, high + room)
+    if high > low:
+        axes.set_ylim(low - _ROOM * (high - low), high + _ROOM * (high - low))
 
 
-def _boxes(axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, Look]) -> None:
+def _boxes(axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, dict[str, Any]]) -> None:
     """A quantity of all epochs but the first, and of all seeds, as boxes (quartiles; whiskers 5 and 95 %)."""
     cells = result.shown(panel)
     for place, cell in enumerate(cells):
@@ -165,7 +147,7 @@ def _boxes(axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, L
             patch_artist=True,
             medianprops={"color": "black"},
         )
-        boxes["boxes"][0].set(facecolor=looks[_line(cell, panel)].colour, alpha=0.7)
+        boxes["boxes"][0].set(facecolor=looks[_line(cell, panel)]["color"], alpha=0.7)
     low, high = axes.dataLim.intervalx
     is_narrow = high < _NARROW * low
     if is_narrow:
@@ -180,22 +162,19 @@ def _boxes(axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, L
     axes.set_ylim(len(cells) - 0.4, -0.6)
 
 
-def _values(axes: Axes, panel: Panel, key: str, result: StudyResult, looks: Mapping[Cell, Look]) -> None:
+def _values(axes: Axes, panel: Panel, key: str, result: StudyResult, looks: Mapping[Cell, dict[str, Any]]) -> None:
     """A measure against a varied key: mean over the seeds, standard deviation as bars; one line for other values."""
     for line, cells in _lines(panel, result).items():
-        found: dict[float, list[float]] = {}
+        found: dict[float, pd.Series] = {}
         for cell in cells:
-            numbers = [value for value in result.numbers(cell, panel.y) if np.isfinite(value)]
+            numbers = result.numbers(cell, panel.y)
+            numbers = numbers[np.isfinite(numbers)]
             places = result.study.vary[key] if cell.value(key) is None else [cell.value(key)]
-            found |= {float(place): numbers for place in places if numbers}
+            found |= {float(place): numbers for place in places if len(numbers)}
         found = dict(sorted(found.items()))
-        look = looks[line]
-        means = [float(np.mean(values)) for values in found.values()]
-        spreads = [float(np.std(values, ddof=1)) if len(values) > 1 else 0.0 for values in found.values()]
-        axes.errorbar(
-            list(found), means, yerr=spreads, color=look.colour, linestyle=look.dashes, marker=look.marker,
-            markersize=5, label=result.title(line),
-        )  # fmt: skip
+        means = [each.mean() for each in found.values()]
+        spreads = [each.std() if len(each) > 1 else 0.0 for each in found.values()]
+        axes.errorbar(list(found), means, yerr=spreads, **looks[line], markersize=5, label=result.title(line))
     if panel.y == "speed_up":
         ideal = [min(result.study.vary[key]), max(result.study.vary[key])]
         axes.plot(ideal, ideal, color=GREY, linewidth=1, label="ideal")
@@ -240,7 +219,3 @@ def _legend(figure: Figure, drawn: Sequence[Axes], panels: Sequence[Panel]) -> N
     for axes, panel in zip(drawn, panels, strict=True):
         if panel.x is not None:
             axes.legend(fontsize="small", loc="best")
-
-
-def _time_words(result: StudyResult) -> str:
-    return "Time, simulated [s]" if result.is_simulated else "Time [s]"

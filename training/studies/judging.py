@@ -1,18 +1,195 @@
-"""Compares the methods of a study, and judges the claims of its source by these comparisons."""
+"""Verdicts on the claims of a source: functions of differences between methods and of their intervals."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
 
 from training.studies.measures import Measure, measure_of
 from training.studies.study import Claim
 from training.studies.study_result import Cell, StudyResult
-from training.studies.verdicts import LEVEL, OPEN, Difference, Interval, Verdict, holm, together, verdict_of
+
+#: Probability of one or more wrong verdicts in a family.
+LEVEL: Final = 0.05
+#: What needs more than this times the seeds and events of a study is not decidable by it.
+MOST_DATA: Final = 10.0
+_SMALLEST_SPREAD: Final = 1e-6
+
+
+class Verdict(StrEnum):
+    """What the runs say about a claim."""
+
+    CONFIRMED = "confirmed"
+    EQUIVALENT = "equivalent"
+    SMALLER = "smaller than claimed"
+    CONTRADICTED = "contradicted"
+    UNDECIDED = "undecided"
+    NOT_DECIDABLE = "not decidable here"
+
+
+#: Verdicts by which the claim holds, and by which it does not.
+HOLDS: Final = (Verdict.CONFIRMED, Verdict.EQUIVALENT)
+FAILS: Final = (Verdict.SMALLER, Verdict.CONTRADICTED)
+#: Verdicts that leave it open.
+OPEN: Final = (Verdict.UNDECIDED, Verdict.NOT_DECIDABLE)
+
+
+class Difference(NamedTuple):
+    """Mean of paired differences, and the parts of its variance: seeds are a sample, and so are test events.
+
+    The parts come from the analysis of variance of the differences (num_seeds, num_events), which gives what a two-way
+    bootstrap estimates, without its bias for few seeds.
+    """
+
+    value: float
+    of_seed: float
+    """Variance of a seed's mean; NaN for one seed."""
+    num_seeds: int
+    of_event: float = 0.0
+    """Variance of an event's mean, as far as common to all seeds."""
+    num_events: int = 0
+    """0 where seeds are the only sample."""
+    shifts: tuple[float, float] = (0.0, 0.0)
+    """Between which all seeds may be wrong in common, such as by simulated times: at most 0, and at least 0."""
+
+    @classmethod
+    def of_numbers(cls, values: ArrayLike, *, shifts: tuple[float, float] = (0.0, 0.0)) -> Self:
+        """Of a number for each seed, (num_seeds,)."""
+        given = np.asarray(values, dtype=np.float64)
+        if len(given) == 0 or not np.isfinite(given).all():
+            return cls(math.nan, math.nan, len(given))
+        # Simulated times may be equal to the last bit: a spread of 0 would make every difference certain.
+        spread = max(float(given.var(ddof=1)), _SMALLEST_SPREAD**2) if len(given) > 1 else math.nan
+        return cls(float(given.mean()), spread, len(given), shifts=shifts)
+
+    @classmethod
+    def of_events(cls, table: ArrayLike) -> Self:
+        """Of a number for each seed and test event, (num_seeds, num_events)."""
+        values = np.asarray(table, dtype=np.float64)
+        if len(values) < 2:
+            return cls(float(values.mean()) if len(values) else math.nan, math.nan, len(values))
+        seeds, events = values.shape
+        by_seed, by_event = values.mean(axis=1), values.mean(axis=0)
+        rest = np.square(values - by_seed[:, None] - by_event + values.mean()).sum() / ((seeds - 1) * (events - 1))
+        # No spread of an accuracy is known better than one event.
+        of_seed = max(float(by_seed.var(ddof=1)), 1 / events**2)
+        return cls(float(values.mean()), of_seed, seeds, max(float(by_event.var(ddof=1) - rest / seeds), 0.0), events)
+
+    def half_width(self, level: float = LEVEL) -> float:
+        """Half of the interval that misses the true difference at most so often, without what is in common.
+
+        Each part of the variance has the quantile of Student's t for its own degrees of freedom (Banerjee 1961).
+        """
+        if not math.isfinite(self.of_seed):
+            return math.inf
+        parts = [(self.of_seed, self.num_seeds), (self.of_event, self.num_events)]
+        squares = [part / n * float(stats.t.isf(level / 2, n - 1)) ** 2 for part, n in parts if n > 1]
+        return math.sqrt(sum(squares))
+
+    def at(self, level: float) -> Interval:
+        """Its interval."""
+        width = self.half_width(level)
+        low, high = self.shifts
+        return Interval(self.value, self.value - width + low, self.value + width + high, self.shifts)
+
+
+class Interval(NamedTuple):
+    """An estimate and its interval, positive in the direction of the claim."""
+
+    value: float
+    low: float
+    high: float
+    shifts: tuple[float, float] = (0.0, 0.0)
+    """The parts of both ends that more data does not make shorter."""
+
+    def with_data(self, times: float) -> Interval:
+        """What this many times the data would give, if the true difference is this one."""
+        low, high = (
+            self.value + shift + (end - shift - self.value) / math.sqrt(times) if math.isfinite(end) else end
+            for end, shift in zip((self.low, self.high), self.shifts, strict=True)
+        )
+        return Interval(self.value, low, high, self.shifts)
+
+
+def verdict_of(found: Interval, least: float, *, of_equals: bool = False) -> Verdict:
+    """The verdict on one comparison.
+
+    It is given as soon as the interval lies within its region of the true difference: more data decide an open claim,
+    or turn a smaller effect into one of the other direction, as long as the interval has the truth. `least`: the
+    difference that confirms a claimed one, or that contradicts a claim of equals.
+
+    Examples:
+        >>> [str(verdict_of(Interval(v, v - 1, v + 1), 3)) for v in (5, 3.5, 1, -2)]
+        ['confirmed', 'undecided', 'smaller than claimed', 'contradicted']
+        >>> [str(verdict_of(Interval(v, v - 1, v + 1), 3, of_equals=True)) for v in (1, -3.5, -5)]
+        ['equivalent', 'undecided', 'contradicted']
+    """
+    decided = _decided(found, least, of_equals=of_equals)
+    if decided is None:
+        can = _decided(found.with_data(MOST_DATA), least, of_equals=of_equals) is not None
+        return Verdict.UNDECIDED if can else Verdict.NOT_DECIDABLE
+    return decided
+
+
+def _decided(found: Interval, least: float, *, of_equals: bool) -> Verdict | None:
+    if of_equals:
+        if max(-found.low, found.high) < least:
+            return Verdict.EQUIVALENT
+        return Verdict.CONTRADICTED if max(found.low, -found.high) >= least else None
+    if found.low >= least:
+        return Verdict.CONFIRMED
+    if found.high < least:
+        return Verdict.CONTRADICTED if found.high < 0 else Verdict.SMALLER
+    return None
+
+
+def holm(decides: Sequence[Callable[[float], bool]]) -> list[float]:
+    """The level at which each comparison of a family is judged (Holm 1979), of whether its interval at a level decides.
+
+    Examples:
+        >>> [round(level, 4) for level in holm([lambda level: level > 0.02, lambda level: level > 0.9])]
+        [0.025, 0.05]
+    """
+    levels, left = [LEVEL] * len(decides), set(range(len(decides)))
+    while left:
+        level = LEVEL / len(left)
+        done = {number for number in left if decides[number](level)}
+        for number in left:
+            levels[number] = level
+        left -= done
+        if not done:
+            break
+    return levels
+
+
+def together(found: Sequence[Verdict], *, share: float = 1.0) -> Verdict:
+    """The verdict on a claim of several comparisons, of which this share has to hold.
+
+    Examples:
+        >>> both = [Verdict.CONFIRMED, Verdict.CONTRADICTED]
+        >>> str(together(both)), str(together(both, share=0.5))
+        ('contradicted', 'confirmed')
+    """
+    # 0.55 * 20 is above 11.
+    needed = math.ceil(share * len(found) - 1e-9)
+    counts = {each: found.count(each) for each in Verdict}
+    holds, fails = (sum(counts[each] for each in kind) for kind in (HOLDS, FAILS))
+    if not found:
+        return Verdict.NOT_DECIDABLE
+    if holds >= needed:
+        return Verdict.EQUIVALENT if counts[Verdict.EQUIVALENT] else Verdict.CONFIRMED
+    if len(found) - fails < needed:
+        is_other_direction = len(found) - counts[Verdict.CONTRADICTED] < needed
+        return Verdict.CONTRADICTED if is_other_direction else Verdict.SMALLER
+    open_ = counts[Verdict.UNDECIDED]
+    can = holds + open_ >= needed or len(found) - fails - open_ < needed
+    return Verdict.UNDECIDED if can else Verdict.NOT_DECIDABLE
 
 
 class Pair(NamedTuple):
@@ -42,18 +219,14 @@ class Pair(NamedTuple):
     @property
     def verdict(self) -> Verdict:
         """The verdict on this comparison."""
-        return self.with_interval(self.found)
-
-    def with_interval(self, found: Interval) -> Verdict:
-        """The verdict if this were the interval."""
         if self.why_not:
             return Verdict.NOT_DECIDABLE
-        return verdict_of(found, least_of(self.claim), of_equals=self.claim.is_of_equals)
+        return verdict_of(self.found, least_of(self.claim), of_equals=self.claim.is_of_equals)
 
     @property
     def if_times_were_exact(self) -> Verdict:
         """The verdict without the error that simulated times share."""
-        return self.with_interval(self.difference._replace(shifts=(0.0, 0.0)).at(self.level))
+        return self._replace(difference=self.difference._replace(shifts=(0.0, 0.0))).verdict
 
 
 class JudgedClaim(NamedTuple):
@@ -107,21 +280,21 @@ def _corrected(family: Sequence[Pair]) -> list[Pair]:
 def _judged(result: StudyResult, claim: Claim, pairs: list[Pair]) -> JudgedClaim:
     tested = [pair for pair in pairs if not pair.why_not]
     verdict = together([pair.verdict for pair in tested], share=claim.share_of_cells)
+    exact = together([pair.if_times_were_exact for pair in tested], share=claim.share_of_cells)
     is_demonstration = result.study.demonstration and measure_of(claim.measure).learns
-    reason = claim.not_decidable or (f"a demonstration: {result.study.demonstration}" if is_demonstration else "")
-    if reason:
+    if claim.not_decidable or is_demonstration:
+        reason = claim.not_decidable or f"a demonstration: {result.study.demonstration}"
         return JudgedClaim(claim, Verdict.NOT_DECIDABLE, pairs, reason)
     if not tested:
-        return JudgedClaim(claim, verdict, pairs, pairs[0].why_not if pairs else "not run")
-    if verdict is not Verdict.NOT_DECIDABLE:
-        return JudgedClaim(claim, verdict, pairs, "")
-    exact = together([pair.if_times_were_exact for pair in tested], share=claim.share_of_cells)
-    if not all(math.isfinite(pair.difference.value) for pair in tested):
-        return JudgedClaim(claim, verdict, pairs, "a run diverged or ended too early")
-    is_of_times = exact is not Verdict.NOT_DECIDABLE
-    return JudgedClaim(
-        claim, verdict, pairs, "times not checked well enough" if is_of_times else "needs over ten times the data"
-    )
+        reason = pairs[0].why_not if pairs else "not run"
+    elif verdict is not Verdict.NOT_DECIDABLE:
+        reason = ""
+    elif not all(math.isfinite(pair.difference.value) for pair in tested):
+        reason = "a run diverged or ended too early"
+    else:
+        is_of_times = exact is not Verdict.NOT_DECIDABLE
+        reason = "times not checked well enough" if is_of_times else "needs over ten times the data"
+    return JudgedClaim(claim, verdict, pairs, reason)
 
 
 def _pairs(result: StudyResult, claim: Claim) -> Iterator[Pair]:
@@ -152,7 +325,7 @@ def _pair(result: StudyResult, this: Cell, other: Cell, claim: Claim) -> Pair:
         table = [correct[0][seed] - correct[1][seed] for seed in both]
         return Pair(this, other, claim, Difference.of_events(table), (len(both), len(seeds)), why_not)
     if measure.is_ratio:
-        zeros = [f"{result.title(cell)}" for cell, each in zip(both_cells, values, strict=True) if (each <= 0).any()]
+        zeros = [result.title(cell) for cell, each in zip(both_cells, values, strict=True) if (each <= 0).any()]
         why_not = why_not or (f"a ratio to 0 says nothing, {' and '.join(zeros)}" if zeros else "")
         with np.errstate(all="ignore"):
             values = [np.log(each) for each in values]
@@ -183,8 +356,8 @@ def _shifts(
 ) -> tuple[float, float]:
     """Between which a difference may be wrong for all seeds together: of logarithms for ratios, of parts for shares.
 
-    One end is that of the simulated times, the other that of the checked ones, in which each step takes longer by what
-    the check found. Workers of unlike numbers are not held up alike, so that each of the two cells counts alone, too.
+    One end is that of the simulated times, the other that of the checked ones. Workers of unlike numbers are not held
+    up alike, so that each of the two cells counts alone, too.
     """
     measure = measure_of(claim.measure)
     if not measure.of_time or not result.is_simulated:

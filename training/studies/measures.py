@@ -92,11 +92,8 @@ def lowest_loss(run: RunResult) -> float:
 def diverged(run: RunResult, _: RunResult) -> float:
     """1 for a run that diverged, else 0; NaN if the result does not say what a constant guess gives.
 
-    Three kinds of runs diverged: validation found a loss that is not finite, which ends a run without a result; the
-    training loss of an epoch is not finite; or the training loss of the last epoch is not below that of the best
-    constant guess, by 2 %, so that at its end the run knows nothing. A run whose loss rises for a while and falls again
-    did not diverge. Hermans 2017 shows training curves (figures 2.13, 3.2) and has no number; a network that he calls
-    diverged ends as a constant guess.
+    It diverged if a loss is not finite, or if the last training loss is not below that of the best constant guess, by
+    2 %. Hermans 2017 shows training curves (figures 2.13, 3.2); a network that he calls diverged ends as such a guess.
 
     Examples:
         >>> def run(*train_loss: float) -> RunResult:
@@ -146,46 +143,44 @@ def _seconds_to(goal: float) -> Callable[[RunResult, RunResult], float]:
     return found
 
 
-def _time(words: str, of: Callable[[RunResult, RunResult], float], *, power: int = 1, learns: bool = False) -> Measure:
-    return Measure(words, of, lower_is_better=True, is_ratio=True, margin=0.1, power_of_time=power, learns=learns)
-
+#: Two runs compare by the ratio of these; their margin is relative.
+_RATE: Final[dict[str, Any]] = {"is_ratio": True, "margin": 0.1, "learns": False}
+_TIME: Final[dict[str, Any]] = {**_RATE, "lower_is_better": True}
+_LOW: Final[dict[str, Any]] = {"lower_is_better": True}
+_SHARE: Final[dict[str, Any]] = {"percent": True}
 
 _MEASURES: Final[dict[str, Measure]] = {
-    "test_accuracy": Measure("test accuracy", _test_accuracy, percent=True),
-    "val_accuracy": Measure("validation accuracy at the end", _last("val_accuracy"), percent=True),
-    "train_accuracy": Measure("training accuracy at the end", _last("train_accuracy"), percent=True),
+    "test_accuracy": Measure("test accuracy", _test_accuracy, **_SHARE),
+    "val_accuracy": Measure("validation accuracy at the end", _last("val_accuracy"), **_SHARE),
+    "train_accuracy": Measure("training accuracy at the end", _last("train_accuracy"), **_SHARE),
     "worker_val_accuracy": Measure(
-        "validation accuracy of single workers at the end", _number("worker_val_accuracy"), percent=True
+        "validation accuracy of single workers at the end", _number("worker_val_accuracy"), **_SHARE
     ),
-    "val_loss": Measure("lowest validation loss", lambda run, _: lowest_loss(run), lower_is_better=True, margin=0.002),
-    "diverged": Measure("runs that diverged", diverged, lower_is_better=True, percent=True),
-    "seconds_per_batch": _time("time per batch [s]", _number("seconds_per_batch")),
-    "samples_per_second": Measure(
-        "events per second", _number("samples_per_second"), is_ratio=True, margin=0.1, learns=False
+    "val_loss": Measure("lowest validation loss", lambda run, _: lowest_loss(run), **_LOW, margin=0.002),
+    "diverged": Measure("runs that diverged", diverged, **_LOW, **_SHARE),
+    "seconds_per_batch": Measure("time per batch [s]", _number("seconds_per_batch"), **_TIME),
+    "samples_per_second": Measure("events per second", _number("samples_per_second"), **_RATE),
+    "seconds_per_epoch": Measure("time per epoch [s]", _of_epochs(np.median), **_TIME),
+    "communication_per_epoch": Measure("communication per epoch [s]", _of_epochs(np.median, "communicate"), **_TIME),
+    "variance_of_epochs": Measure(
+        "variance of the time per epoch [s2]", _of_epochs(_variance), **_TIME, power_of_time=2
     ),
-    "seconds_per_epoch": _time("time per epoch [s]", _of_epochs(np.median)),
-    "communication_per_epoch": _time("communication per epoch [s]", _of_epochs(np.median, "communicate")),
-    "variance_of_epochs": _time("variance of the time per epoch [s2]", _of_epochs(_variance), power=2),
-    "seconds": _time("time of the run [s]", _of_epochs(np.sum)),
-    "speed_up": Measure("speed-up t(1) / t(n)", _speed_up, "alone", is_ratio=True, margin=0.1, learns=False),
+    "seconds": Measure("time of the run [s]", _of_epochs(np.sum), **_TIME),
+    "speed_up": Measure("speed-up t(1) / t(n)", _speed_up, "alone", **_RATE),
     "temporal_efficiency": Measure(
-        "temporal efficiency against the reference", temporal_efficiency, "reference", is_ratio=True, margin=0.1
+        "temporal efficiency against the reference", temporal_efficiency, "reference", **{**_RATE, "learns": True}
     ),
-    "consensus_distance": Measure(
-        "consensus distance at the end", _last("consensus_distance"), lower_is_better=True, margin=0.01
-    ),
-    "staleness": Measure("mean staleness at the end", _last("staleness"), lower_is_better=True, margin=0.1),
-    "bytes_sent": Measure(
-        "bytes sent per worker and epoch (all-reduces as in a ring)", _number("bytes_sent"), lower_is_better=True
-    ),
+    "consensus_distance": Measure("consensus distance at the end", _last("consensus_distance"), **_LOW, margin=0.01),
+    "staleness": Measure("mean staleness at the end", _last("staleness"), **_LOW, margin=0.1),
+    "bytes_sent": Measure("bytes sent per worker and epoch (all-reduces as in a ring)", _number("bytes_sent"), **_LOW),
     "averages": Measure("pairwise averages", _number("averages_begun")),
-    "averages_lost": Measure("pairwise averages lost", _number("averages_lost"), lower_is_better=True),
-    "steps_not_finite": Measure("steps without effect", _number("steps_not_finite"), lower_is_better=True),
+    "averages_lost": Measure("pairwise averages lost", _number("averages_lost"), **_LOW),
+    "steps_not_finite": Measure("steps without effect", _number("steps_not_finite"), **_LOW),
     "steps_per_cycle": Measure("steps of a worker between two of its sums", _number("steps_per_cycle")),
     "utilisation": Measure(
         "share of the time in which workers compute",
         _number("utilisation"),
-        percent=True,
+        **_SHARE,
         margin=0.01,
         is_share_of_time=True,
         learns=False,
@@ -197,9 +192,8 @@ def measure_of(name: str) -> Measure:
     """A measure by name; `seconds_to=0.9` is the time to a validation accuracy of 0.9."""
     stem, _, goal = name.partition("=")
     if stem == "seconds_to":
-        return _time(
-            f"time to a validation accuracy of {100 * float(goal):g} % [s]", _seconds_to(float(goal)), learns=True
-        )
+        words = f"time to a validation accuracy of {100 * float(goal):g} % [s]"
+        return Measure(words, _seconds_to(float(goal)), **{**_TIME, "learns": True})
     return _MEASURES[name]
 
 

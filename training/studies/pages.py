@@ -13,11 +13,10 @@ import numpy as np
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from training.studies.judging import JudgedClaim, Pair, judge
+from training.studies.judging import OPEN, JudgedClaim, Pair, Verdict, judge
 from training.studies.measures import Measure, lowest_loss, measure_of
 from training.studies.study import Claim, StudyTable
 from training.studies.study_result import Cell, StudyResult
-from training.studies.verdicts import OPEN, Verdict, error_rates
 
 #: Relative spread below which a number has none: rounding.
 _VISIBLE: Final = 1e-6
@@ -67,35 +66,28 @@ def settings_table(result: StudyResult) -> str:
     """All that was set and varied: what all methods share, and a row for each method with the events that it saw."""
     study = result.study
     first = {method: study.train_settings(method, next(study.combinations(method)), 1) for method in study.methods}
-    table = pd.json_normalize([json.loads(json.dumps(train.result_items())) for train in first.values()])
+    settings = pd.json_normalize([json.loads(json.dumps(train.result_items())) for train in first.values()])
     varied = {key.removeprefix("train.") for key in study.vary}
-    table = table.drop(columns=[name for name in table if name in {"seed", *varied}]).map(
+    settings = settings.drop(columns=[name for name in settings if name in {"seed", *varied}]).map(
         lambda value: "" if value in (None, [], {}) or value != value else str(value)  # noqa: PLR0124 - NaN
     )
-    is_shared = table.nunique() == 1
+    is_shared = settings.nunique() == 1
     chosen = study.workload
     workload = chosen if isinstance(chosen, str) else f"{chosen.name}, {chosen.network_name}"
-    shared = [f"{name} {value}" for name, value in table.loc[0, is_shared].items() if value]
+    shared = [f"{name} {value}" for name, value in settings.loc[0, is_shared].items() if value]
     shared += [f"{key} {json.dumps(value)}" for key, value in study.cluster.items()]
     rows = []
-    for method, (_, own) in zip(study.methods, table.loc[:, ~is_shared].iterrows(), strict=True):
+    for method, (_, own) in zip(study.methods, settings.loc[:, ~is_shared].iterrows(), strict=True):
         tried = [
             f"{short(key)} {', '.join(map(str, study.values_of(method, key)))}"
             for key in next(study.combinations(method))
         ]
         seen = sorted({number for cell in result.cells([method]) for number in result.events_seen(cell)})
         words = [f"{name} {value}" for name, value in own.items() if value]
-        rows.append(
-            [
-                study.title_of(method),
-                "; ".join(words),
-                "; ".join(tried),
-                " to ".join(f"{n:,}" for n in (*seen[:1], *seen[1:][-1:])),
-            ]
-        )
-    return f"All: {workload}; {'; '.join(shared)}.\n\n" + markdown_table(
-        ["", "set", "varied", "events seen by all workers"], rows
-    )
+        ends = " to ".join(f"{number:,}" for number in dict.fromkeys((*seen[:1], *seen[-1:])))
+        rows.append([study.title_of(method), "; ".join(words), "; ".join(tried), ends])
+    table = markdown_table(["", "set", "varied", "events seen by all workers"], rows)
+    return f"All: {workload}; {'; '.join(shared)}.\n\n{table}"
 
 
 def sweep_table(result: StudyResult) -> str:
@@ -181,11 +173,6 @@ def short(key: str) -> str:
     return key.rpartition(".")[2].replace("_", " ")
 
 
-#: Numbers of seeds, and true effects in units of the least one, of the table of error rates.
-_SEEDS: Final = (3, 10, 30, 100)
-_TRUTHS: Final = ((2.0, False), (0.99, False), (0.01, False), (-0.5, False), (0.5, True), (1.01, True))
-
-
 def render(result: StudyResult, *, folder: str) -> str:
     """The page of a study; `folder`: that of the figures, relative to the page."""
     claims, seeds = judge(result), sorted({run.seed for run in result.runs})
@@ -204,8 +191,8 @@ def render(result: StudyResult, *, folder: str) -> str:
     )
 
 
-def render_claims(results: Mapping[str, StudyResult], *, command: str, more: Sequence[str] = ()) -> str:
-    """The page of claims, made by a command, of results by the link to the page of each study; `more`: sections."""
+def render_claims(results: Mapping[str, StudyResult], *, command: str, evaluations: Sequence[Any] = ()) -> str:
+    """The page of claims, made by a command, of results by the link to the page of each study."""
     studies = {link: (result, found) for link, result in results.items() if (found := judge(result))}
     return _fill(
         "claims.md.j2",
@@ -213,12 +200,7 @@ def render_claims(results: Mapping[str, StudyResult], *, command: str, more: Seq
         studies=studies.items(),
         claims=[each for _, found in studies.values() for each in found],
         command=command,
-        more=more,
-        errors=[
-            ("equal within 1" if of_equals else "at least 1", truth, seeds, shares)
-            for truth, of_equals in _TRUTHS
-            for seeds, shares in error_rates(truth, _SEEDS, of_equals=of_equals).items()
-        ],
+        evaluations=evaluations,
     )
 
 

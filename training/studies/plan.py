@@ -71,10 +71,13 @@ def planned_runs(
     `train` of the config, which says how this machine starts ranks, and the first seed.
     """
     found = []
+    # Every reader gives the same batches; pyarrow reads the events once, so that epochs do not.
+    on_this_machine = base.model_dump(include=set(OF_MACHINE)) | {"reader": "arrow"}
     seeds = range(base.seed, base.seed + study.seeds)
     for seed, method in itertools.product(seeds, study.methods):
         for values in study.combinations(method):
-            train = on_this_machine(study.train_settings(method, values, seed), base)
+            train = study.train_settings(method, values, seed)
+            train = TrainSettings.model_validate({**train.model_dump(), **on_this_machine})
             cluster = study.cluster_settings(values) if study.execution == "simulate" else None
             times = train.model_dump(mode="json", include=_TIMES_DEPEND_ON)
             content = [_VERSION, study.times_only, subject.settings.meaning, subject.data, train.result_items()]
@@ -84,15 +87,6 @@ def planned_runs(
             title = study.title_of(method)
             found.append(PlannedRun(method, title, values, subject, train, cluster, study.times_only, digest, where))
     return found
-
-
-def on_this_machine(train: TrainSettings, base: TrainSettings) -> TrainSettings:
-    """Settings of a run, with the config's way to start ranks; pyarrow reads the events once, so that epochs do not.
-
-    Every reader gives the same batches.
-    """
-    here = base.model_dump(include=set(OF_MACHINE))
-    return TrainSettings.model_validate({**train.model_dump(), **here, "reader": "arrow"})
 
 
 def digest_of_study(study: StudySettings, runs: Sequence[PlannedRun]) -> str:

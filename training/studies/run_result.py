@@ -136,12 +136,11 @@ def _write(folder: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_result(folder: Path, method: str, values: dict[str, Any], seed: int) -> RunResult | None:
-    """The result that is in the folder of a run; None if there is none, or a damaged one."""
-    try:
-        content = json.loads((folder / FILE).read_text(encoding="utf-8"))
-        return _READ.validate_python({"method": method, "values": values, "seed": seed, **content})
-    except (OSError, ValueError, TypeError):
+    """The result that is in the folder of a run; None if there is none."""
+    if not (folder / FILE).exists():
         return None
+    content = json.loads((folder / FILE).read_text(encoding="utf-8"))
+    return _READ.validate_python({"method": method, "values": values, "seed": seed, **content})
 
 
 _READ: Final = TypeAdapter(RunResult)

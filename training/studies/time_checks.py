@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 from torch import nn
-from typing_extensions import override
 
 from ingestion.storage import new_file
+from training.algorithms.base import VectorModel
 from training.flat_model import FlatModel, ModelState
 from training.launching.mpirun import measure_messages, measured_by
 from training.loop.making import make_algorithm
@@ -37,7 +37,7 @@ from training.studies.study_result import TimeCheck
 from training.transports.basics import Vector, run_now
 from training.transports.mpi import MpiTransport
 from training.workloads.gradients import Sums
-from training.workloads.work import ValidationPart, Work
+from training.workloads.work import ValidationPart
 
 #: Linux wakes a sleeper up to 50 us late; PR_SET_TIMERSLACK [ns] makes that 1 us.
 _TIMER_SLACK: Final = (29, 1000)
@@ -71,68 +71,56 @@ _SLEEPERS: Final = TypeAdapter(list[Sleepers])
 _CHECKS: Final = TypeAdapter(list[TimeCheck])
 
 
-class _SleepingWork(Work):
-    """Steps that take the time of the cluster, and have a constant gradient."""
+class _SleepingWork:
+    """A `Work` whose steps take the time of the cluster, and have a constant gradient."""
 
-    validates_alone = False
+    validates_alone: bool = False
 
     def __init__(self, num_parameters: int, times: ComputeTimes) -> None:
         module = nn.Module()
         module.weights = nn.Parameter(torch.zeros(num_parameters))
-        self.model = FlatModel(module)
+        self.model: VectorModel = FlatModel(module)
         # Gradient dropping sorts them: no two are equal.
-        self.model.write_gradient(np.linspace(0.5, 1.0, num_parameters, dtype=np.float32))
-        self._gradient = self.model.gradient.numpy().copy()
+        self._gradient = np.linspace(0.5, 1.0, num_parameters, dtype=np.float32)
         self._times = times
         self._sizes: Iterator[int] = iter(())
         self._size = self._samples = 0
 
-    @override
     def begin(self, assignment: Assignment) -> None:
         self._sizes = iter(assignment.sizes)
 
-    @override
     def prefetch(self, assignment: Assignment) -> None:
         """There is nothing to read."""
 
-    @override
+    def write_buffers(self, values: Vector) -> None:
+        """There are none."""
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """There is none."""
+
     def next_batch(self) -> int:
         self._size = next(self._sizes)
         self._samples += self._size
         return self._size
 
-    @override
     async def compute_gradient(self) -> None:
         self.model.write_gradient(self._gradient)
         time.sleep(self._times.draw(self._size))
 
-    @override
     def take_sums(self) -> Sums:
         found, self._samples = self.sums_so_far(), 0
         return found
 
-    @override
     def sums_so_far(self) -> Sums:
         return Sums(1.0, 1.0, 0.0, self._samples)
 
-    @override
     def buffers(self) -> Vector:
         return np.empty(0)
 
-    @override
-    def write_buffers(self, values: Vector) -> None:
-        """There are none."""
-
-    @override
     def state(self) -> dict[str, Any]:
         return {}
 
-    @override
-    def load_state(self, state: dict[str, Any]) -> None:
-        """There is none."""
-
-    @override
-    async def validate(self, state: ModelState, part: ValidationPart) -> Sums:
+    async def validate(self, state: ModelState, part: ValidationPart) -> Sums:  # noqa: ARG002 - of a `Work`
         return Sums(1.0, 1.0, 0.0, 1)
 
 

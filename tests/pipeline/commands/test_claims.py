@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 from pipeline.cli import app
 from pipeline.commands.claims import write_claims
 from pipeline.errors import MissingInputError
-from training.studies import pages
-from training.studies.study_result import PACKED, pack, read
+from training.studies.study_result import PACKED, pack
 
 CHECKOUT = Path(__file__).parents[3]
 STUDIES = CHECKOUT / "docs" / "studies"
@@ -59,12 +58,6 @@ def test_the_pages_in_docs_are_those_of_the_stored_results(tmp_path: Path, monke
     assert found["default", "AD-PSGD"] == (pytest.approx(0.0103, abs=1e-4), "confirmed")
     assert found["default", "SwarmSGD"] == (pytest.approx(0.0103, abs=1e-4), "confirmed")
     assert found["best", "AD-PSGD"] == (pytest.approx(0.0008, abs=1e-4), "undecided")
-
-
-def test_pages_of_published_studies_are_written_anew(tmp_path: Path) -> None:
-    folder = stored(tmp_path)
-    write_claims(folder, tmp_path / "out")
-    assert (folder / "made.md").read_text() == pages.render(read(folder / "made" / PACKED), folder="made")
 
 
 def test_the_command_writes_the_page_and_needs_no_config(tmp_path: Path) -> None:

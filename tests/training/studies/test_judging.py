@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 from made_study import NUM_EVENTS, made_check, made_result, made_run, made_study
 
-from training.studies.judging import JudgedClaim, judge, least_of
+from training.studies.judging import JudgedClaim, Verdict, judge, least_of
 from training.studies.pages import notes
 from training.studies.run_result import Counts
 from training.studies.study import Claim
 from training.studies.study_result import Cell, StudyResult
-from training.studies.verdicts import Verdict
 
 SEEDS = range(1, 7)
 BETTER = {"better": "ad-psgd", "than": "ar-sgd"}

@@ -12,7 +12,7 @@ from made_study import made_study
 from models.networks.hlf_settings import HlfSettings
 from training.settings import TrainSettings
 from training.studies.plan import PlannedRun, Subject, planned_runs
-from training.studies.run_on_ranks import in_random_order, measure_all, warm_ups
+from training.studies.run_on_ranks import in_random_order, measure_all
 from training.workloads.hep_settings import HepSettings
 
 
@@ -39,22 +39,9 @@ def test_the_first_method_of_the_file_was_always_the_first_to_run(tmp_path: Path
     assert in_random_order(runs) == order
 
 
+@pytest.mark.distributed
 def test_the_first_run_carried_a_warm_up_of_its_ranks(tmp_path: Path) -> None:
     """Its first epoch took 0.7 to 1.4 s instead of 0.03 s, and hit the method that stood first in the file."""
-    runs = runs_of(tmp_path, vary={"train.learning_rate": [0.1, 0.2]})
-    (tmp_path / "warm" / "old").mkdir(parents=True)
-    warm = warm_ups(runs, tmp_path / "warm")
-    assert {spec.out_dir.name: spec.train.weight_decay for spec in warm} == {
-        "sgd": 0.0,
-        "momentum": 0.0,
-        "decay": 0.1,
-    }
-    assert {spec.train.epochs for spec in warm} == {1}
-    assert not (tmp_path / "warm" / "old").exists()
-
-
-@pytest.mark.distributed
-def test_ranks_warm_up_before_any_run_that_counts(tmp_path: Path) -> None:
     runs = runs_of(tmp_path, seeds=1, train={"workers": 1, "batch_size": 8, "epochs": 1, "optimizer": "sgd"})
     told: list[Any] = []
     measure_all(runs, tmp_path / "jobs", code="", on_progress=lambda *words: told.append(words), on_loss=told.append)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from training.studies.verdicts import (
+from training.studies.judging import (
     FAILS,
     HOLDS,
     LEVEL,
@@ -19,12 +20,11 @@ from training.studies.verdicts import (
     Difference,
     Interval,
     Verdict,
-    error_rates,
     holm,
-    is_true,
     together,
     verdict_of,
 )
+from training.studies.study import FOLDER
 
 NUM_EVENTS = 631
 
@@ -87,6 +87,40 @@ def test_equal_spreads_and_one_seed_are_no_certainty() -> None:
         assert verdict_of(none.at(LEVEL), 0.1) is Verdict.NOT_DECIDABLE
 
 
+def is_true(verdict: Verdict, truth: float, least: float, *, of_equals: bool) -> bool:
+    """Whether a verdict is right, if the true difference is this; one that leaves the claim open is never wrong."""
+    regions = {
+        Verdict.CONFIRMED: truth >= least,
+        Verdict.SMALLER: truth < least,
+        Verdict.CONTRADICTED: abs(truth) >= least if of_equals else truth < 0,
+        Verdict.EQUIVALENT: abs(truth) < least,
+    }
+    return regions.get(verdict, True)
+
+
+def error_rates(truth: float, seeds: Sequence[int], *, of_equals: bool, studies: int) -> list[tuple[float, float]]:
+    """Shares of decided and of wrong verdicts over studies that grow seed by seed, whose differences have spread 1."""
+    values = np.random.default_rng(0).normal(truth, 1.0, (studies, max(seeds)))
+    found = []
+    for number in seeds:
+        given = [
+            verdict_of(Difference.of_numbers(each).at(LEVEL), 1.0, of_equals=of_equals) for each in values[:, :number]
+        ]
+        wrong = np.mean([not is_true(each, truth, 1.0, of_equals=of_equals) for each in given])
+        found.append((float(np.mean([each not in OPEN for each in given])), float(wrong)))
+    return found
+
+
+@pytest.mark.slow
+def test_the_error_rates_of_the_page_of_claims_are_those_of_simulated_studies() -> None:
+    seeds, page = (3, 10, 30, 100), (FOLDER / "claims.md.j2").read_text()
+    for truth, of_equals in ((2.0, False), (0.99, False), (0.01, False), (-0.5, False), (0.5, True), (1.01, True)):
+        kind = "equal within 1" if of_equals else "at least 1"
+        rates = error_rates(truth, seeds, of_equals=of_equals, studies=1000)
+        for number, (decided, wrong) in zip(seeds, rates, strict=True):
+            assert f"|{kind}|{truth}|{number}|{100 * decided:.1f}|{100 * wrong:.1f}|" in page
+
+
 GRID = np.linspace(-4, 4, 33)
 
 
@@ -110,8 +144,8 @@ def test_more_data_turned_a_refuted_claim_into_a_confirmed_one(of_equals: bool) 
 @pytest.mark.parametrize("truth", [2.0, 1.0, 0.99, 0.5, 0.01, -0.01, -2.0])
 def test_verdicts_left_the_truth_as_seeds_grew(truth: float, of_equals: bool) -> None:
     found = error_rates(truth, (3, 10, 30, 200), of_equals=of_equals, studies=400)
-    assert all(shares["wrong"] < LEVEL / 2 + 0.03 for shares in found.values())
-    decided = [1 - sum(shares[each] for each in OPEN) for shares in found.values()]
+    assert all(wrong < LEVEL / 2 + 0.03 for _, wrong in found)
+    decided = [share for share, _ in found]
     if abs(truth) in (0.5, 2.0):
         assert decided == sorted(decided)
         assert decided[-1] > 0.95
