@@ -338,8 +338,6 @@ def _take_over(infos: Sequence[FileInfo], earlier: EarlierParts, out_dir: Path) 
         if not storage:
             links = {part.file(earlier.folder): out_dir / part.name for part in parts if part.name}
             links |= {part.keys_file(earlier.folder): keys_folder(out_dir) / part.keys_name for part in parts}
-            if not all(old.is_file() for old in links):
-                continue
             for old, new in links.items():
                 link_or_copy(old, new)
         taken[info.uuid] = list(parts)
