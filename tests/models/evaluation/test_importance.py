@@ -45,7 +45,7 @@ def test_each_feature_is_shuffled_five_times_and_what_tells_is_the_area_that_is_
     area = roc_auc_score(labels, model.probabilities({"hlf": hlf})[:, 1], sample_weight=weights)
     assert first.value == pytest.approx(area - 0.5, abs=0.03)
     # The error of an area of 0.76 with 300 events of each class is 0.02, and that of 0.5 after five shuffles 0.01.
-    assert 0.015 < first.error < 0.04
+    assert 0.02 < first.error < 0.032
     assert set(others) == {(0.0, 0.0)}
     again, other = (importance(OneFeature(), {"hlf": hlf}, events, signal=[1], seed=seed)["ht"] for seed in (2, 3))
     assert first == again != other

@@ -61,3 +61,11 @@ def test_the_band_covers_the_truth_at_its_cut(num_signal: int, num_background: i
     assert (np.abs(below / trials - 0.16) < 0.1).all()
     assert (np.abs(above / trials - 0.16) < 0.1).all()
     assert (np.abs((below + above) / trials - 0.32) < 0.12).all()
+
+
+def test_where_no_background_passes_the_band_has_a_lower_end_of_one_event() -> None:
+    labels = np.repeat([0, 1], [31, 100])
+    replicas = Replicas(labels, labels.astype(str), np.ones(131), seed=1, num=200)
+    found = significance(Scored(replicas, labels * 1.0, {1: 1.0}, np.array([0.9])), {0: 1000.0, 1: 50.0}, 0.1)
+    assert 0.5 < found["low"][0] < asimov_significance(np.array(50.0), np.array(1000 / 31), 0.1)
+    assert np.isnan([found["asimov"][0], found["high"][0]]).all()
