@@ -16,7 +16,7 @@ from scipy.sparse import coo_array
 
 from models.errors import UndefinedMetricError
 from models.evaluation.intervals import FEW, ONE_SIGMA, Efficiency, Floats, Labels, WeightSums
-from models.evaluation.metrics import joined
+from models.evaluation.scored_events import joined
 
 NUM_REPLICAS: Final = 2000
 #: Highest number of independent random weights in a replica. More events share weights in random groups, which gives

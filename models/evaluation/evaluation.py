@@ -28,9 +28,8 @@ from models.evaluation.measurements import (
     measure,
     refuse_missing,
 )
-from models.evaluation.metrics import mixing_factors
 from models.evaluation.own_figures import OWN_FIGURES
-from models.evaluation.scored_events import ScoredEvents
+from models.evaluation.scored_events import ScoredEvents, mixing_factors
 from models.evaluation.style import Save, saving_in_processes
 from models.evaluation.variations import Varied, envelope, variations, with_weights
 from models.prediction import Candidate, inputs_of, predict, rows_of
@@ -99,15 +98,14 @@ def evaluate(
             folder.mkdir()
             count = partial(show, f"predicting with {candidate.name}")
             predictions = predict(candidate.model, test_files, also=["hlf"], on_events=count)
-            write_predictions(predictions, task.classes, folder)
+            for write, name in ((write_parquet, "predictions.parquet"), (write_root, "predictions.root")):
+                write(predictions.drop_columns(["hlf"]), task.classes, folder / name)
             train = None
             if train_files:
-                train = ScoredEvents.of(
-                    predict(candidate.model, train_files, also=["hlf"], at_most=train_events, on_events=count),
-                    task.rates,
-                )
+                table = predict(candidate.model, train_files, also=["hlf"], at_most=train_events, on_events=count)
+                train = task.scored(table)
             show(f"measuring {candidate.name}")
-            test = ScoredEvents.of(predictions, task.rates)
+            test = task.scored(predictions)
             replicas = replicas or _replicas(test, task)
             found = Predicted(candidate, test, train, measure(test, train, replicas, task))
             _add_importance(found, test_files, task, partial(show, f"shuffling inputs of {candidate.name}"))
@@ -187,13 +185,6 @@ def _decisions(metrics: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def write_predictions(predictions: pa.Table, classes: Sequence[str], folder: Path) -> None:
-    """Write `predictions.parquet` and `predictions.root`."""
-    kept = predictions.drop_columns(["hlf"])
-    write_parquet(kept, classes, folder / "predictions.parquet")
-    write_root(kept, classes, folder / "predictions.root")
-
-
 def _add_variations(
     found: Predicted,
     predictions: pa.Table,
@@ -240,38 +231,35 @@ def _add_importance(
 def _add_trainings(
     found: Predicted, files: Sequence[Path], task: EvaluationTask, on_events: Callable[[int], None]
 ) -> None:
-    """Add mean and spread over the trainings of a network, if there are several."""
-    runs = [found.measured.numbers]
-    for model in found.candidate.further:
-        table = predict(model, files, also=["hlf"], on_events=on_events)
-        events = ScoredEvents.of(table, task.rates)
-        # Only the values count: the fewest replicas that give errors at all.
-        runs.append(measure(events, None, _replicas(events, task, num=2), task).numbers)
-    if len(runs) > 1:
-        found.measured.numbers["trainings"] = over_trainings(runs)
-
-
-def over_trainings(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Mean and spread of the main numbers of at least 2 trainings, each from `models.evaluation.measurements.measure`.
+    """Add mean and spread over the trainings of a network, if there are several.
 
     The spread is the standard deviation over the trainings. All of them are measured on the same events, so the
     statistical error of these events comes on top, and is common to all.
     """
-    areas = {
-        name: {key: _spread(run[name][key]["value"] for run in runs) for key in runs[0][name]}
-        for name in ("auc", "auc_against")
+    runs = [first := found.measured.numbers]
+    for model in found.candidate.further:
+        events = task.scored(predict(model, files, also=["hlf"], on_events=on_events))
+        # Only the values count: the fewest replicas that give errors at all.
+        runs.append(measure(events, None, _replicas(events, task, num=2), task).numbers)
+    if len(runs) == 1:
+        return
+    first["trainings"] = {
+        "count": len(runs),
+        "accuracy": _spread(run["accuracy"] for run in runs),
+        **{
+            name: {key: _spread(run[name][key] for run in runs) for key in first[name]}
+            for name in ("auc", "auc_against")
+        },
+        "working_points": [
+            {"wanted": point["wanted"], **_spread(run["working_points"][place]["all_backgrounds"] for run in runs)}
+            for place, point in enumerate(first["working_points"])
+        ],
     }
-    points = [
-        {"wanted": point["wanted"], **_spread(run["working_points"][place]["all_backgrounds"]["value"] for run in runs)}
-        for place, point in enumerate(runs[0]["working_points"])
-    ]
-    accuracy = _spread(run["accuracy"]["value"] for run in runs)
-    return {"count": len(runs), "accuracy": accuracy, **areas, "working_points": points}
 
 
-def _spread(values: Iterable[float]) -> dict[str, float]:
-    found = np.fromiter(values, dtype=np.float64)
-    return {"mean": float(found.mean()), "spread": float(found.std(ddof=1))}
+def _spread(numbers: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    values = np.array([each["value"] for each in numbers])
+    return {"mean": float(values.mean()), "spread": float(values.std(ddof=1))}
 
 
 def _measurable(found: Predicted) -> list[float]:

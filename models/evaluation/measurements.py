@@ -7,6 +7,7 @@ from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from features.columns import hlf_names
 from models.errors import UndefinedMetricError
@@ -21,9 +22,8 @@ from models.evaluation.curves import (
 )
 from models.evaluation.discriminant import Mixture, Scored, discriminant
 from models.evaluation.intervals import Floats, WeightSums, efficiency
-from models.evaluation.metrics import balanced, confusion_matrix
 from models.evaluation.rates import Rates, rates_behind
-from models.evaluation.scored_events import ScoredEvents
+from models.evaluation.scored_events import ScoredEvents, balanced
 from models.evaluation.significance import significance
 from models.evaluation.style import PlotLabels
 
@@ -70,6 +70,10 @@ class EvaluationTask(NamedTuple):
         """The signal: its classes in the fractions of their rates, or in equal parts."""
         found = mixture_of(self.classes, self.signals, self.rates if self.by_rate else None)
         return found._replace(words=" + ".join(self.classes[label] for label in self.signals))
+
+    def scored(self, predictions: pa.Table) -> ScoredEvents:
+        """Events of a table from `models.prediction.predict`, their samples in the proportions of the rates."""
+        return ScoredEvents.of(predictions, self.rates and self.rates.values)
 
     def score(self, probabilities: Floats) -> Floats:
         """(num_events,) score of the signal against the mixture."""
@@ -133,8 +137,9 @@ def measure(events: ScoredEvents, train: ScoredEvents | None, replicas: Replicas
             points = _points(events, Scored(replicas, score, signal, np.array(task.working_points)), task)
             wanted = np.array(task.background_points)
             kept = _points(events, Scored(replicas, score, signal, wanted, background=fractions), task)
-    counts = np.zeros((len(classes), len(classes)), dtype=np.int64)
-    np.add.at(counts, (labels, scores.argmax(axis=1)), 1)
+    counts, shares = (np.zeros((len(classes), len(classes)), dtype=kind) for kind in (np.int64, np.float64))
+    for matrix, each in ((counts, 1), (shares, balanced(labels, weights, len(classes)))):
+        np.add.at(matrix, (labels, scores.argmax(axis=1)), each)
     numbers = {
         "num_events": len(labels),
         "events_per_class": dict(zip(classes, np.bincount(labels, minlength=len(classes)).tolist(), strict=True)),
@@ -143,7 +148,7 @@ def measure(events: ScoredEvents, train: ScoredEvents | None, replicas: Replicas
         "auc_against": {name: estimate(each)._asdict() for name, each in areas.items()},
         "confusion": {
             "classes": list(classes),
-            "by_truth": confusion_matrix(labels, scores, weights).tolist(),
+            "by_truth": shares.tolist(),
             "events": counts.tolist(),
         },
         "working_points": points,

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from models.evaluation.intervals import Floats, WeightSums
 from models.evaluation.measurements import EvaluationTask
-from models.evaluation.metrics import within_classes
-from models.evaluation.scored_events import ScoredEvents
+from models.evaluation.scored_events import ScoredEvents, within_classes
 
 
 class Varied(NamedTuple):

@@ -177,7 +177,10 @@ def _compare(
     old = _read("in-use", current.folder, dataset)
     _refuse_seen_events(old, dataset)
     before, after = (
-        ScoredEvents.of(predict(each.candidate.model, dataset.files("test"), also=["hlf"], on_events=bar.add), rates)
+        ScoredEvents.of(
+            predict(each.candidate.model, dataset.files("test"), also=["hlf"], on_events=bar.add),
+            rates and rates.values,
+        )
         for each in (old, candidate)
     )
     return improvement(before, after)

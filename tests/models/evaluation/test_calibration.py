@@ -8,7 +8,7 @@ from sklearn.calibration import calibration_curve
 
 from models.evaluation.calibration import calibration, calibration_error, expected_calibration_errors
 from models.evaluation.intervals import efficiency
-from models.evaluation.metrics import balanced
+from models.evaluation.scored_events import balanced
 
 
 def perfect(rng: np.random.Generator, sizes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[float]]:

@@ -17,7 +17,7 @@ import torch
 from feature_datasets import CLASSES, write_dataset
 from matplotlib.figure import Figure
 from networks import NAMES, ON_PARTICLES, made_network, made_spec
-from sklearn.metrics import accuracy_score, roc_auc_score
+from sklearn.metrics import accuracy_score, confusion_matrix, roc_auc_score
 
 from features.columns import hlf_names
 from features.dataset import FeatureDataset
@@ -31,8 +31,8 @@ from models.evaluation.evaluation import evaluate
 from models.evaluation.importance import num_predicted
 from models.evaluation.intervals import thresholds
 from models.evaluation.measurements import GRID, EvaluationTask
-from models.evaluation.metrics import balanced, confusion_matrix, within_classes
 from models.evaluation.rates import Rates
+from models.evaluation.scored_events import balanced, within_classes
 from models.evaluation.style import PlotLabels, save_figure
 from models.export.onnx_classifier import OnnxClassifier
 from models.export.onnx_export import export_onnx
@@ -226,7 +226,10 @@ def test_numbers_are_those_of_the_predictions(done: Done) -> None:
             accuracy_score(labels, scores.argmax(axis=1), sample_weight=alike)
         )
         assert 0 < run["accuracy"]["error"] < 0.1
-        assert run["confusion"]["by_truth"] == confusion_matrix(labels, scores, weights).tolist()
+        np.testing.assert_allclose(
+            run["confusion"]["by_truth"],
+            confusion_matrix(labels, scores.argmax(axis=1), sample_weight=weights, normalize="true"),
+        )
         for place, each in enumerate(CLASSES):
             area = roc_auc_score(labels == place, scores[:, place], sample_weight=alike)
             assert run["auc"][each]["value"] == pytest.approx(area)

@@ -347,7 +347,7 @@ def test_slices_of_a_class_had_other_shares_in_some_numbers_than_in_others() -> 
     given = Rates(
         {name: Estimate(each, 0.0) for name, each in rates.items()}, {"hard": 0, "QCD": 0, "ttbar": 1, "W+jets": 2}
     )
-    events = ScoredEvents.of(table, given)
+    events = ScoredEvents.of(table, given.values)
     ours = events.labels == 0
     assert events.weights[hard].sum() == pytest.approx(events.weights[ours].sum() / 1000)
     numbers = measured(events, rates=given)
