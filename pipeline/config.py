@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
@@ -233,9 +233,6 @@ def load(name: str, overrides: Sequence[str] = ()) -> LoadedConfig:
         config = Config.model_validate(whole)
     except ValidationError as cause:
         raise ConfigError(explain(cause, Config, place=str(path), overrides=given)) from None
-    trainings = {name: config.training_of(name).model_dump() for name in config.train_by_network}
-    for key in _truths_as_numbers(whole, {**config.model_dump(), "train_by_network": trainings}, ""):
-        raise ConfigError(f"{path}: '{key}' is a number, not true or false.")
     keep_secret(config.model_dump())
     return LoadedConfig(config, path, content, given)
 
@@ -257,17 +254,6 @@ def _load_plugins(content: dict[str, Any], overrides: Sequence[str], folder: Pat
     if others := [each for each in plugins.loaded() if each not in named]:
         raise ConfigError(f"plugins: this process has loaded {', '.join(others)} already. Start another one.")
     plugins.load(named)
-
-
-def _truths_as_numbers(given: Any, meant: Any, place: str) -> Iterator[str]:
-    """Dotted keys of the values true and false that would count as 1 and 0."""
-    if isinstance(given, bool):
-        if type(meant) in (int, float):
-            yield place.removeprefix(".")
-    elif isinstance(given, (dict, list)) and isinstance(meant, type(given)):
-        for key, value in given.items() if isinstance(given, dict) else enumerate(given):
-            inner: Any = meant.get(key) if isinstance(meant, dict) else meant[key]
-            yield from _truths_as_numbers(value, inner, f"{place}.{key}")
 
 
 def find_config(name: str) -> Path:

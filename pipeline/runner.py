@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -178,7 +179,7 @@ class Runner:
                 fingerprint = self._fingerprint(plan.stage, found, upstream)
                 why = {"when": now(), "reasons": plan.reasons}
                 # What later versions may take over depends on how this one was made, not on what was accepted.
-                changes = {"fingerprint": fingerprint.to_json(), "accepted": why, "made_from": current.made_from}
+                changes = {"fingerprint": asdict(fingerprint), "accepted": why, "made_from": current.made_from}
                 accepted[plan.stage.name] = current._replace(manifest=current.manifest | changes)
             for plan, current in stale:
                 self.run_folder.store(plan.stage.name).rewrite_manifest(current, accepted[plan.stage.name].manifest)
@@ -285,14 +286,11 @@ class Runner:
         self.console.print(f"  {escape(result.summary)}  [dim]({seconds:.1f} s)[/]", highlight=False)
 
     def _unfinished(self, stage: Stage, but: Path | None = None) -> list[str]:
-        found = []
-        for path in self.run_folder.store(stage.name).unfinished():
-            if path != but and stage.can_continue(path):
-                of_other = "another release wrote its checkpoints, which this one does not read; it stays until `clean`"
-                of_this = "a run with its settings and code continues it, else it stays until `clean`"
-                words = of_other if stage.is_of_another_release(path) else of_this
-                found.append(f"{path} holds interrupted work; {words}")
-        return found
+        return [
+            f"{path} holds interrupted work; a run with its settings and code continues it, else it stays until `clean`"
+            for path in self.run_folder.store(stage.name).unfinished()
+            if path != but and stage.can_continue(path)
+        ]
 
     def _manifest(
         self, stage: Stage, fingerprint: Fingerprint, upstream: dict[str, Version], result: Result, seconds: float
@@ -302,7 +300,7 @@ class Runner:
             "created": now(),
             "seconds": round(seconds, 3),
             "command": [*map(shown, sys.argv)],
-            "fingerprint": fingerprint.to_json(),
+            "fingerprint": asdict(fingerprint),
             "upstream": {name: version.name for name, version in upstream.items()},
             "config": self.config.model_dump(mode="json"),
             "code_version": code_version(),
@@ -326,7 +324,7 @@ class Runner:
         # Inputs of parts are reasons of the parts.
         own = {} if parts else read
         whole = made_of(found.inputs | own, stage.config_items(self.config), stage.entry_points(self.config))
-        return whole._replace(parts=parts)
+        return replace(whole, parts=parts)
 
     def _reasons(self, stage: Stage, current: Version, *, ignore: Sequence[str] = ()) -> list[str]:
         if any(self.run_folder.store(name).current() is None for name in stage.upstream_of(self.config)):

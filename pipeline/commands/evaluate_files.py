@@ -2,50 +2,46 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from features.dataset import FeatureDataset
 from features.errors import FeatureError
 from features.kernel_pass import EventsFile, kernel_items
-from features.normalisation import GeneratedSample
 from features.schema import identities
-from features.spark_job import Unsplit, make_unsplit, track_hint
+from features.spark_job import make_unsplit, track_hint
 from ingestion.copies import UInt64s
-from ingestion.errors import grouped
-from ingestion.files import found_files
-from ingestion.notes import notes
 from ingestion.paths import located
 from ingestion.settings import SampleSettings
-from ingestion.spark_job import ingest, keys_folder
+from ingestion.spark_job import keys_folder
 from ingestion.tally import by_sample, total
 from models.evaluation.evaluation import evaluate
 from models.evaluation.rates import Rates
 from models.prediction import Candidate
 from pipeline.config import Config
 from pipeline.configuration.paths import chosen_folder
-from pipeline.errors import ConfigError, MissingInputError, RunFolderError, cannot_write, nearest
+from pipeline.errors import ConfigError, MissingInputError, nearest
 from pipeline.machine.spark_session import counted
 from pipeline.reporting.cutflow import cutflow, uncertain_mixtures
 from pipeline.reporting.origin import Files
 from pipeline.run_folder import RunFolder
-from pipeline.runs import own_folders
 from pipeline.runs.models_on_disk import find_models
+from pipeline.runs.own_folders import new_folder
 from pipeline.runs.provenance import code_version, now
 from pipeline.runs.seen_events import NO_KEYS, count_seen, distinct_keys
 from pipeline.runs.store import write_atomically
 from pipeline.runs.trained_models import FoundModel, refuse_other_features, refuse_seen_events, trained_models
+from pipeline.stages.base import Context
 from pipeline.stages.evaluate import Evaluate, about_signal, make_task, rates_before, rates_behind_cutflow
 from pipeline.stages.features import generated_samples
+from pipeline.stages.ingest import Ingest
 from pipeline.terminal.progress import Bar
 from pipeline.terminal.tables import evaluation_tables
 from training.threads import use_threads
 
 _FOLDER: Final = "evaluations"
-_FEATURES: Final = "features"
 #: What makes the files of a sample count by their events.
 _UNKNOWN: Final = {"cross_section_pb": None, "sum_of_weights": None}
 
@@ -71,7 +67,7 @@ class _Events(NamedTuple):
 def evaluate_files(run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str], out: Path | None) -> Path:
     """Evaluate models on the test split, or on new ROOT files with the same ingest and feature code.
 
-    Its files, in `<run_dir>/evaluations/<number>/` or the given folder:
+    Its files, in `<run_dir>/evaluations/<number>/` or the given folder, which is returned:
         evaluation.json      models, events, code
         metrics.json, plots/, <model>/...      as in the stage `evaluate`
 
@@ -80,53 +76,31 @@ def evaluate_files(run_folder: RunFolder, models: Sequence[str], inputs: Sequenc
         models: `PATH` or `NAME=PATH` of training folders or ONNX files; empty for the networks of this run folder.
         inputs: `CLASS=GLOB` or `SAMPLE=GLOB` of ROOT files; empty for the test split.
         out: A new folder; None for the next number in the run folder.
-
-    Returns:
-        The folder of the result.
-
-    Raises:
-        MissingInputError: There are no features, or no models, to evaluate.
-        ConfigError: `inputs` names no class or sample, or an unknown one, or `out` is no local folder.
-        RunFolderError: The folder exists already or cannot be written.
-        ModelError: A model cannot be read, has other features or classes, or has seen the events.
     """
-    use_threads(run_folder.config.train.threads)
+    config = run_folder.config
+    use_threads(config.train.threads)
     # One that is not known is asked for before any work.
-    _ = run_folder.config.signals
+    _ = config.signals
     with run_folder.locked("evaluate-files"):
-        try:
-            return _evaluate(run_folder, models, inputs, out)
-        finally:
-            run_folder.spark.stop()
-
-
-def _evaluate(run_folder: RunFolder, models: Sequence[str], inputs: Sequence[str], out: Path | None) -> Path:
-    folder = _next_folder(run_folder) if out is None else chosen_folder(out, "--out")
-    dataset = _dataset(run_folder, is_needed=not inputs)
-    found = _models(run_folder, models)
-    refuse_other_features(found, kernel_items(run_folder.config.features))
-    unfinished = _begin(folder)
-    try:
-        if inputs or dataset is None:
-            events = _new_events(run_folder, inputs, unfinished)
-        else:
-            events = _Events("test split", dataset.files("test"), *_rates_of_split(run_folder))
-        for name in refuse_seen_events(found, events.files, events.keys):
-            run_folder.say(
-                f"  it is unknown whether {name} was trained on these events or on copies of them; if so, the result "
-                f"means nothing"
-            )
-        _write(run_folder, found, events, dataset, unfinished)
-        shutil.rmtree(unfinished / _FEATURES, ignore_errors=True)
-        made = {"created": now(), "code_version": code_version(), "models": list(models), "events": events.words}
-        write_atomically(unfinished / "evaluation.json", {**made, "config": run_folder.config.model_dump(mode="json")})
-        unfinished.rename(folder)
-        # The result belongs to the user.
-        (folder / own_folders.MARKER).unlink()
-    except BaseException:
-        with contextlib.suppress(OSError):
-            own_folders.remove(unfinished)
-        raise
+        folder = _next_folder(config) if out is None else chosen_folder(out, "--out")
+        dataset = _dataset(run_folder, is_needed=not inputs)
+        found = _models(run_folder, models)
+        refuse_other_features(found, kernel_items(config.features))
+        with new_folder(folder) as unfinished:
+            if inputs or dataset is None:
+                events = _new_events(run_folder, inputs, unfinished)
+            else:
+                events = _Events("test split", dataset.files("test"), *_rates_of_split(run_folder))
+            for name in refuse_seen_events(found, events.files, events.keys):
+                run_folder.say(
+                    f"  it is unknown whether {name} was trained on these events or on copies of them; if so, the "
+                    f"result means nothing"
+                )
+            _write(run_folder, found, events, dataset, unfinished)
+            for each in ("features", "events", "keys"):
+                shutil.rmtree(unfinished / each, ignore_errors=True)
+            made = {"created": now(), "code_version": code_version(), "models": list(models), "events": events.words}
+            write_atomically(unfinished / "evaluation.json", {**made, "config": config.model_dump(mode="json")})
     return folder
 
 
@@ -141,20 +115,14 @@ def _rates_of_split(run_folder: RunFolder) -> tuple[Rates | None, Files]:
 
 
 def _dataset(run_folder: RunFolder, *, is_needed: bool) -> FeatureDataset | None:
-    """The features of the run folder, if there are any.
-
-    Raises:
-        MissingInputError: They are needed, and are missing or were made with other settings.
-    """
+    """The features of the run folder, if there are any; refuses those of other settings if they are needed."""
     version = run_folder.store("features").current()
-    if version is None:
-        if is_needed:
-            raise MissingInputError(
-                f"there is no test split in {run_folder.config.run_dir} yet. "
-                f"Run `python -m pipeline features` first, or name ROOT files with --inputs."
-            )
-        return None
-    dataset = FeatureDataset.load(version.folder)
+    dataset = None if version is None else FeatureDataset.load(version.folder)
+    if is_needed and dataset is None:
+        raise MissingInputError(
+            f"there is no test split in {run_folder.config.run_dir} yet. "
+            f"Run `python -m pipeline features` first, or name ROOT files with --inputs."
+        )
     if is_needed and not _suits(dataset, run_folder.config):
         raise MissingInputError(
             "the features of this run folder were made with other settings than those of the config. "
@@ -176,64 +144,59 @@ def _models(run_folder: RunFolder, models: Sequence[str]) -> list[FoundModel]:
 
 
 def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _Events:
-    """Ingest new files and compute their features with the settings of the config.
-
-    Raises:
-        ConfigError: A class or sample is not given, or unknown.
-    """
-    samples = _samples(inputs, run_folder.config)
-    config = run_folder.config.model_copy(update={"samples": samples})
-    events_dir, features_dir = folder / "events", folder / _FEATURES
-    for each in (events_dir, features_dir):
-        each.mkdir()
-
-    def say(words: str) -> None:
-        run_folder.say(f"  {words}")
-
-    with Bar(run_folder.console, "checking files", "files") as bar:
-        particles = config.features.particles
-        checked = found_files(samples, config.ingest, say, strict=True, on_file=bar, needs_particles=particles)
-    for words in _about_rates(samples, run_folder.config):
-        say(f"note: {words}")
-    with Bar(run_folder.console, "Spark", "") as bar:
-        bar(0, 0, "starting")
-        spark = run_folder.spark.context(folder=folder, inputs=(info.path for info in checked.infos))
-    entries = sum(info.entries for info in checked.infos)
-    with Bar(run_folder.console, "ingest", "events") as bar, counted(spark, bar, entries) as done:
-        read = ingest(
-            spark, checked.infos, samples, config.ingest, events_dir.absolute(),
-            done=done, num_tasks=run_folder.spark.num_tasks, bad=checked.bad,
-        )  # fmt: skip
-    for words in grouped((bad.path, bad.message) for bad in read.bad):
-        say(f"skipped: {words}")
-    parts = [
-        EventsFile(part.name, part.sample, part.digest, str(events_dir.absolute() / part.name))
-        for part in read.parts
-        if part.name
-    ]
-    kept = total(read.parts).counts["events"]
-    ingested = {**by_sample(read.parts), "generated": read.generated}
-    files = [info._asdict() for info in read.infos]
-    for words in notes(files, [each.model_dump() for each in samples], ingested["samples"]):
-        say(f"note: {words}")
-    known = generated_samples(samples, ingested)
-    with Bar(run_folder.console, "features", "events") as bar, counted(spark, bar, kept) as done:
-        made = make_unsplit(
-            spark, parts, known, config.features, config.classes, features_dir.absolute(),
-            done=done, num_tasks=run_folder.spark.num_tasks,
-        )  # fmt: skip
-    keys = distinct_keys(keys_folder(events_dir))
-    for each in (events_dir, keys_folder(events_dir)):
-        shutil.rmtree(each)
-    for sample, counter in by_sample(made.outputs)["samples"].items():
+    """Ingest new files, and compute their features with the settings of the config."""
+    known = run_folder.config
+    samples = _samples(inputs, known)
+    config = known.model_copy(update={"samples": samples})
+    features_dir = folder.absolute() / "features"
+    features_dir.mkdir()
+    stage = Ingest()
+    context = Context(
+        config=config,
+        upstream={},
+        current=None,
+        missing=frozenset(),
+        taken_over_parts=frozenset(),
+        found=stage.find_inputs(config, None, run_folder.console),
+        out_dir=folder,
+        data_dir=folder.absolute(),
+        spark=run_folder.spark,
+        console=run_folder.console,
+    )
+    try:
+        for words in _about_rates(samples, known):
+            context.say(f"note: {words}")
+        read = stage.run(context)
+        context.say(read.summary)
+        generated = generated_samples(samples, read.counters)
+        parts = [
+            EventsFile(each["name"], each["sample"], each["digest"], str(context.data_dir / "events" / each["name"]))
+            for each in read.counters["parts"]
+            if each["name"]
+        ]
+        kept = sum(each["events"] for each in read.counters["samples"].values())
+        spark = context.start_spark()
+        with context.bar("features", "events") as bar, counted(spark, bar, kept) as done:
+            made = make_unsplit(
+                spark, parts, generated, config.features, config.classes, features_dir,
+                done=done, num_tasks=context.spark.num_tasks,
+            )  # fmt: skip
+    finally:
+        run_folder.spark.stop()
+    selected = by_sample(made.outputs)
+    for sample, counter in selected["samples"].items():
         if words := track_hint(sample, counter):
-            say(f"note:{words}")
-    selected = total(made.outputs).counts["selected"]
-    say(f"{len(checked.infos)} files, {entries} entries, {kept} with a lepton, {selected} selected")
-    if not selected:
+            context.say(f"note:{words}")
+    if not total(made.outputs).counts["selected"]:
         raise FeatureError("--inputs: no event of these files passes the selection. Give more, or others.")
-    rates = _rates(run_folder.config, ingested, made, known)
-    return _Events(", ".join(inputs), made.files, rates, files, keys)
+    rates = None
+    if {part.name for each in known.samples for part in each.by_label()} == generated.keys():
+        # Efficiencies of a sample are the same for any factor.
+        factors = {name: {"factor": 1.0, "stated_sum": each.stated_sum} for name, each in generated.items()}
+        steps = cutflow(read.counters, {**selected, "normalisation": factors}, known.model_dump(mode="json"))
+        rates = rates_behind_cutflow(known, steps)
+    keys = distinct_keys(keys_folder(context.data_dir / "events"))
+    return _Events(", ".join(inputs), made.files, rates, read.inputs, keys)
 
 
 def _about_rates(samples: Sequence[SampleSettings], known: Config) -> list[str]:
@@ -249,20 +212,6 @@ def _about_rates(samples: Sequence[SampleSettings], known: Config) -> list[str]:
     elif missing and all(each.cross_section_pb is not None for each in known.samples):
         found.append(f"There are no rates: --inputs names no files of {', '.join(missing)} (SAMPLE=GLOB).")
     return found
-
-
-def _rates(
-    config: Config, ingested: Mapping[str, Any], made: Unsplit, samples: Mapping[str, GeneratedSample]
-) -> Rates | None:
-    """Rates of the new events before the classifier, if they are of all samples of the config."""
-    if {part.name for each in config.samples for part in each.by_label()} != samples.keys():
-        return None
-    selected = {
-        **by_sample(made.outputs),
-        # Efficiencies of a sample are the same for any factor.
-        "normalisation": {name: {"factor": 1.0, "stated_sum": each.stated_sum} for name, each in samples.items()},
-    }
-    return rates_behind_cutflow(config, cutflow(ingested, selected, config.model_dump(mode="json")))
 
 
 def _write(
@@ -300,27 +249,28 @@ def _reference(run_folder: RunFolder, dataset: FeatureDataset | None, events: _E
     return [boosted_trees(train, dataset.classes, dataset.class_weights, seed=seed, say=say)]
 
 
-def _suits(dataset: FeatureDataset, config: Config) -> bool:
+def _suits(dataset: FeatureDataset | None, config: Config) -> bool:
     """Whether a dataset has the classes and features of the config."""
+    if dataset is None:
+        return False
     return dataset.classes == config.classes and dataset.definitions == kernel_items(config.features)
 
 
-def _next_folder(run_folder: RunFolder) -> Path:
+def _next_folder(config: Config) -> Path:
     """The next number."""
-    folder = run_folder.config.run_dir / _FOLDER
+    folder = config.run_dir / _FOLDER
     numbers = [int(path.name) for path in folder.glob("*") if path.name.isdecimal()]
     return folder / f"{max(numbers, default=0) + 1:04d}"
 
 
 def _samples(inputs: Sequence[str], config: Config) -> list[SampleSettings]:
     """The new files as samples, with the cross-section of the sample that is named, or of the only one of the class."""
-    # The name of a class prevails over that of a sample.
+    # The name of a class prevails over that of a sample. Files of `label_by` are of no single class.
     named = {sample.name: sample for sample in config.samples}
-    for name in config.classes:
-        first, *others = _samples_of(name, config)
-        # Files of `label_by` are of no single class.
-        if not any(each.label_by for each in (first, *others)):
-            named[name] = first.model_copy(update=_UNKNOWN) if others else first
+    for label, name in enumerate(config.classes):
+        first, *others = (each for each in config.samples if label in each.labels)
+        if not (others or first.label_by):
+            named[name] = first
     # A number is the sum of the config's own files.
     named = {
         name: each.model_copy(update=_UNKNOWN) if isinstance(each.sum_of_weights, float) else each
@@ -329,42 +279,13 @@ def _samples(inputs: Sequence[str], config: Config) -> list[SampleSettings]:
     found: dict[str, SampleSettings] = {}
     for place, (name, separator, pattern) in enumerate((each.partition("=") for each in inputs), start=1):
         if not separator or name not in named:
-            own = " with files of its own" if name in config.classes else ""
             raise ConfigError(
-                f"--inputs: there is no class or sample '{name}'{own}.{nearest(name, list(named))} Write CLASS=GLOB or "
-                f"SAMPLE=GLOB; `python -m pipeline predict` scores files whose classes are unknown."
+                f"--inputs: there is no sample '{name}', and no class of one sample.{nearest(name, list(named))} Write "
+                f"CLASS=GLOB or SAMPLE=GLOB; `python -m pipeline predict` scores files whose classes are unknown."
             )
-        _refuse_different_samples(name, config)
         sample, file = named[name], located(pattern)
         # Files of unknown cross-section count by their events, each on its own.
         key = f"new-{place}" if sample.cross_section_pb is None else sample.name
         files = [*found[key].files, file] if key in found else [file]
         found[key] = sample.model_copy(update={"name": key, "files": files})
     return list(found.values())
-
-
-def _samples_of(name: str, config: Config) -> list[SampleSettings]:
-    return [each for each in config.samples if name in config.classes and config.classes.index(name) in each.labels]
-
-
-def _refuse_different_samples(name: str, config: Config) -> None:
-    """Refuse the name of a class whose samples are read differently."""
-    of_class = _samples_of(name, config)
-    own = {"name", "files", "cross_section_pb", "cross_section_error_pb", "sum_of_weights"}
-    is_one = not any(each.label_by for each in of_class)
-    if is_one and any(each.model_dump(exclude=own) != of_class[0].model_dump(exclude=own) for each in of_class):
-        names = " or ".join(f"{each.name}=GLOB" for each in of_class)
-        raise ConfigError(f"--inputs: the samples of class '{name}' are read differently. Name the sample: {names}.")
-
-
-def _begin(folder: Path) -> Path:
-    """Make an empty folder beside the given one; it gets the name of the given one when it is complete."""
-    unfinished = folder.with_name(f".{folder.name}.unfinished")
-    try:
-        if folder.exists():
-            raise RunFolderError(f"{folder} exists already. Give a new folder with --out, or remove it.")
-        own_folders.remove(unfinished)
-        own_folders.make(unfinished)
-    except OSError as cause:
-        raise cannot_write(unfinished, cause, other="another folder with --out") from cause
-    return unfinished

@@ -27,11 +27,11 @@ from ingestion.plugins import load_from_environment
 from ingestion.settings import NO_WEIGHT, IngestSettings, SampleSettings
 from models.prediction_files import probability_branches
 from pipeline.configuration.paths import chosen_folder
-from pipeline.errors import ConfigError, RunFolderError, cannot_write
+from pipeline.errors import ConfigError
 from pipeline.machine.spark_session import counted
 from pipeline.run_folder import RunFolder
-from pipeline.runs import own_folders
 from pipeline.runs.model_registry import Registry
+from pipeline.runs.own_folders import new_folder
 from pipeline.runs.seen_events import count_seen_of
 from pipeline.scoring import FLAGS, EventClassifier, load_classifier
 from pipeline.terminal.progress import Bar
@@ -118,7 +118,7 @@ def predict(
             f"those of new events"
         )
     began = time.monotonic()
-    with _new_folder(chosen_folder(out, "--out")) as folder:
+    with new_folder(chosen_folder(out, "--out")) as folder:
         names = _names(infos, "parquet" if parquet else "root")
         work = [(info, folder / name) for info, name in zip(infos, names, strict=True)]
         total = sum(info.entries for info in infos)
@@ -141,26 +141,6 @@ def _names(infos: Sequence[FileInfo], suffix: str) -> list[str]:
             number += 1
         names.append(name)
     return names
-
-
-@contextmanager
-def _new_folder(folder: Path) -> Iterator[Path]:
-    """A folder beside the given one, which gets its name when the work is done; removed after a failure."""
-    if folder.exists():
-        raise RunFolderError(f"{folder} exists already. Give a new folder with --out, or remove it.")
-    unfinished = folder.absolute().with_name(f".{folder.name}.unfinished")
-    try:
-        own_folders.remove(unfinished)
-        own_folders.make(unfinished)
-    except OSError as cause:
-        raise cannot_write(unfinished, cause, other="another folder with --out") from cause
-    try:
-        yield unfinished
-        (unfinished / own_folders.MARKER).unlink()
-        unfinished.rename(folder)
-    except BaseException:
-        own_folders.remove(unfinished)
-        raise
 
 
 @lru_cache(maxsize=1)

@@ -19,7 +19,6 @@ from pipeline.reporting import summary
 from pipeline.reporting.card import CAPTIONS
 from pipeline.reporting.cutflow import (
     as_applied,
-    as_json,
     cutflow,
     labels_of,
     selection,
@@ -107,7 +106,7 @@ def _tight(each: Any) -> Any:
 def content(
     versions: Mapping[str, Version], report: dict[str, Any], comparisons: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The content of the page without pictures, also for the JSON file beside it."""
+    """The content of the page without pictures."""
     ingest, features, train, evaluate = (
         versions[name].manifest for name in ("ingest", "features", "train", "evaluate")
     )
@@ -244,12 +243,3 @@ def _plots(folder: Path, captions: Mapping[str, str]) -> dict[str, dict[str, str
     paths = {name: folder / f"{name}.png" for name in captions}
     images = {name: base64.b64encode(path.read_bytes()).decode() for name, path in paths.items() if path.exists()}
     return {name: {"caption": captions[name], "png": f"data:image/png;base64,{each}"} for name, each in images.items()}
-
-
-def numbers(
-    versions: Mapping[str, Version], report: dict[str, Any], *, comparisons: Mapping[str, Any] | None = None
-) -> str:
-    """The numbers of the report as JSON, without pictures."""
-    shown = {key: value for key, value in content(versions, report, comparisons).items() if key != "config_yaml"}
-    shown["cutflow"] = as_json(shown["cutflow"])
-    return json.dumps(shown, indent=1)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from pydantic import TypeAdapter
 
 
-class Input(NamedTuple):
+@dataclass(frozen=True)
+class Input:
     """One thing that a stage reads: a ROOT file, or the output of another stage."""
 
     name: str
@@ -17,8 +21,9 @@ class Input(NamedTuple):
     """Digest of the content."""
 
 
-class Fingerprint(NamedTuple):
-    """Everything that the result of a stage depends on."""
+@dataclass(frozen=True)
+class Fingerprint:
+    """Everything that the result of a stage depends on. `asdict` of it is in the manifest."""
 
     inputs: dict[str, Input]
     """Inputs by identity: the UUID of a file, the name of a stage."""
@@ -26,7 +31,7 @@ class Fingerprint(NamedTuple):
     """Values of the config keys that matter, by dotted key."""
     code: dict[str, str]
     """Digest of the meaning of each module."""
-    parts: dict[str, Fingerprint] = {}  # noqa: RUF012 - nobody changes it
+    parts: dict[str, Fingerprint] = field(default_factory=dict)
     """Fingerprints of the parts of a stage, such as networks; a part depends only on its own fingerprint."""
 
     @property
@@ -40,28 +45,19 @@ class Fingerprint(NamedTuple):
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
-    def to_json(self) -> dict[str, Any]:
-        """For the manifest."""
-        return {
-            "inputs": {identity: each._asdict() for identity, each in self.inputs.items()},
-            "config": self.config,
-            "code": self.code,
-            "parts": {name: part.to_json() for name, part in self.parts.items()},
-            "digest": self.digest,
-        }
-
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Fingerprint:
         """From the manifest."""
-        inputs = {identity: Input(each["name"], each["digest"]) for identity, each in content["inputs"].items()}
-        parts = {name: cls.from_json(part) for name, part in content["parts"].items()}
-        return cls(inputs, content["config"], content["code"], parts)
+        return _FROM_JSON.validate_python(content)
 
     def without_inputs(self, names: Iterable[str]) -> Fingerprint:
         """The fingerprint without some inputs."""
         kept = {identity: each for identity, each in self.inputs.items() if identity not in names}
         parts = {name: part.without_inputs(names) for name, part in self.parts.items()}
-        return self._replace(inputs=kept, parts=parts)
+        return replace(self, inputs=kept, parts=parts)
+
+
+_FROM_JSON: Final = TypeAdapter(Fingerprint)
 
 
 def reasons_to_run(before: Fingerprint, now: Fingerprint) -> list[str]:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 import xxhash
 
@@ -49,15 +49,6 @@ class OutputFile(NamedTuple):
     """Digest of the content; for JSON without `NOT_CONTENT`."""
     lies_in: str = ""
     """URL of its folder on object storage; empty for the folder of the version."""
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Self:
-        """From a manifest."""
-        return cls(**{name: content[name] for name in cls._fields if name != "lies_in" or name in content})
-
-    def to_json(self) -> dict[str, Any]:
-        """For a manifest."""
-        return {name: value for name, value in self._asdict().items() if name != "lies_in" or value}
 
     def place(self, folder: Path) -> Path:
         """The file; `folder` is that of the version."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+
+from pipeline.errors import RunFolderError, cannot_write
 
 MARKER: Final = "made-by-hep-pipeline"
 
@@ -40,3 +44,27 @@ def remove(folder: Path) -> None:
         empty(folder)
         (folder / MARKER).unlink(missing_ok=True)
         folder.rmdir()
+
+
+@contextlib.contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A folder beside the one of `--out`, which gets its name when the work is done; removed after a failure.
+
+    The result belongs to the user: it is none of ours.
+    """
+    if folder.exists():
+        raise RunFolderError(f"{folder} exists already. Give a new folder with --out, or remove it.")
+    unfinished = folder.absolute().with_name(f".{folder.name}.unfinished")
+    try:
+        remove(unfinished)
+        make(unfinished)
+    except OSError as cause:
+        raise cannot_write(unfinished, cause, other="another folder with --out") from cause
+    try:
+        yield unfinished
+        (unfinished / MARKER).unlink()
+        unfinished.rename(folder)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            remove(unfinished)
+        raise

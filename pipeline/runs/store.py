@@ -59,7 +59,7 @@ class Version(NamedTuple):
     @property
     def files(self) -> list[OutputFile]:
         """All files of the version except the manifest."""
-        return [OutputFile.from_json(each) for each in self.manifest["outputs"]]
+        return [OutputFile(**each) for each in self.manifest["outputs"]]
 
 
 class StageStore:
@@ -158,7 +158,7 @@ class StageStore:
         files = written_files(folder, but=own, earlier=self._files_in_use())
         if self.stored:
             files += [*self.stored.written(folder.name, digests or {}), *taken_over]
-        outputs = [each.to_json() for each in files]
+        outputs = [each._asdict() for each in files]
         manifest = {"manifest_version": MANIFEST_VERSION, **manifest, "outputs": outputs}
         write_atomically(folder / MANIFEST, manifest)
         self.point_to(folder.name)

@@ -115,7 +115,7 @@ def used_by(manifests: Iterable[dict[str, Any]], current: dict[str, Any] | None,
         f"{each['lies_in']}/{each['path']}".removeprefix(f"{root}/")
         for manifest in manifests
         for each in manifest["outputs"]
-        if "lies_in" in each
+        if each.get("lies_in")
     }
     return used | kernel_outputs_of(current or {})
 

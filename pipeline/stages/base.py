@@ -165,10 +165,6 @@ class Stage(ABC):
         """Whether `run` would continue the interrupted work in a version folder."""
         return False
 
-    def is_of_another_release(self, folder: Path) -> bool:  # noqa: ARG002
-        """Whether another release left the interrupted work in a version folder, so that `run` begins anew."""
-        return False
-
     @abstractmethod
     def run(self, context: Context) -> Result:
         """Do the work; write only into `context.out_dir`."""

@@ -18,7 +18,7 @@ from pipeline.stages.base import Check, Context, Result, Stage, StageInputs
 
 
 class Report(Stage):
-    """Writes `report.html` and `report.json`; see `pipeline.reporting`."""
+    """Writes `report.html`; see `pipeline.reporting`."""
 
     name: ClassVar[str] = "report"
     reads: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -52,7 +52,7 @@ class Report(Stage):
         """Render the page from the manifests."""
         from pipeline.reporting.card import load_histograms, plot_card
         from pipeline.reporting.origin import origin_of, plot_labels
-        from pipeline.reporting.page import numbers, render
+        from pipeline.reporting.page import render
 
         features = context.upstream["features"]
         section = context.config.report.model_dump(mode="json")
@@ -71,11 +71,9 @@ class Report(Stage):
         # In the order in which they run.
         order = ("ingest", "features", "gridsearch", "train", "evaluate", "export")
         versions = {name: context.upstream[name] for name in order if name in context.upstream}
-        compared = context.found.details
-        html = render(versions, section, context.out_dir / "card", comparisons=compared)
+        html = render(versions, section, context.out_dir / "card", comparisons=context.found.details)
         page = context.out_dir / "report.html"
         page.write_text(html, encoding="utf-8")
-        (context.out_dir / "report.json").write_text(numbers(versions, section, comparisons=compared), encoding="utf-8")
         outside = [word for word in ('src="http', 'href="http', "url(http") if word in html]
         return Result(
             summary=str(page),

@@ -73,12 +73,6 @@ class Train(Stage):
         """Whether an interrupted run left a checkpoint."""
         return any(folder.glob("*/checkpoints/*/complete.json"))
 
-    def is_of_another_release(self, folder: Path) -> bool:
-        """Whether this release reads none of the checkpoints of a training."""
-        from training.loop.checkpoints import is_of_another_release
-
-        return any(map(is_of_another_release, folder.glob("*/checkpoints")))
-
     def run(self, context: Context) -> Result:
         """Train in this process or under mpirun."""
         planned = {
@@ -109,17 +103,12 @@ class Train(Stage):
 
     def _summary(self, context: Context, network: ModelName, folder: str, planned: _Planned) -> dict[str, Any]:
         """Summary of a training: done now, or taken over from the version in use."""
-        from training.loop.checkpoints import is_of_another_release
-
         if folder in context.taken_over_parts and context.current is not None:
             context.say(f"{folder}: nothing changed, taken over")
             before = context.current.manifest["counters"]
             found: dict[str, Any] = {**before["networks"], **before["further"].get(network, {})}[folder]
             return found
-        checkpoints = context.out_dir / folder / "checkpoints"
-        if is_of_another_release(checkpoints):
-            context.say(f"{folder}: training begins anew: another release wrote the checkpoints in {checkpoints}")
-        elif any(checkpoints.glob("*/complete.json")):
+        if any((context.out_dir / folder).glob("checkpoints/*/complete.json")):
             context.say(f"{folder}: training continues from the checkpoint of an interrupted run")
         return _train(context, folder, planned)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def publish(run_dir: Path, stage: str, folder: Path | None = None, *, content: s
         "counters": {"networks": {"hlf": {}}, "further": {}} if stage == "train" else {},
         "packages": {},
         "inputs": [],
-        "fingerprint": Fingerprint(inputs, {}, {}).to_json(),
+        "fingerprint": asdict(Fingerprint(inputs, {}, {})),
         "upstream": {name: version.name for name, version in found.items()},
     }
     return store.commit(folder, {**known, **manifest})

@@ -23,7 +23,6 @@ from pipeline.runs.log import METRICS
 from pipeline.stages.base import Context, Result, Stage
 from pipeline.stages.evaluate import Evaluate
 from pipeline.stages.export import Export
-from training.loop.checkpoints import CheckpointFolder
 
 
 @pytest.mark.parametrize(("stages", "missing"), [(["features"], "ingest"), (["ingest", "train"], "features")])
@@ -127,22 +126,6 @@ def test_force_threw_interrupted_work_of_other_settings_away(tmp_path: Path, num
     made = store.current()
     assert made is not None
     assert not (made.folder / "half").exists()
-
-
-@pytest.mark.parametrize(("version", "is_named"), [(8, False), (7, True), (None, True)])
-def test_checkpoints_of_another_release_were_said_to_be_continued(
-    tmp_path: Path, version: int | None, is_named: bool
-) -> None:
-    run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
-    folder = run_folder.store("train").next_folder("0" * 8)
-    own_folders.make(folder)
-    CheckpointFolder(folder / "hlf" / "checkpoints", "d").write_rank([(1, 0)], 1, 0, {})
-    CheckpointFolder(folder / "hlf" / "checkpoints", "d").complete([(1, 0)], 1)
-    (complete,) = folder.glob("hlf/checkpoints/*/complete.json")
-    complete.write_text(json.dumps(json.loads(complete.read_text()) | {"version": version}))
-    (note,) = next(plan.notes for plan in Runner(run_folder).plan() if plan.stage.name == "train")
-    assert note.startswith(str(folder))
-    assert ("another release wrote its checkpoints" in note, "continues it" in note) == (is_named, not is_named)
 
 
 def test_the_outcome_was_not_the_last_line_of_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,9 +67,6 @@ def test_the_second_class_was_the_signal(tmp_path: Path, classes: list[str], sig
         ({"classes": ["ttbar", "QCD", "W+jets"]}, "'qcd' has the label 0, that is class 'ttbar'"),
         ({"classes": {"QCD": 0, "ttbar": 1, "W+jets": 2}}, "'classes': Input should be a valid list"),
         ({"evaluate": {"signal": "TTBAR"}}, "there is no class 'TTBAR'"),
-        ({"promote": {"min_sigma": True}}, "'promote.min_sigma' is a number, not true or false"),
-        ({"train_by_network": {"hlf": {"epochs": True}}}, "'train_by_network.hlf.epochs' is a number"),
-        ({"features": {"split": {"train": True, "val": 0.1, "test": 0.1}}}, "'features.split.train'"),
     ],
 )
 def test_an_order_or_a_number_that_nobody_means_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:

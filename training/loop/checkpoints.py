@@ -190,16 +190,6 @@ class CheckpointFolder:
         return self.folder / f"epoch-{epoch:05d}-step-{step:08d}-of-{world_size}-{self._digest}"
 
 
-def is_of_another_release(folder: Path) -> bool:
-    """Whether a folder of checkpoints has complete ones, and this release reads none of them."""
-    versions = set()
-    for path in folder.glob("epoch-*/complete.json"):
-        # Damage is an error where the checkpoint is read.
-        with suppress(OSError, ValueError, AttributeError):
-            versions.add(json.loads(path.read_text(encoding="utf-8")).get("version"))
-    return bool(versions) and _VERSION not in versions
-
-
 def _parts(world_size: int) -> list[str]:
     return [f"rank-{rank}.pt" for rank in range(world_size)]
 

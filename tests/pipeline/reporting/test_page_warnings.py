@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from made_manifests import REPORT, counters, made_versions, page_of
+from made_manifests import counters, made_versions, page_of
 
 from pipeline.reporting.origin import BUNDLED
-from pipeline.reporting.page import numbers, warnings
+from pipeline.reporting.page import warnings
 from pipeline.runs.store import Version
 
 Versions = dict[str, Version]
@@ -81,7 +80,6 @@ def test_each_warning_comes_alone_and_stands_on_the_page(
     (found,) = warnings(made)
     assert found.startswith(expected)
     assert found in page_of(made, tmp_path).words
-    assert json.loads(numbers(made, REPORT))["warnings"] == [found]
 
 
 def test_the_smallest_of_several_probabilities_is_judged_by_their_number(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, replace
 
 from ingestion.secrets import redact_all
 from pipeline.runs.fingerprint import Fingerprint, Input, reasons_to_run
@@ -24,15 +25,15 @@ def test_each_kind_of_change_has_its_words() -> None:
 
 
 def test_it_survives_json() -> None:
-    whole = BASE._replace(parts={"hlf": BASE}, code={"features.kernel_pass": "f"})
-    content = json.loads(json.dumps(redact_all(whole.to_json())))
+    whole = replace(BASE, parts={"hlf": BASE}, code={"features.kernel_pass": "f"})
+    content = json.loads(json.dumps(redact_all(asdict(whole))))
     assert content["code"] == {"features.kernel_pass": "f"}
     assert Fingerprint.from_json(content) == whole
 
 
 def test_parts_have_reasons_of_their_own() -> None:
     before = Fingerprint({}, {}, {}, {"hlf": BASE, "particles": BASE})
-    other = BASE._replace(config={"x.a": 2, "x.b": [1]}, code={"features": "f", "models.networks.hlf": "n"})
+    other = replace(BASE, config={"x.a": 2, "x.b": [1]}, code={"features": "f", "models.networks.hlf": "n"})
     now = Fingerprint({}, {}, {}, {"hlf": other, "inclusive": BASE})
     assert reasons_to_run(before, now) == [
         "inclusive is new",
@@ -44,6 +45,6 @@ def test_parts_have_reasons_of_their_own() -> None:
 
 
 def test_inputs_can_be_left_out_of_parts_too() -> None:
-    whole = BASE._replace(parts={"hlf": BASE})
+    whole = replace(BASE, parts={"hlf": BASE})
     left = whole.without_inputs(["u1"])
     assert list(left.inputs) == list(left.parts["hlf"].inputs) == ["u2"]
