@@ -6,10 +6,16 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from features.settings import Convention, FeatureSettings, LeptonFlavour
 from ingestion.expressions import samples_in
 from ingestion.schema import PARTICLE_COLLECTIONS
 from models.evaluation.intervals import Efficiency, WeightSums, efficiency_of_sums
+
+#: Number of events, sum of their weights and of the squares of their weights, in the last axis.
+_Sums = NDArray[np.float64]
 
 
 class Yield(NamedTuple):
@@ -23,14 +29,6 @@ class Yield(NamedTuple):
     def is_uneven(self) -> bool:
         """Whether some weights differ; a common factor, such as a cross-section, is no difference."""
         return not math.isclose(self.weight**2, self.events * self.weight2, rel_tol=1e-9)
-
-    def plus(self, other: Yield) -> Yield:
-        """Both together."""
-        return Yield(self.events + other.events, self.weight + other.weight, self.weight2 + other.weight2)
-
-    def minus(self, part: Yield) -> Yield:
-        """Without a part."""
-        return Yield(self.events - part.events, self.weight - part.weight, self.weight2 - part.weight2)
 
 
 class Step(NamedTuple):
@@ -55,11 +53,6 @@ def efficiency(passed: Yield, total: Yield) -> Efficiency | None:
         return None
     failed = WeightSums(total.weight - passed.weight, max(0.0, total.weight2 - passed.weight2))
     return efficiency_of_sums(WeightSums(passed.weight, max(0.0, passed.weight2)), failed)
-
-
-def scaled(each: Yield, factor: float) -> Yield:
-    """The same events with weights times a factor."""
-    return Yield(each.events, factor * each.weight, factor**2 * each.weight2)
 
 
 def labels_of(samples: Iterable[Mapping[str, Any]]) -> dict[str, int]:
@@ -87,22 +80,22 @@ def cutflow(
     """Steps from `in the files` to `selected`."""
     labels = labels_of(config["samples"])
     columns = {name: config["classes"][label] if by_class else name for name, label in labels.items()}
-    named = {name: {column: Yield(0, 0.0, 0.0) for column in columns.values()} for name in _step_names(config)}
-    generated = {column: Yield(0, 0.0, 0.0) for column in columns.values()}
+    generated, sums = ({column: np.zeros(shape) for column in columns.values()} for shape in (3, (1, 3)))
     for sample, column in columns.items():
-        generated[column] = generated[column].plus(_generated(ingested, selected, sample))
-        for name, each in zip(named, _yields(ingested, selected, config, sample), strict=True):
-            named[name][column] = named[name][column].plus(each)
-    first = {column: _unweighted(each) for column, each in next(iter(named.values())).items()}
-    return [
-        Step(
-            name,
-            yields,
-            _relative({column: _unweighted(each) for column, each in yields.items()}, first),
-            _relative(yields, generated),
-        )
-        for name, yields in named.items()
-    ]
+        generated[column] = generated[column] + _generated(ingested, selected, sample)
+        sums[column] = sums[column] + _sums(ingested, selected, config, sample)
+    totals = {column: _yield(each) for column, each in generated.items()}
+    first = {column: _unweighted(_yield(each[0])) for column, each in sums.items()}
+    steps = []
+    for row, name in enumerate(_step_names(config)):
+        yields = {column: _yield(each[row]) for column, each in sums.items()}
+        counts = {column: _unweighted(each) for column, each in yields.items()}
+        steps.append(Step(name, yields, _relative(counts, first), _relative(yields, totals)))
+    return steps
+
+
+def _yield(sums: _Sums) -> Yield:
+    return Yield(int(sums[0]), float(sums[1]), float(sums[2]))
 
 
 def _relative(yields: Mapping[str, Yield], totals: Mapping[str, Yield]) -> dict[str, Efficiency | None]:
@@ -155,27 +148,9 @@ def as_applied(features: Mapping[str, Any], files: Iterable[Mapping[str, Any]]) 
     return {**features, "max_lepton_isolation": None} if lacks else dict(features)
 
 
-def selection(features: Mapping[str, Any]) -> str:
-    """What the selected events have, in words.
-
-    Examples:
-        >>> selection({"lepton_flavours": ["muon"], "max_lepton_isolation": None, "max_leptons": 1, "min_jets": 2})
-        'exactly 1 muon (pT > 23 GeV) and at least 2 jets (pT > 30 GeV, |eta| < 2.6)'
-    """
-    cuts = FeatureSettings.model_validate(features)
-    lepton = [f"pT > {cuts.min_lepton_pt:g} GeV"]
-    lepton += [f"|eta| < {cuts.max_lepton_abs_eta:g}"] if cuts.max_lepton_abs_eta else []
-    lepton += [f"isolation < {cuts.max_lepton_isolation:g}"] if cuts.max_lepton_isolation else []
-    number = f"{cuts.min_leptons} to {cuts.max_leptons}"
-    if cuts.max_leptons in (None, cuts.min_leptons):
-        number = f"{'exactly' if cuts.max_leptons else 'at least'} {cuts.min_leptons}"
-    several = "s" if max(cuts.min_leptons, cuts.max_leptons or 0) > 1 else ""
-    found = [f"{number} {' or '.join(f'{kind}{several}' for kind in cuts.lepton_flavours)} ({', '.join(lepton)})"]
-    if jets := max(cuts.min_jets, cuts.min_bjets):
-        bjets = f", {cuts.min_bjets} or more of them b-jets" if cuts.min_bjets else ""
-        words = f"pT > {cuts.min_jet_pt:g} GeV, |eta| < {cuts.max_jet_abs_eta:g}"
-        found.append(f"at least {jets} jet{'s' if jets > 1 else ''} ({words}){bjets}")
-    return " and ".join(found)
+def selection(config: Mapping[str, Any]) -> str:
+    """What the selected events have, in words: the cuts of the cutflow."""
+    return ", ".join(name.removeprefix("... ") for name in _step_names(config)[2:-1])
 
 
 def _cuts(config: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -206,33 +181,29 @@ def _step_names(config: Mapping[str, Any]) -> list[str]:
     return ["in the files", "all kinematics finite", lepton, *(words for _, words in _cuts(config))]
 
 
-def _generated(ingested: Mapping[str, Any], selected: Mapping[str, Any], sample: str) -> Yield:
+def _of(counters: Mapping[str, Any], sample: str, step: str) -> _Sums:
+    return np.array([counters["samples"][sample][step], *counters["weights"][sample][step]], np.float64)
+
+
+def _generated(ingested: Mapping[str, Any], selected: Mapping[str, Any], sample: str) -> _Sums:
     """All generated events of a sample; those that were not read have the mean weight of the others."""
-    counts, weights = ingested["samples"][sample], ingested["weights"][sample]
     factor, stated = (selected["normalisation"][sample].get(key) for key in ("factor", "stated_sum"))
-    read = Yield(counts["entries"], *weights["entries"]).minus(
-        Yield(counts["rejected_copy"], *weights["rejected_copy"])
-    )
+    read = _of(ingested, sample, "entries") - _of(ingested, sample, "rejected_copy")
     if stated is not None:
-        read = Yield(read.events, stated, read.weight2 * stated / read.weight)
-    return scaled(read, factor)
+        read = np.array([read[0], stated, read[2] * stated / read[1]])
+    return read * (1, factor, factor**2)
 
 
-def _yields(
-    ingested: Mapping[str, Any], selected: Mapping[str, Any], config: Mapping[str, Any], sample: str
-) -> list[Yield]:
-    """Events and weights of a sample after each step.
+def _sums(ingested: Mapping[str, Any], selected: Mapping[str, Any], config: Mapping[str, Any], sample: str) -> _Sums:
+    """Events and weights of a sample after each step, (num_steps, 3).
 
     They are added up from the end, since differences of large sums of weights may lose all digits.
     """
     factor = selected["normalisation"][sample]["factor"]
-
-    def of(counters: Mapping[str, Any], step: str) -> Yield:
-        return scaled(Yield(counters["samples"][sample][step], *counters["weights"][sample][step]), factor)
-
-    steps = [of(selected, "selected")]
-    for counter, _ in reversed(_cuts(config)[1:]):
-        steps.append(steps[-1].plus(of(selected, counter)))
-    loose = of(ingested, "events")
-    finite = loose.plus(of(ingested, "rejected_no_lepton"))
-    return [of(ingested, "entries").minus(of(ingested, "rejected_copy")), finite, loose, *reversed(steps)]
+    last = ["selected", *(counter for counter, _ in reversed(_cuts(config)[1:]))]
+    scales = np.array([1, factor, factor**2])
+    entries, copies, loose, soft = (
+        scales * _of(ingested, sample, step) for step in ("entries", "rejected_copy", "events", "rejected_no_lepton")
+    )
+    kept = np.cumsum([scales * _of(selected, sample, step) for step in last], axis=0)
+    return np.stack([entries - copies, loose + soft, loose, *kept[::-1]])

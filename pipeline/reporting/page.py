@@ -126,7 +126,7 @@ def content(
     steps = cutflow(ingest["counters"], selected, config | {"features": applied})
     return {
         **{key: report[key] for key in ("title", "sample_note")},
-        "selection": selection(applied),
+        "selection": selection(config | {"features": applied}),
         "created": evaluate["created"],
         "warnings": warnings(versions),
         "samples": [*labels],

@@ -87,7 +87,7 @@ class Train(Stage):
         summaries = {network: trainings.pop(network) for network, trainings in all_of.items()}
         best = ", ".join(
             f"{network} {each['best_val_loss']:.4f} (accuracy {each['best_val_accuracy']:.3f}, epoch "
-            f"{each['best_epoch'] + 1} of {each['epochs']}, {_left_out(each)})"
+            f"{each['best_epoch'] + 1} of {each['epochs']})"
             for network, each in summaries.items()
         )
         return Result(
@@ -193,20 +193,6 @@ def _train(context: Context, folder: str, planned: _Planned) -> dict[str, Any]:
     for sentence in about_what_was_left_out(summary):
         say(sentence)
     return {**summary, "created": now()}
-
-
-def _left_out(summary: Mapping[str, Any]) -> str:
-    """Whether the training used all events, in a few words.
-
-    Examples:
-        >>> _left_out({"samples_left_out": 0, "per_rank": [{"steps_not_finite": 0}]})
-        'all events used'
-        >>> _left_out({"samples_left_out": 314, "per_rank": [{"steps_not_finite": 2}, {"steps_not_finite": 1}]})
-        '314 events left out, 3 steps without effect'
-    """
-    used = f"{summary['samples_left_out']:,} events left out" if summary["samples_left_out"] else "all events used"
-    refused = sum(rank.get("steps_not_finite", 0) for rank in summary["per_rank"])
-    return f"{used}, {refused} steps without effect" if refused else used
 
 
 def about_what_was_left_out(summary: Mapping[str, Any]) -> list[str]:

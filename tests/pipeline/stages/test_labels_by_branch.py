@@ -109,7 +109,7 @@ def test_classes_of_one_sample_go_through_all_stages(top: Top) -> None:
     write_delphes(top.data / "new_light.root", rows(7000, 80))
     names = {"top": "new.root", "light": "new_light.root"}
     inputs = [f"{name}={top.data / file}" for name, file in names.items()]
-    with pytest.raises(ConfigError, match="no class or sample 'b' with files of its own"):
+    with pytest.raises(ConfigError, match="there is no sample 'b', and no class of one sample"):
         evaluate_files(top.runner().run_folder, [], [f"b={top.data}/new.root"], None)
     metrics = json.loads((evaluate_files(top.runner().run_folder, [], inputs, None) / "metrics.json").read_text())
     assert metrics["runs"]["hlf"]["events_per_class"] == {"light": 90 + 60, "b": 30}
