@@ -238,12 +238,7 @@ def load(name: str, overrides: Sequence[str] = ()) -> LoadedConfig:
 
 
 def _load_plugins(content: dict[str, Any], overrides: Sequence[str], folder: Path | str) -> None:
-    """Import the plugins of a config before it is read, and write out their paths.
-
-    Raises:
-        ConfigError: They are no list of names, or this process has those of another config.
-        PluginError: One cannot be imported.
-    """
+    """Import the plugins of a config before it is read, and write out their paths."""
     named = content.get("plugins", [])
     for override in (read_override(each, Config) for each in overrides if re.match(r"plugins\s*=", each)):
         named, folder = override.value, ""

@@ -40,9 +40,6 @@ class _Module(NamedTuple):
 def code_digests(entry_points: Iterable[str]) -> dict[str, str]:
     """Digest of the meaning of every module that the entry points run, by name.
 
-    Raises:
-        FileNotFoundError: A module does not exist.
-
     Examples:
         >>> "features.isolation" in code_digests(["pipeline.stages.features"])
         True

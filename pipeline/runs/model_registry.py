@@ -40,12 +40,7 @@ class Registry(StageStore):
 
     @classmethod
     def in_use(cls, run_dir: Path, network: str | None = None) -> Version:
-        """The model in use.
-
-        Raises:
-            MissingInputError: No model is in use.
-            ConfigError: Several models are in use, or none of this network.
-        """
+        """The model in use."""
         current = {each.folder.name: each.current() for each in cls.all_of(run_dir)}
         there = {name: version for name, version in current.items() if version is not None}
         if not there:

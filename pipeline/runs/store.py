@@ -77,11 +77,7 @@ class StageStore:
         self._holders = [run_dir / each for each in (group, Path(group, stage)) if each]
 
     def current(self) -> Version | None:
-        """The version that the pointer names; None before the first, or if earlier code made it.
-
-        Raises:
-            RunFolderError: The pointer or its version is damaged.
-        """
+        """The version that the pointer names; None before the first, or if earlier code made it."""
         if not self.pointer.exists():
             return None
         try:
@@ -92,15 +88,14 @@ class StageStore:
                 f"{self.pointer} or the version it names is damaged ({cause}). Remove {self.pointer} and run the stage "
                 f"again."
             ) from cause
-        if manifest.get("manifest_version") in range(1, MANIFEST_VERSION):
-            # Earlier code made it: the stage runs again.
-            return None
-        if manifest.get("manifest_version") != MANIFEST_VERSION:
+        found = manifest.get("manifest_version")
+        if found != MANIFEST_VERSION and found not in range(1, MANIFEST_VERSION):
             raise RunFolderError(
                 f"{self.folder / name / MANIFEST} is incomplete, or another version of this code wrote it. "
                 f"Remove {self.pointer} and run the stage again."
             )
-        return Version(name, self.folder / name, manifest)
+        # The stage runs again if earlier code made it.
+        return Version(name, self.folder / name, manifest) if found == MANIFEST_VERSION else None
 
     def names(self, folder: Path) -> bool:
         """Whether the pointer names this version folder."""

@@ -215,15 +215,7 @@ def about_signal(config: Config, task: Any) -> str:
 def make_task(config: Config, classes: list[str], rates: Rates | None, selection: FeatureSettings, files: Files) -> Any:
     """The settings of an evaluation, a `models.evaluation.measurements.EvaluationTask`.
 
-    Args:
-        config: The config.
-        classes: Classes of the events.
-        rates: Rates before the classifier, if they are known.
-        selection: Selection of the events.
-        files: Their input files, as the manifest of ingest holds them.
-
-    Raises:
-        MissingInputError: The events have other classes than the config.
+    `rates` are those before the classifier; `files` are the input files, as the manifest of ingest holds them.
     """
     from models.evaluation.curves import kinematic_edges
     from models.evaluation.measurements import EvaluationTask
