@@ -25,13 +25,12 @@ class HepSettings(BaseSettings):
     folder: Path
     """Folder of the features dataset."""
     network: NetworkSettings
-    """The network, by its name or as a mapping with its `name` and settings."""
+    """The network, or a mapping with its `name` and settings."""
 
     @field_validator("network", mode="before")
     @classmethod
-    def _by_name(cls, value: Any) -> Any:
-        content = {"name": value} if isinstance(value, str) else value
-        return settings_of(content) if isinstance(content, Mapping) else content
+    def _of_its_class(cls, value: Any) -> Any:
+        return settings_of(value) if isinstance(value, Mapping) else value
 
     @property
     @override

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from simulated import LinearGradients, VectorRow, Watcher, settings
+from simulated import VectorRow, settings
 
 from training.algorithms import method as registration
 from training.algorithms.base import Algorithm, Wrapper
@@ -20,7 +20,6 @@ from training.algorithms.method import MethodSettings, Traits, algorithm
 from training.algorithms.registry import METHODS, SlowMoSettings
 from training.loop.making import make_algorithm
 from training.settings import TrainSettings
-from training.transports.basics import run_now
 from training.transports.transport import Transport
 
 
@@ -60,37 +59,6 @@ def test_traits_agree_with_each_other_and_the_file_names_its_source(name: str) -
     assert module is not None
     assert re.search(r"(19|20)\d\d", module.__doc__ or ""), "the docstring of the module cites its source"
     assert re.search(r"<-|=", kind.__doc__ or ""), "the docstring of the class has the equation"
-
-
-@pytest.mark.parametrize(
-    ("name", "slowmo"),
-    [
-        (name, slow)
-        for name in METHODS
-        for slow in (None, {"tau": 2})
-        if not (slow and METHODS[name].traits.joint_model)
-    ],
-)
-def test_every_method_takes_steps_counts_and_is_restored(name: str, slowmo: dict[str, Any] | None) -> None:
-    workers = 1 if METHODS[name].traits.single_worker else 4
-    watcher, problem = Watcher(), LinearGradients(workers=workers, steps=3, seed=2)
-    found = problem.drive(algorithm=name, slowmo=slowmo, optimizer="sgd", before_step=watcher)
-    assert (found[-1] != problem.initial).any(axis=-1).all()
-    counted = watcher.algorithms[0].counters()
-    assert counted["steps_not_finite"] == 0
-    assert ("averages_begun" in counted) == METHODS[name].traits.pairs
-    chosen = settings(algorithm=name, workers=1, slowmo=slowmo)
-    model, restored = VectorRow(problem.initial), VectorRow(np.zeros(5))
-    states = []
-    for each in (model, restored):
-        made = make_algorithm(each, chosen, Transport())
-        run_now(made.restore(states[0]) if states else made.start())
-        states.append(run_now(made.state()))
-        result = each.empty()
-        run_now(made.flush())
-        run_now(made.result(result))
-        np.testing.assert_array_equal(result, problem.initial)
-    np.testing.assert_equal(states[1], states[0])
 
 
 def test_a_wrapper_passes_all_on() -> None:

@@ -9,6 +9,7 @@ from collections import defaultdict
 import pytest
 from message_programs import PROGRAMS, Program
 
+from training.simulation.cluster import ClusterSettings
 from training.simulation.costs import (
     Link,
     Network,
@@ -120,3 +121,8 @@ def test_workers_of_a_host_share_its_card() -> None:
     assert second - first == pytest.approx(byte)
     # Within a host nothing passes the card.
     assert nics.arrival(0.0, 0, 1, NBYTES) == pytest.approx(FAST.seconds(NBYTES))
+
+
+def test_averages_are_in_memory_on_one_host_and_go_through_sockets_between_hosts() -> None:
+    cluster = ClusterSettings(workers_per_host=8)
+    assert [cluster.protocol(workers) for workers in (8, 9)] == ["memory", "sockets"]
