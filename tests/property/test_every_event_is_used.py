@@ -48,7 +48,7 @@ def test_an_epoch_of_any_workers_and_row_groups_left_events_out(
         assert {(each["samples_all_ranks"], each["train_rows"]) for each in records} == {(sum(rows), sum(rows))}
 
 
-@pytest.mark.parametrize("method", ["ar-sgd", "local-sgd", "ad-psgd", "mpca"])
+@pytest.mark.parametrize("method", ["ar-sgd", "local-sgd", "ad-psgd", "mpca", "agn", "sharded sparse beside"])
 @pytest.mark.parametrize("numbers", [(3, 2), (2, 5), (4, 4), (4, 3, 5)], ids=str)
 def test_an_epoch_that_another_number_of_workers_continued_began_again(method: str, numbers: tuple[int, ...]) -> None:
     rows = replace(toy_rows(101), group_rows=[40, 1, 37, 23])

@@ -62,20 +62,3 @@ def test_every_update_and_every_average_is_counted_once(exchange: str) -> None:
     assert (sum(record["averages_skipped"] for record in records) > 0) == (exchange == "sockets")
     updates = sum(int(stale) * times for record in records for stale, times in record["staleness"].items())
     assert updates <= sum(record["averages_begun"] + record["averages_received"] for record in records)
-
-
-def test_an_average_beside_the_gradient_is_skipped_while_the_one_before_is_under_way() -> None:
-    problem = LinearGradients(workers=2, steps=10, seed=6)
-    watcher = Watcher()
-    # An average waits for a round trip, which takes 2.5 steps: begun at steps 0, 3, 6 and 9.
-    slow = CLUSTER.model_copy(update={"latency_seconds": 2.5e-3 / 2})
-    problem.drive(
-        cluster=slow,
-        partners=lambda rank: Pairs([1 - rank if rank else None]),
-        exchange="sockets",
-        before_step=watcher,
-        **AD_PSGD,
-    )
-    counts = watcher.algorithms[1].counters()
-    assert (counts["averages_begun"], counts["averages_skipped"]) == (4, 6)
-    assert watcher.algorithms[0].counters()["averages_received"] == 4

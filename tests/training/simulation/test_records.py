@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 from simulated import CLUSTER, METHODS, ROUGH, models, run, settings, toy_network, toy_rows
 from torch import nn
 
-from training.errors import DivergedError
 from training.loop.records import MemoryFiles, merged
 from training.simulation.costs import all_reduce_seconds, tree_seconds
-from training.simulation.simulate import simulate
 from training.studies.run_result import numbers_of
 
 
@@ -133,9 +131,3 @@ def test_every_key_of_a_record_is_explained() -> None:
     words = (Path(__file__).parents[3] / "docs" / "records.md").read_text(encoding="utf-8")
     keys = {key for record in run(algorithm="ad-psgd", epochs=2).records[0] for key in record}
     assert {key for key in keys if f"`{key}`" not in words} == set()
-
-
-def test_divergence_is_said() -> None:
-    rows, network = toy_rows(320, dtype=torch.float32), toy_network(torch.float32)
-    with pytest.raises(DivergedError, match=r"diverged.*train\.learning_rate"):
-        simulate(network, rows, rows, settings(algorithm="d-psgd", optimizer="sgd", learning_rate=1e30), CLUSTER)

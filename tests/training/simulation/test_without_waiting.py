@@ -13,7 +13,6 @@ from simulated import (
     METHODS,
     ROUGH,
     KeptCheckpoints,
-    models,
     run,
     samples_per_second,
     toy_rows,
@@ -56,31 +55,6 @@ def test_every_event_is_used_once_an_epoch_by_whoever_is_ready(method: str) -> N
     assert min(record["steps"] for record in simulated.records[2]) == 0
     losses = [{record["val_loss"] for record in records} for records in zip(*simulated.records, strict=True)]
     assert all(len(found) == 1 and np.isfinite(next(iter(found))) for found in losses)
-
-
-@pytest.mark.parametrize("workers", [3, 2, 5])
-@pytest.mark.parametrize("position", [(0, 24), (1, 0)])
-@pytest.mark.parametrize("method", ["ad-psgd", "swarm-sgd on a host", "mpca", "agn", "sharded sparse beside"])
-def test_a_run_continues_from_its_checkpoint_with_any_number_of_workers(
-    method: str, position: tuple[int, int], workers: int
-) -> None:
-    chosen: dict[str, Any] = EVERY[method] | {"train": toy_rows(120, groups=6), "batch_size": 4, "cluster": ROUGH}
-    chosen |= {"schedule": {"decay": "cosine"}, "epochs": 3, "checkpoint_steps": 2}
-    kept = KeptCheckpoints()
-    whole = run(files=kept.files, workers=3, **chosen)
-    assert [place for place in sorted(kept.content) if len(kept.content[place]) == 3] == sorted(kept.content)
-    runs = [run(resume=kept.at(position), workers=workers, **chosen) for _ in range(2)]
-    np.testing.assert_array_equal(models(runs[0]), models(runs[1]))
-    records = runs[0].records
-    for epoch in range(3):
-        found = [record for worker in records for record in worker if record["epoch"] == epoch]
-        assert {record["samples_all_ranks"] for record in found} == {120}
-        if workers >= 3 or epoch >= position[0]:
-            assert sum(record["samples"] for record in found) == 120
-    # The clock of the rate is where it was: the last steps are at the end of the cosine.
-    ends = [[worker[-1]["learning_rate"] for worker in each.records] for each in (whole, runs[0])]
-    assert max(ends[1]) < 0.05 * 0.05
-    assert min(ends[0]) == pytest.approx(min(ends[1]))
 
 
 def test_a_stopped_worker_wrote_a_checkpoint_for_each_of_the_epochs_that_it_missed() -> None:
