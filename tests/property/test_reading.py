@@ -106,17 +106,3 @@ def test_every_reader_delivers_the_planned_rows_from_any_step_on(
         for step, batch in enumerate(batches, first_step):
             check(batch, order[bounds[step] : bounds[step + 1]], names)
         assert source.read == share.groups
-
-
-@settings(max_examples=80)
-@given(row_groups, st.integers(1, 4), inputs)
-def test_every_reader_shares_out_the_validation_rows(rows: list[int], world_size: int, names: tuple[str, ...]) -> None:
-    layout = BatchLayout(names, (1.0,), torch.float32, torch.device("cpu"))
-    for reader, _ in readers(rows, layout):
-        for _ in range(2):
-            seen: list[float] = []
-            for rank in range(world_size):
-                for batch in reader.val_batches(rank=rank, world_size=world_size):
-                    check(batch, [int(number) for number in batch.weights], names)
-                    seen += batch.weights.tolist()
-            assert sorted(seen) == list(range(sum(rows)))

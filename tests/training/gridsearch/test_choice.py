@@ -64,10 +64,3 @@ def test_everything_else_stays() -> None:
     assert settings == train.model_copy(
         update={"batch_size": 64, "learning_rate": 0.02, "epochs": 7, "scale_learning_rate": False}
     )
-
-
-def test_defaults_that_depend_on_other_settings_still_do() -> None:
-    # Dumped whole, a default of one method would count as the user's choice and be refused for another.
-    settings = trained_as(BEST, algorithm="local-sgd", workers=2, slowmo={"tau": 6})
-    given = {"algorithm", "workers", "slowmo"}
-    assert settings.model_fields_set == given | {"batch_size", "learning_rate", "epochs", "scale_learning_rate"}
