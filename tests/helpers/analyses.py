@@ -1,8 +1,7 @@
-"""Runs of `ingest` and `features` over files of our own, on a Spark that outlives them."""
+"""Runs of `ingest` and `features` over files of our own, in this process or on a Spark that outlives them."""
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -12,16 +11,19 @@ from uuid import NAMESPACE_URL, uuid5
 import pyarrow.parquet as pq
 import pytest
 import uproot
+from command_line import small_config
 from delphes_files import write_delphes
 from lent_spark import Lent
 from made_events import Row
 from rich.console import Console
+from spark_in_process import WITHOUT_SPARK
 
 from features.schema import SPLITS
-from pipeline.config import Config
+from pipeline.config import Config, load_config
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
+from pipeline.runs.store import StageStore, Version
 
 NAMES = ("qcd", "ttbar", "wjets")
 SHARES = {"train": 0.4, "val": 0.3, "test": 0.3}
@@ -38,7 +40,7 @@ def write(path: Path, rows: list[Row], *, identity: str = "") -> Path:
 class Analysis:
     """Files of three samples in `folder/data`, and runs over them into `folder/run`."""
 
-    def __init__(self, folder: Path, provider: SparkProvider) -> None:
+    def __init__(self, folder: Path, provider: SparkProvider = WITHOUT_SPARK) -> None:
         self.folder = folder
         self.data = folder / "data"
         self.run_dir = folder / "run"
@@ -49,10 +51,10 @@ class Analysis:
         ]
 
     def config(self, **changes: Any) -> Config:
-        """Sections of the config given here replace the defaults; those of features are added to ours."""
+        """That of `small_config` with the sections given here; those of features are added to ours."""
         features = {"feed_workers": 1, "split": SHARES, **changes.pop("features", {})}
-        common = {"run_dir": self.run_dir, "classes": ["QCD", "ttbar", "W+jets"]}
-        return Config.model_validate({**common, "samples": self.samples, "features": features, **changes})
+        common = {"run_dir": str(self.run_dir), "samples": self.samples, "features": features}
+        return load_config(str(small_config(self.folder, self.data, **{**common, **changes})))
 
     def run(self, *stages: str, force: bool = False, **changes: Any) -> str:
         """What is printed, in long lines."""
@@ -63,20 +65,28 @@ class Analysis:
             runner.run(stages or ("ingest", "features"), force=force)
         return shown.getvalue()
 
-    def version(self, stage: str) -> Path:
-        pointer = self.run_dir / stage / "current.json"
-        return pointer.parent / str(json.loads(pointer.read_text())["version"])
+    def runner(self) -> Runner:
+        """With the config of the last run."""
+        return Runner(RunFolder(load_config(str(self.folder / "config.yaml")), Console(quiet=True)))
+
+    def version(self, stage: str) -> Version:
+        version = StageStore(self.run_dir, stage).current()
+        assert version is not None
+        return version
+
+    def folder_of(self, stage: str) -> Path:
+        return self.version(stage).folder
 
     def counters(self, stage: str) -> dict[str, Any]:
-        content: dict[str, Any] = json.loads((self.version(stage) / "manifest.json").read_text())["counters"]
+        content: dict[str, Any] = self.version(stage).manifest["counters"]
         return content
 
     def parts(self) -> dict[str, bytes]:
         """Events parts by name, as they are on disk."""
-        return {path.name: path.read_bytes() for path in (self.version("ingest") / "events").iterdir()}
+        return {path.name: path.read_bytes() for path in (self.folder_of("ingest") / "events").iterdir()}
 
     def inodes(self, stage: str, folder: str) -> dict[str, int]:
-        return {path.name: path.stat().st_ino for path in (self.version(stage) / folder).iterdir()}
+        return {path.name: path.stat().st_ino for path in (self.folder_of(stage) / folder).iterdir()}
 
     def kernel_files(self) -> dict[str, Path]:
         """The kernel outputs that the features in use were made from, by name of the events part."""
@@ -86,7 +96,7 @@ class Analysis:
 
     def dataset(self) -> dict[str, list[dict[str, Any]]]:
         """All rows of the features, in their order, by row group."""
-        found = self.version("features")
+        found = self.folder_of("features")
         return {
             str(path.relative_to(found)): pq.read_table(path).to_pylist()
             for split in SPLITS

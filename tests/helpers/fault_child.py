@@ -2,7 +2,7 @@
 
 python fault_child.py '{"kill_at": 4}' report --config my.yaml
 
-    kill_at: 4               kill -9 of the process group at the fourth step of the first publication, see STEPS;
+    kill_at: 3               kill -9 of the process group at the third step of the first publication, see STEPS;
                              at 0: as soon as the new version folder is there
     at_begin: [[...], ...]   run these commands once the new version folder is there
     figures: false           their files stay empty
@@ -14,7 +14,6 @@ python fault_child.py '{"kill_at": 4}' report --config my.yaml
 from __future__ import annotations
 
 import ctypes
-import functools
 import json
 import os
 import signal
@@ -26,91 +25,47 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-#: Of publishing a version, in order; killed at one, the process ends there.
+#: Of publishing a version, in order: what changes files. Killed at one, the process ends before it.
 STEPS: Final = (
-    "before anything is written",
-    "half of the manifest is in its temporary file",
-    "before the manifest is synchronised",
+    "before the manifest is written",
     "before the manifest gets its name",
-    "before the manifest's folder is synchronised",
-    "half of the pointer is in its temporary file",
-    "before the pointer is synchronised",
+    "before the pointer is written",
     "before the pointer gets its name",
-    "before the pointer's folder is synchronised",
     "after the pointer",
 )
 #: The first at which the new version is complete, and the first at which it is in use.
-COMPLETE: Final = 5
-IN_USE: Final = 9
-
-
-class Steps:
-    """Counts the steps of the first publication; at the given one the process group is killed."""
-
-    def __init__(self, kill_at: int) -> None:
-        self.kill_at = kill_at
-        self.done = 0
-        self.is_publishing = False
-
-    def step(self) -> None:
-        self.done += 1
-        if self.done == self.kill_at:
-            os.killpg(os.getpgrp(), signal.SIGKILL)
-            time.sleep(60)
-
-    def before(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that is a step itself while something is published."""
-
-        @functools.wraps(call)
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            if self.is_publishing:
-                self.step()
-            return call(*args, **kwargs)
-
-        return counted
-
-    def dump(self, content: Any, file: Any, **options: Any) -> None:
-        """`json.dump` in two halves."""
-        text = json.dumps(content, **options)
-        file.write(text[: len(text) // 2])
-        file.flush()
-        if self.is_publishing:
-            self.step()
-        file.write(text[len(text) // 2 :])
-
-
-class Namespace:
-    """A module with other functions in the place of some."""
-
-    def __init__(self, module: Any, **others: Any) -> None:
-        self._module = module
-        self.__dict__.update(others)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._module, name)
+COMPLETE: Final = 3
+IN_USE: Final = 5
 
 
 def kill_at(number: int) -> None:
-    """Make the store count its steps."""
+    """Kill the process group at a step of the first publication; files are opened to be written, and renamed."""
     from pipeline.runs import store
 
-    steps = Steps(number)
-    commit = store.StageStore.commit
+    commit, steps = store.StageStore.commit, {"done": 0, "is_publishing": False}
 
-    def counted_commit(self: Any, folder: Path, manifest: dict[str, Any], **chosen: Any) -> Any:
-        steps.is_publishing = steps.done == 0
-        steps.before(lambda: None)()
+    def step() -> None:
+        steps["done"] += 1
+        if steps["done"] == number:
+            os.killpg(os.getpgrp(), signal.SIGKILL)
+            time.sleep(60)
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        is_written = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+        if steps["is_publishing"] and (is_written or event == "os.rename"):
+            step()
+
+    def watched_commit(self: Any, folder: Path, manifest: dict[str, Any], **chosen: Any) -> Any:
+        steps["is_publishing"] = steps["done"] == 0
         version = commit(self, folder, manifest, **chosen)
-        steps.before(lambda: None)()
-        steps.is_publishing = False
-        assert steps.done in {0, len(STEPS)}, f"publishing has {steps.done} steps now; name them in STEPS"
+        if steps["is_publishing"]:
+            steps["is_publishing"] = False
+            step()
+            assert steps["done"] == len(STEPS), f"publishing has {steps['done']} steps now; name them in STEPS"
         return version
 
-    store.StageStore.commit = counted_commit  # type: ignore[method-assign]
-    store.os = Namespace(os, fsync=steps.before(os.fsync))  # type: ignore[assignment]
-    store.flush_folder = steps.before(store.flush_folder)
-    store.json = Namespace(json, dump=steps.dump)  # type: ignore[assignment]
-    Path.replace = steps.before(Path.replace)  # type: ignore[method-assign]
+    store.StageStore.commit = watched_commit  # type: ignore[method-assign]
+    sys.addaudithook(watch)
 
 
 def after_begin(work: Callable[[], None]) -> None:

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from command_line import small_config
+from analyses import NAMES, Analysis
 from delphes_files import write_delphes
 from made_events import Row, lepton, made_event, track
-from rich.console import Console
-from stages_here import run_here
 
-from pipeline.config import load_config
-from pipeline.run_folder import RunFolder
-from pipeline.runner import Runner
-from pipeline.runs.store import Version
-
-NAMES = ("qcd", "ttbar", "wjets")
 #: The first is of `qcd`.
 FIRST = {name: 100 * number for number, name in enumerate(NAMES)}
 
@@ -33,31 +24,15 @@ def events(first: int, count: int = 40) -> list[Row]:
     ]
 
 
-class Night:
-    """Files of three samples, and runs over them."""
+class Night(Analysis):
+    """With a file of each sample."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.data = folder / "data"
+        super().__init__(folder)
         self.data.mkdir()
         for name, first in FIRST.items():
             write_delphes(self.data / f"{name}_0.root", events(first))
 
-    def run(self, *stages: str, **changes: Any) -> str:
-        """What is printed."""
-        features = {"feed_workers": 1, "split": {"train": 0.4, "val": 0.3, "test": 0.3}, **changes.pop("features", {})}
-        config = small_config(self.folder, self.data, features=features, **changes)
-        return run_here(config, *stages or ("ingest", "features"))
-
-    def runner(self) -> Runner:
-        return Runner(RunFolder(load_config(str(self.folder / "config.yaml")), Console(quiet=True)))
-
-    def version(self, stage: str) -> Version:
-        version = self.runner().run_folder.store(stage).current()
-        assert version is not None
-        return version
-
     def events(self) -> int:
         """Number of events in the files in use."""
-        samples = self.version("ingest").manifest["counters"]["samples"]
-        return sum(counts["events"] for counts in samples.values())
+        return sum(counts["events"] for counts in self.counters("ingest")["samples"].values())

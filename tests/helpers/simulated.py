@@ -159,17 +159,14 @@ class Pairs:
         self._next = 0
 
     def next(self) -> int | None:
-        """See `RandomPartners`."""
         partner = self._partners[self._next % len(self._partners)]
         self._next += 1
         return partner
 
     def state(self) -> dict[str, Any]:
-        """See `RandomPartners`."""
         return {"next": self._next}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """See `RandomPartners`."""
         self._next = state["next"]
 
 
@@ -182,27 +179,21 @@ class VectorRow:
         self.parameters, self.gradient = self.flat.numpy(), self.flat.grad.numpy()
 
     def empty(self) -> NDArray[Any]:
-        """See `VectorModel`."""
         return np.empty_like(self.parameters)
 
     def read(self, out: NDArray[Any]) -> None:
-        """See `VectorModel`."""
         np.copyto(out, self.parameters)
 
     def write(self, values: NDArray[Any]) -> None:
-        """See `VectorModel`."""
         np.copyto(self.parameters, values)
 
     def read_gradient(self, out: NDArray[Any]) -> None:
-        """See `VectorModel`."""
         np.copyto(out, self.gradient)
 
     def write_gradient(self, values: NDArray[Any]) -> None:
-        """See `VectorModel`."""
         np.copyto(self.gradient, values)
 
     def gradient_is_finite(self) -> bool:
-        """See `VectorModel`."""
         with np.errstate(over="ignore", invalid="ignore"):
             return math.isfinite(np.dot(self.gradient, self.gradient))
 
@@ -280,7 +271,6 @@ class Watcher:
         self.began: dict[int, list[float]] = {}
 
     def __call__(self, rank: int, _step: int, algorithm: Algorithm) -> None:
-        """See `LinearGradients.drive`."""
         self.algorithms[rank] = algorithm
         self.began.setdefault(rank, []).append(algorithm.transport.now())
 

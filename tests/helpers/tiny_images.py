@@ -46,26 +46,21 @@ class TinyImages(Workload):
         return self
 
     def group_rows(self, split: Split) -> list[int]:
-        """See `Workload`."""
         return ROWS[split]
 
     def network(self) -> nn.Module:
-        """See `Workload`."""
         return network()
 
     def owners(self, settings: TrainSettings, *, world_size: int) -> None:
-        """See `Workload`."""
         assert world_size
         assert settings.skew is None
 
     def reader(self, settings: TrainSettings, device: torch.device, *, own: Any = None) -> MemoryReader:
-        """See `Workload`."""
         assert device.type == "cpu"
         assert own is None
         return MemoryReader(self.rows("train", settings), self.rows("val", settings))
 
     def rows(self, split: Split, settings: TrainSettings) -> MemoryRows:
-        """See `Workload`."""
         count = sum(ROWS[split])
         rng = np.random.default_rng(count)
         labels = np.arange(count) % 3
@@ -76,12 +71,10 @@ class TinyImages(Workload):
         return MemoryRows(rows, settings.seed, self.group_rows(split), mixes_groups=True)
 
     def save(self, module: nn.Module, folder: Path) -> None:
-        """See `Workload`."""
         folder.mkdir(exist_ok=True)
         torch.save(module.state_dict(), folder / "weights.pt")
 
     def load(self, folder: Path) -> nn.Module:
-        """See `Workload`."""
         module = self.network()
         module.load_state_dict(torch.load(folder / "weights.pt", weights_only=True))
         return module

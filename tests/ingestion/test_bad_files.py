@@ -6,21 +6,18 @@ The stage runs as users run it, but its tasks run in this process: no JVM.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 from collections.abc import Callable
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 import uproot
+from analyses import Analysis
 from delphes_files import source_of, write_delphes
 from made_events import distinct, lepton, made_event
-from rich.console import Console
-from spark_in_process import WITHOUT_SPARK
 
 from ingestion.errors import (
     BadFilesError,
@@ -33,9 +30,6 @@ from ingestion.errors import (
 from ingestion.files import FileInfo, SourceFile, inspect, inventory
 from ingestion.root_format import open_root
 from ingestion.settings import IngestSettings
-from pipeline.config import Config
-from pipeline.run_folder import RunFolder
-from pipeline.runner import Runner
 
 NAMES = ("qcd", "ttbar", "wjets")
 
@@ -79,39 +73,16 @@ KINDS: dict[str, tuple[Callable[[Path], None], type[IngestionError], str]] = {
 }
 
 
-class Analysis:
+class Incoming(Analysis):
     """Three samples of one good file each, and the runs over them."""
 
     def __init__(self, folder: Path, good: Path) -> None:
-        self.data = shutil.copytree(good, folder / "data")
-        self.run_dir = folder / "run"
+        super().__init__(folder)
+        shutil.copytree(good, self.data)
 
     def ingest(self, **settings: Any) -> str:
         """What is printed, without line breaks of the terminal."""
-        config = Config.model_validate(
-            {
-                "run_dir": self.run_dir,
-                "classes": ["QCD", "ttbar", "W+jets"],
-                "samples": [
-                    {"name": name, "label": label, "files": [str(self.data / f"{name}*.root")]}
-                    for label, name in enumerate(NAMES)
-                ],
-                "ingest": settings,
-            }
-        )
-        shown = StringIO()
-        Runner(RunFolder(config, Console(file=shown, width=1000))).run(["ingest"])
-        return shown.getvalue()
-
-    @property
-    def version(self) -> Path:
-        pointer = self.run_dir / "ingest" / "current.json"
-        return pointer.parent / str(json.loads(pointer.read_text())["version"])
-
-    @property
-    def counters(self) -> dict[str, Any]:
-        content: dict[str, Any] = json.loads((self.version / "manifest.json").read_text())["counters"]
-        return content
+        return self.run("ingest", ingest=settings)
 
 
 @pytest.fixture(scope="module")
@@ -124,13 +95,12 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def analysis(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Analysis:
-    monkeypatch.setattr("pipeline.run_folder.SparkProvider", lambda _: WITHOUT_SPARK)
-    return Analysis(tmp_path, good)
+def analysis(good: Path, tmp_path: Path) -> Incoming:
+    return Incoming(tmp_path, good)
 
 
 @pytest.fixture
-def three_bad(analysis: Analysis) -> Analysis:
+def three_bad(analysis: Incoming) -> Incoming:
     """One bad file of each kind beside the good ones."""
     for name, (make, _, _) in zip(NAMES, KINDS.values(), strict=True):
         make(analysis.data / f"{name}_bad.root")
@@ -142,7 +112,7 @@ def bad_of(counters: dict[str, Any]) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_by_default_a_bad_file_is_an_error_and_nothing_is_published(analysis: Analysis, kind: str) -> None:
+def test_by_default_a_bad_file_is_an_error_and_nothing_is_published(analysis: Incoming, kind: str) -> None:
     make, error, words = KINDS[kind]
     make(analysis.data / "qcd_bad.root")
     with pytest.raises(error, match=rf"qcd_bad\.root {words}"):
@@ -151,16 +121,16 @@ def test_by_default_a_bad_file_is_an_error_and_nothing_is_published(analysis: An
 
 
 @pytest.mark.parametrize("kinds", [("text", "truncated"), ("damaged", "damaged")])
-def test_by_default_all_bad_files_are_listed_at_once(analysis: Analysis, kinds: tuple[str, str]) -> None:
+def test_by_default_all_bad_files_are_listed_at_once(analysis: Incoming, kinds: tuple[str, str]) -> None:
     for name, kind in zip(NAMES, kinds, strict=False):
         KINDS[kind][0](analysis.data / f"{name}_bad.root")
     with pytest.raises(BadFilesError, match=r"(?s)2 input files are bad:.*qcd_bad.*ttbar_bad"):
         analysis.ingest()
 
 
-def test_skipped_files_are_listed_with_sample_path_and_reason(three_bad: Analysis) -> None:
+def test_skipped_files_are_listed_with_sample_path_and_reason(three_bad: Incoming) -> None:
     shown = three_bad.ingest(on_bad_file="skip")
-    counters = three_bad.counters
+    counters = three_bad.counters("ingest")
     assert sorted(bad_of(counters)) == [
         ("qcd", "qcd_bad.root", "UnreadableFileError"),
         ("ttbar", "ttbar_bad.root", "TruncatedFileError"),
@@ -172,45 +142,45 @@ def test_skipped_files_are_listed_with_sample_path_and_reason(three_bad: Analysi
     assert "3 bad files skipped" in shown
 
 
-def test_counters_add_up_and_are_those_of_the_good_files_alone(three_bad: Analysis, tmp_path: Path) -> None:
+def test_counters_add_up_and_are_those_of_the_good_files_alone(three_bad: Incoming, tmp_path: Path) -> None:
     three_bad.ingest(on_bad_file="skip")
-    counters = three_bad.counters
+    counters = three_bad.counters("ingest")
     for name in NAMES:
         sample = counters["samples"][name]
         assert (sample["entries"], sample["rejected_no_lepton"], sample["events"]) == (6, 2, 4)
         assert counters["weights"][name]["entries"] == [6.0, 6.0]
     assert counters["files_read"] == 3
-    files = {path.name for path in (three_bad.version / "events").iterdir()}
+    files = {path.name for path in (three_bad.folder_of("ingest") / "events").iterdir()}
     assert files == {part["name"] for part in counters["parts"]}
-    assert sum(pq.read_metadata(three_bad.version / "events" / name).num_rows for name in files) == 12
+    assert sum(pq.read_metadata(three_bad.folder_of("ingest") / "events" / name).num_rows for name in files) == 12
     three_bad.run_dir = tmp_path / "without"
     for path in three_bad.data.glob("*_bad.root"):
         path.unlink()
     three_bad.ingest()
     for key in ("samples", "weights", "parts"):
-        assert three_bad.counters[key] == counters[key]
+        assert three_bad.counters("ingest")[key] == counters[key]
 
 
 @pytest.mark.slow
-def test_no_event_of_a_file_stays_of_which_one_piece_is_damaged(analysis: Analysis) -> None:
+def test_no_event_of_a_file_stays_of_which_one_piece_is_damaged(analysis: Incoming) -> None:
     path = write_good(analysis.data / "qcd_many.root", count=15, baskets=[5, 5, 5])
     analysis.ingest(entries_per_task=5)
     with uproot.open(path) as opened:
         identity = str(opened.file.uuid)
-    assert [part["file_uuid"] for part in analysis.counters["parts"]].count(identity) == 3
+    assert [part["file_uuid"] for part in analysis.counters("ingest")["parts"]].count(identity) == 3
     damage(path)
     analysis.ingest(entries_per_task=5, on_bad_file="skip")
-    assert bad_of(analysis.counters) == [("qcd", "qcd_many.root", "DamagedFileError")]
-    assert analysis.counters["samples"]["qcd"]["entries"] == 6
-    assert len(list((analysis.version / "events").iterdir())) == 3
+    assert bad_of(analysis.counters("ingest")) == [("qcd", "qcd_many.root", "DamagedFileError")]
+    assert analysis.counters("ingest")["samples"]["qcd"]["entries"] == 6
+    assert len(list((analysis.folder_of("ingest") / "events").iterdir())) == 3
 
 
 def test_a_second_run_is_up_to_date_and_checks_only_what_may_have_been_repaired(
-    three_bad: Analysis, monkeypatch: pytest.MonkeyPatch
+    three_bad: Incoming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     three_bad.ingest(on_bad_file="skip")
-    before = three_bad.version
-    bad = {each["path"] for each in three_bad.counters["bad_files"] if not each["found_while_reading"]}
+    before = three_bad.folder_of("ingest")
+    bad = {each["path"] for each in three_bad.counters("ingest")["bad_files"] if not each["found_while_reading"]}
     assert len(bad) == 2
 
     def only_bad_ones(source: SourceFile, *rest: Any, **options: Any) -> FileInfo:
@@ -220,10 +190,10 @@ def test_a_second_run_is_up_to_date_and_checks_only_what_may_have_been_repaired(
     with monkeypatch.context() as patch:
         patch.setattr("ingestion.files.inspect", only_bad_ones)
         assert "ingest: up to date" in three_bad.ingest(on_bad_file="skip", max_bad_files=3)
-    assert three_bad.version == before
+    assert three_bad.folder_of("ingest") == before
     with pytest.raises(BadFilesError):
         three_bad.ingest()
-    assert three_bad.version == before
+    assert three_bad.folder_of("ingest") == before
     # One is taken away, and one that is good comes, beside one without entries.
     (three_bad.data / "qcd_bad.root").unlink()
     write_good(three_bad.data / "qcd_1.root")
@@ -231,11 +201,11 @@ def test_a_second_run_is_up_to_date_and_checks_only_what_may_have_been_repaired(
     shown = three_bad.ingest(on_bad_file="skip")
     assert f"input removed: {three_bad.data / 'qcd_bad.root'} (skipped)" in shown
     assert "1 files read, 3 reused; 2 bad files skipped" in shown
-    assert three_bad.counters["files_read"] == 1
-    assert len(three_bad.counters["bad_files"]) == 2
+    assert three_bad.counters("ingest")["files_read"] == 1
+    assert len(three_bad.counters("ingest")["bad_files"]) == 2
 
 
-def test_more_bad_files_than_allowed_are_an_error_that_lists_them(three_bad: Analysis) -> None:
+def test_more_bad_files_than_allowed_are_an_error_that_lists_them(three_bad: Incoming) -> None:
     # Two are found when files are checked, the third when events are read.
     with pytest.raises(BadFilesError, match=r"3 input files are bad, more than ingest.max_bad_files allows \(2\)") as e:
         three_bad.ingest(on_bad_file="skip", max_bad_files=2)
@@ -244,12 +214,12 @@ def test_more_bad_files_than_allowed_are_an_error_that_lists_them(three_bad: Ana
         three_bad.ingest(on_bad_file="skip", max_bad_files=1)
     assert list((three_bad.run_dir / "ingest").glob("*")) == []
     three_bad.ingest(on_bad_file="skip", max_bad_files=3)
-    assert len(three_bad.counters["bad_files"]) == 3
+    assert len(three_bad.counters("ingest")["bad_files"]) == 3
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.slow
-def test_a_sample_of_bad_files_alone_names_the_cause(analysis: Analysis, kind: str) -> None:
+def test_a_sample_of_bad_files_alone_names_the_cause(analysis: Incoming, kind: str) -> None:
     make, _, words = KINDS[kind]
     make(analysis.data / "qcd_0.root")
     with pytest.raises(
@@ -269,7 +239,7 @@ def test_a_sample_of_bad_files_alone_names_the_cause(analysis: Analysis, kind: s
     ],
 )
 def test_an_error_of_a_program_is_no_damage_and_stops_even_where_bad_files_are_skipped(
-    analysis: Analysis, monkeypatch: pytest.MonkeyPatch, at: str, kind: type[Exception]
+    analysis: Incoming, monkeypatch: pytest.MonkeyPatch, at: str, kind: type[Exception]
 ) -> None:
     def broken(*_: object, **__: object) -> None:
         raise kind("module 'numpy' has no attribute 'unicode_'")
@@ -282,13 +252,13 @@ def test_an_error_of_a_program_is_no_damage_and_stops_even_where_bad_files_are_s
     assert "unicode_" in str(raised.value)
     # Nothing is remembered: once it is repaired, all files are read.
     analysis.ingest(on_bad_file="skip")
-    assert analysis.counters["bad_files"] == []
-    assert analysis.counters["files_read"] == 3
+    assert analysis.counters("ingest")["bad_files"] == []
+    assert analysis.counters("ingest")["files_read"] == 3
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOTCONN])
 def test_a_good_file_was_lost_for_good_after_an_error_of_the_system_that_passes(
-    analysis: Analysis, monkeypatch: pytest.MonkeyPatch, number: int
+    analysis: Incoming, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     """A dead mount, or too many open files: the next run said `up to date` without the events of the file."""
 
@@ -302,9 +272,9 @@ def test_a_good_file_was_lost_for_good_after_an_error_of_the_system_that_passes(
         patch.setattr("ingestion.reader.open_root", failing)
         patch.setattr("tenacity.nap.time.sleep", lambda _: None)
         analysis.ingest(on_bad_file="skip")
-    assert bad_of(analysis.counters) == [("qcd", "qcd_1.root", "UnreachableFileError")]
+    assert bad_of(analysis.counters("ingest")) == [("qcd", "qcd_1.root", "UnreachableFileError")]
     analysis.ingest(on_bad_file="skip")
-    assert (analysis.counters["files_read"], analysis.counters["bad_files"]) == (1, [])
+    assert (analysis.counters("ingest")["files_read"], analysis.counters("ingest")["bad_files"]) == (1, [])
 
 
 def test_too_little_memory_was_taken_for_damage_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,7 +287,7 @@ def test_too_little_memory_was_taken_for_damage_of_the_file(tmp_path: Path, monk
         inventory([source], IngestSettings(on_bad_file="skip"))
 
 
-def test_a_damaged_file_is_read_again_with_other_packages(analysis: Analysis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_file_is_read_again_with_other_packages(analysis: Incoming, monkeypatch: pytest.MonkeyPatch) -> None:
     damage(write_good(analysis.data / "qcd_1.root"))
     analysis.ingest(on_bad_file="skip")
     opened: list[str] = []
@@ -331,12 +301,12 @@ def test_a_damaged_file_is_read_again_with_other_packages(analysis: Analysis, mo
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_parts_of_a_version_whose_files_were_deleted_are_read_again(analysis: Analysis, place: int) -> None:
+def test_parts_of_a_version_whose_files_were_deleted_are_read_again(analysis: Incoming, place: int) -> None:
     analysis.ingest()
-    uuids = sorted({part["file_uuid"] for part in analysis.counters["parts"]})
-    (gone,) = (analysis.version / "events").glob(f"{uuids[place]}*")
+    uuids = sorted({part["file_uuid"] for part in analysis.counters("ingest")["parts"]})
+    (gone,) = (analysis.folder_of("ingest") / "events").glob(f"{uuids[place]}*")
     gone.unlink()
     write_good(analysis.data / "qcd_1.root")
     analysis.ingest()
-    assert analysis.counters["files_read"] == 2
-    assert (analysis.version / "events" / gone.name).is_file()
+    assert analysis.counters("ingest")["files_read"] == 2
+    assert (analysis.folder_of("ingest") / "events" / gone.name).is_file()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,37 +24,21 @@ def nothing(path: Path) -> None:
     assert not path.exists()
 
 
-def text_file(path: Path) -> None:
-    path.write_text("this is text, not ROOT, and long enough")
-
-
 def truncated(path: Path) -> None:
     whole = (SAMPLES / "qcd_13TeV_PU20_0.root").read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-
-
-def other_tree(path: Path) -> None:
-    write_delphes(path, [GOOD], tree="Delpes")
 
 
 def without_branch(path: Path) -> None:
     write_delphes(path, [GOOD], rename={"Electron.PT": "Electrons.PT"})
 
 
-def same_twice(path: Path) -> None:
-    write_delphes(path, distinct([GOOD]))
-    shutil.copy(path, path.with_name("qcd_copy.root"))
-
-
 @pytest.mark.parametrize(
     ("make", "words"),
     [
         (nothing, "no file matches"),
-        (text_file, "is not a ROOT file"),
         (truncated, "is truncated"),
-        (other_tree, "It holds: Delpes"),
         (without_branch, "Nearest: Electrons.PT"),
-        (same_twice, "is listed twice"),
     ],
 )
 @pytest.mark.parametrize("stage_or_check", ["ingest", "validate"])
@@ -83,22 +66,13 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_spark")
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        (["ingest.until=2026-01-01T00:00:00Z"], "it was modified at or after ingest.until, 2026-01-01"),
-        (["ingest.settle_seconds=600"], "it may still be being written"),
-    ],
-)
-def test_a_sample_that_waits_as_a_whole_ends_the_night_before_spark_starts(
-    tmp_path: Path, settings: list[str], words: str
-) -> None:
+def test_a_sample_that_waits_as_a_whole_ends_the_night_before_spark_starts(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     for name in ("ttbar", "wjets"):
         os.utime(write_delphes(data / f"{name}.root", distinct([GOOD])), (10**9, 10**9))
     truncated(data / "qcd.root")
-    overrides = [word for each in settings for word in ("--set", each)]
+    overrides, words = ("--set", "ingest.settle_seconds=600"), "it may still be being written"
     done = invoke("ingest", "--config", small_config(tmp_path, data), *overrides)
     assert done.exit_code == Exit.NOT_THERE_YET
     waits = "sample 'qcd': nothing to do yet (files left for another run: 1, skipped as bad: 0). The first: "
@@ -128,27 +102,6 @@ def test_validate_says_which_bad_files_would_be_skipped(tmp_path: Path) -> None:
     left = invoke("validate", "--config", config)
     assert left.exit_code == Exit.USER_ERROR
     assert "sample 'qcd': its files hold no entries" in left.stderr
-
-
-@pytest.mark.usefixtures("no_spark")
-def test_a_glob_whose_files_have_not_come_yet_is_said(tmp_path: Path) -> None:
-    incoming = tmp_path / "incoming" / "qcd[0-9]*.root"
-    (tmp_path / "incoming").mkdir()
-    samples = [
-        {"name": name, "label": label, "files": [str(SAMPLES / f"{name}*.root")]}
-        for label, name in enumerate(("qcd", "ttbar", "wjets"))
-    ]
-    samples[0]["files"] += [str(incoming)]  # type: ignore[operator]
-    config = small_config(tmp_path, SAMPLES, samples=samples)
-    words = f"note: sample 'qcd': no file matches '{incoming}' (yet?); its other files are taken"
-    validated = invoke("validate", "--config", config)
-    assert validated.exit_code == Exit.OK, validated.stderr
-    assert "qcd: 2 files" in validated.stdout
-    assert words in validated.stdout
-    # All others wait, so that it ends before Spark starts.
-    ingested = invoke("ingest", "--config", config, "--set", "ingest.until=2001-01-01T00:00:00Z")
-    assert ingested.exit_code == Exit.NOT_THERE_YET
-    assert words in ingested.stderr
 
 
 def test_a_sample_without_survivors_shows_its_cutflow_and_leaves_nothing(

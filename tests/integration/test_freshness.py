@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from command_line import invoke
 from rich.console import Console
-from typer.testing import CliRunner
 from undisturbed_run import Undisturbed
 
-from pipeline.cli import app
 from pipeline.commands.clean import clean
 from pipeline.commands.plan import lines, plan
 from pipeline.commands.status import verify
@@ -58,9 +57,9 @@ class Plans:
 
 def run(undisturbed: Undisturbed, *words: str) -> str:
     """A command that starts no Spark, in this process; what it said."""
-    done = CliRunner().invoke(app, [*words, "--config", str(undisturbed.config)])
+    done = invoke(*words, "--config", undisturbed.config)
     assert done.exit_code == 0, done.stderr
-    return done.stderr
+    return str(done.stderr)
 
 
 @pytest.fixture

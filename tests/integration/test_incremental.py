@@ -17,12 +17,10 @@ from uuid import NAMESPACE_URL, uuid5
 
 import pyarrow.parquet as pq
 import pytest
-import uproot
 from analyses import NAMES, Analysis, write
 from lent_spark import Lent
 from made_events import Row, jet, lepton, made_event, tower, track
 from rich.console import Console
-from spark_in_process import WITHOUT_SPARK
 
 from pipeline.commands.clean import clean
 from pipeline.machine.spark_session import SparkProvider
@@ -68,17 +66,6 @@ def change_in_place(path: Path) -> None:
     later(path, lambda: path.write_bytes(content.replace(old, new)))
 
 
-def damage(path: Path) -> None:
-    """Overwrite the last basket of a branch: the file opens, but cannot be read to its end."""
-    with uproot.open(path) as file:
-        members = file["Delphes"]["EFlowTrack.PT"].all_members
-        last = int(file["Delphes"]["EFlowTrack.PT"].num_baskets) - 1
-        first, length = int(members["fBasketSeek"][last]), int(members["fBasketBytes"][last])
-    content = bytearray(path.read_bytes())
-    content[first : first + length] = b"\xff" * length
-    path.write_bytes(content)
-
-
 @pytest.fixture(scope="module")
 def finished(provider: SparkProvider, tmp_path_factory: pytest.TempPathFactory) -> Analysis:
     made = Analysis(tmp_path_factory.mktemp("finished"), provider)
@@ -101,7 +88,7 @@ def on_spark(finished: Analysis, provider: SparkProvider, tmp_path: Path) -> Ite
 @pytest.fixture
 def analysis(on_spark: Analysis) -> Analysis:
     """The same without Spark: what runs again does not depend on where the tasks run."""
-    return Analysis(on_spark.folder, WITHOUT_SPARK)
+    return Analysis(on_spark.folder)
 
 
 def add_file(analysis: Analysis) -> Path:
@@ -121,42 +108,34 @@ def test_moving_and_touching_all_files_and_moving_the_run_folder_changes_nothing
 
 
 def test_only_an_added_file_is_read_and_the_result_is_that_of_a_fresh_run(on_spark: Analysis) -> None:
+    splits, kernels = on_spark.splits(), on_spark.kernel_files()
     old_parts, old_inodes = on_spark.parts(), on_spark.inodes("ingest", "events")
     added = add_file(on_spark)
-    shown = on_spark.run("ingest")
+    shown = on_spark.run()
     assert f"input added: {added}" in shown
     assert "1 files read, 3 reused" in shown
-    assert on_spark.counters("ingest")["files_read"] == 1
     parts, inodes = on_spark.parts(), on_spark.inodes("ingest", "events")
     assert {name: parts[name] for name in old_parts} == old_parts
     assert {name: inodes[name] for name in old_inodes} == old_inodes
-    fresh = on_spark.fresh("ingest")
-    assert fresh.counters("ingest")["files_read"] == 4
-    assert fresh.parts() == parts
-    incremental, anew = on_spark.counters("ingest"), fresh.counters("ingest")
-    assert {**incremental, "files_read": 4} == anew
-
-
-def test_features_of_old_parts_are_taken_over_and_the_result_is_that_of_a_fresh_run(on_spark: Analysis) -> None:
-    splits, kernels = on_spark.splits(), on_spark.kernel_files()
-    add_file(on_spark)
-    shown = on_spark.run()
     assert "kernels of 3 of 4 parts reused" in shown
     assert on_spark.counters("features")["kernel_outputs_taken_over"] == 3
     after = on_spark.kernel_files()
     assert {name: after[name] for name in kernels} == kernels
     # One copy of each, and none in a version.
     assert sorted(after.values()) == sorted((on_spark.run_dir / "features").rglob("*.arrow"))
-    assert not list(on_spark.version("features").rglob("*.arrow"))
+    assert not list(on_spark.folder_of("features").rglob("*.arrow"))
     # Events keep their split; those of the new file come in addition.
     new = on_spark.splits()
     assert {key: new[key] for key in splits} == splits
     assert {uuid for uuid, _ in new.keys() - splits.keys()} == {uuid_of("qcd_1.root")}
     fresh = on_spark.fresh()
+    assert fresh.parts() == parts
+    assert (on_spark.counters("ingest")["files_read"], fresh.counters("ingest")["files_read"]) == (1, 4)
+    assert {**on_spark.counters("ingest"), "files_read": 4} == fresh.counters("ingest")
     assert fresh.counters("features")["kernel_outputs_taken_over"] == 0
     assert fresh.dataset() == on_spark.dataset()
     for name in ("dataset.json", "scaler.json", "cutflow.json"):
-        assert (fresh.version("features") / name).read_bytes() == (on_spark.version("features") / name).read_bytes()
+        assert (fresh.folder_of("features") / name).read_bytes() == (on_spark.folder_of("features") / name).read_bytes()
     incremental, anew = on_spark.counters("features"), fresh.counters("features")
     for each in incremental["kernel_outputs"] + anew["kernel_outputs"]:
         del each["lies_in"]
@@ -211,7 +190,7 @@ def test_a_removed_file_leaves_nothing_behind_and_nothing_is_read(analysis: Anal
     assert f"input removed: {added}" in shown
     assert analysis.counters("ingest")["files_read"] == 0
     assert analysis.parts() == before
-    assert uuid_of("qcd_1.root") not in (analysis.version("ingest") / "manifest.json").read_text()
+    assert uuid_of("qcd_1.root") not in (analysis.folder_of("ingest") / "manifest.json").read_text()
     assert analysis.counters("features")["kernel_outputs_taken_over"] == 3
     assert len(analysis.kernel_files()) == 3
     assert analysis.splits() == splits
@@ -228,7 +207,7 @@ def test_a_file_changed_in_place_is_read_again_and_its_kernels_run_again(analysi
     after = analysis.parts()
     assert {name.rsplit("-", 1)[0] for name in parts if parts[name] != after[name]} == {uuid_of("ttbar_0.root")}
     assert analysis.counters("features")["kernel_outputs_taken_over"] == 2
-    met = {row["met"] for row in pq.read_table(analysis.version("ingest") / "events", columns=["met"]).to_pylist()}
+    met = {row["met"] for row in pq.read_table(analysis.folder_of("ingest") / "events", columns=["met"]).to_pylist()}
     assert {MET, OTHER_MET} <= met
     assert analysis.fresh().dataset() == analysis.dataset()
     # It has been read: touching it now changes nothing.
@@ -271,40 +250,20 @@ def test_a_file_given_to_another_sample_is_read_again(analysis: Analysis) -> Non
     (analysis.data / "qcd_1.root").rename(analysis.data / "ttbar_1.root")
     analysis.run("ingest")
     assert analysis.counters("ingest")["files_read"] == 1
-    table = pq.read_table(analysis.version("ingest") / "events", columns=["file_uuid", "sample", "label"])
+    table = pq.read_table(analysis.folder_of("ingest") / "events", columns=["file_uuid", "sample", "label"])
     moved = [row for row in table.to_pylist() if row["file_uuid"] == uuid_of("qcd_1.root")]
     assert {(row["sample"], row["label"]) for row in moved} == {("ttbar", 1)}
 
 
 def test_force_repairs_a_damaged_version_as_its_error_message_promises(analysis: Analysis) -> None:
-    (damaged, *_) = sorted((analysis.version("ingest") / "events").iterdir())
+    (damaged, *_) = sorted((analysis.folder_of("ingest") / "events").iterdir())
     kernels, content = next(iter(analysis.kernel_files().values())), damaged.read_bytes()
     made = kernels.read_bytes()
     for path in (damaged, kernels):
         path.write_bytes(bytes(path.stat().st_size))
     analysis.run(force=True)
-    assert (analysis.version("ingest") / "events" / damaged.name).read_bytes() == content
+    assert (analysis.folder_of("ingest") / "events" / damaged.name).read_bytes() == content
     assert next(iter(analysis.kernel_files().values())).read_bytes() == made
-
-
-def test_a_file_damaged_inside_is_skipped_until_it_is_repaired(on_spark: Analysis) -> None:
-    before, dataset = on_spark.counters("ingest"), on_spark.dataset()
-    path = add_file(on_spark)
-    damage(path)
-    shown = on_spark.run("ingest", "features", ingest={"on_bad_file": "skip"})
-    assert f"skipped: {path} is damaged: entries 0 to 39 cannot be read" in shown
-    after = on_spark.counters("ingest")
-    ((sample, where, reason),) = [(each["sample"], each["path"], each["reason"]) for each in after["bad_files"]]
-    assert (sample, where, reason) == ("qcd", str(path), "DamagedFileError")
-    assert (after["samples"], after["weights"], after["files_read"]) == (before["samples"], before["weights"], 0)
-    assert on_spark.dataset() == dataset
-    again = on_spark.run(ingest={"on_bad_file": "skip"})
-    assert again.splitlines()[:-1] == ["ingest: up to date", "features: up to date"]
-    later(path, lambda: add_file(on_spark))
-    on_spark.run("ingest", ingest={"on_bad_file": "skip"})
-    repaired = on_spark.counters("ingest")
-    assert (repaired["files_read"], repaired["bad_files"]) == (1, [])
-    assert repaired["samples"]["qcd"]["entries"] == 80
 
 
 def test_what_was_accepted_is_not_mixed_with_what_is_read_anew(analysis: Analysis) -> None:
@@ -318,6 +277,6 @@ def test_what_was_accepted_is_not_mixed_with_what_is_read_anew(analysis: Analysi
     add_file(analysis)
     analysis.run("ingest", **stricter)
     assert analysis.counters("ingest")["files_read"] == 4
-    for path in (analysis.version("ingest") / "events").iterdir():
+    for path in (analysis.folder_of("ingest") / "events").iterdir():
         kept = [each["pt"] for tracks in pq.read_table(path)["tracks"].to_pylist() for each in tracks]
         assert min(kept) > 2.5

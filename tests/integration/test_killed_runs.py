@@ -13,14 +13,13 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from command_line import invoke
 from fault_child import COMPLETE, IN_USE, STEPS
 from lent_spark import command
 from ranks import wait_until
-from typer.testing import CliRunner
 from undisturbed_run import STAGES, Undisturbed
 
 from ingestion.storage import file_digest
-from pipeline.cli import app
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.runs.store import StageStore, Version
 from pipeline.terminal.exit_codes import Exit
@@ -28,11 +27,11 @@ from pipeline.terminal.exit_codes import Exit
 pytestmark = [pytest.mark.minutes, pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
 
-def invoke(undisturbed: Undisturbed, *arguments: str) -> str:
+def told(undisturbed: Undisturbed, *arguments: str) -> str:
     """The command line in this process, for what starts neither Spark nor ranks; what it printed."""
-    done = CliRunner().invoke(app, [*arguments, "--config", str(undisturbed.config)])
+    done = invoke(*arguments, "--config", undisturbed.config)
     assert done.exit_code == 0, done.output
-    return done.output
+    return str(done.output)
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -70,7 +69,7 @@ def test_killed_at_any_step_of_publishing_a_model_none_or_the_whole_is_in_use(
     store = StageStore(run_dir / "registry", "hlf")
     assert (store.current() is not None) == (step >= IN_USE)
     # A complete one only waits for the pointer, which the next command sets.
-    assert ("it is in use already" in invoke(undisturbed, "promote")) == (step >= COMPLETE)
+    assert ("it is in use already" in told(undisturbed, "promote")) == (step >= COMPLETE)
     current = in_use(store)
     assert sorted(path.name for path in store.folder.iterdir()) == [current.name, "current.json"]
     trained, exported = (in_use(StageStore(run_dir, stage)).folder / "hlf" for stage in ("train", "export"))
@@ -92,17 +91,17 @@ def test_a_model_that_a_kill_kept_from_being_promoted_is_not_what_a_rollback_goe
     undisturbed: Undisturbed,
 ) -> None:
     run_dir = undisturbed.restore()
-    invoke(undisturbed, "promote")
+    told(undisturbed, "promote")
     store = StageStore(run_dir / "registry", "hlf")
     first = in_use(store)
     retrain(run_dir, 1.0)
-    assert undisturbed.run("promote", "--force", faults={"kill_at": 8}).returncode == -signal.SIGKILL
+    assert undisturbed.run("promote", "--force", faults={"kill_at": 4}).returncode == -signal.SIGKILL
     assert len(store.complete()) == 2
     assert in_use(store) == first
     retrain(run_dir, 2.0)
-    invoke(undisturbed, "promote", "--force")
+    told(undisturbed, "promote", "--force")
     assert len(store.complete()) == 2
-    assert f"{first.name} is in use again" in invoke(undisturbed, "rollback", "hlf")
+    assert f"{first.name} is in use again" in told(undisturbed, "rollback", "hlf")
 
 
 def retrain(run_dir: Path, shift: float) -> None:

@@ -140,13 +140,6 @@ def test_features_are_readable_by_spark_and_small(made: Made, spark: SparkContex
     assert sum(path.stat().st_size for path in files) < 16_000 * events.count()
 
 
-def test_all_classes_and_files_are_mixed_in_every_training_row_group(made: Made) -> None:
-    for path in made.features.dataset.files("train"):
-        table = pq.read_table(path, columns=["label", "file_uuid"])
-        assert set(table["label"].to_pylist()) == {0, 1, 2}
-        assert len(set(table["file_uuid"].to_pylist())) == 6
-
-
 def as_networks_see(rows: np.ndarray, column: str) -> np.ndarray:
     """Features with heavy tails as asinh(x / log_above)."""
     units = np.array(INPUT_COLUMNS[column].log_above)
@@ -278,15 +271,6 @@ def make_samples(folder: Path, **events: list[Any]) -> list[SampleSettings]:
 GOOD = made_event(electrons=[lepton(40.0, 0, 0)])
 SOFT = made_event(electrons=[lepton(10.0, 0, 0)])
 NOT_ISOLATED = made_event(electrons=[lepton(40.0, 0, 0)], tracks=[track(40.0, 0.1, 0)])
-
-
-def test_a_file_with_zero_entries_beside_a_good_one_is_fine(provider: SparkProvider, tmp_path: Path) -> None:
-    write_delphes(tmp_path / "empty.root", [])
-    write_delphes(tmp_path / "good.root", distinct([GOOD, SOFT]))
-    sample = SampleSettings(name="qcd", label=0, files=[str(tmp_path / "*.root")])
-    result = run_ingest(provider, [sample], tmp_path / "out")
-    counts = by_sample(result.parts)["samples"]["qcd"]
-    assert (counts["entries"], counts["events"]) == (2, 1)
 
 
 def test_a_sample_of_which_no_event_is_selected_shows_its_cutflow(provider: SparkProvider, tmp_path: Path) -> None:

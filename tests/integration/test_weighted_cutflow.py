@@ -10,9 +10,7 @@ import pytest
 from analyses import Analysis, write
 from made_events import distinct, lepton, made_event, track
 
-from pipeline.machine.spark_session import SparkProvider
-
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 WEIGHT_FILES: dict[str, list[tuple[str, float, int]]] = {
     # (kind of event, weight, how many); two samples of the first class
@@ -36,8 +34,8 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def weighted(provider: SparkProvider, tmp_path_factory: pytest.TempPathFactory) -> Analysis:
-    made = Analysis(tmp_path_factory.mktemp("weighted"), provider)
+def weighted(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
+    made = Analysis(tmp_path_factory.mktemp("weighted"))
     made.data.mkdir()
     made.samples = [
         # Cross-section / sum of weights: 2 and 0.5.
@@ -67,7 +65,7 @@ def test_ingest_sums_weights_and_their_squares(weighted: Analysis) -> None:
 
 
 def steps_of(weighted: Analysis, column: str, *, by: str = "classes") -> list[dict[str, Any]]:
-    content = json.loads((weighted.version("features") / "cutflow.json").read_text())
+    content = json.loads((weighted.folder_of("features") / "cutflow.json").read_text())
     return [step["columns"][column] for step in content[by]]
 
 

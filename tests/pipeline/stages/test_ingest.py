@@ -107,7 +107,7 @@ def test_other_places_and_files_that_are_not_read_made_the_features_stale(night:
     write_delphes(night.data / "qcd_late.root", events(500))
     said = night.run(ingest={"on_bad_file": "skip", "until": "2026-01-01T00:00:00Z"})
     assert "1 bad files skipped" in said
-    counters = night.version("ingest").manifest["counters"]
+    counters = night.counters("ingest")
     assert [len(counters[name]) for name in ("bad_files", "waiting_files")] == [1, 1]
     assert said.splitlines()[-2] == "features: up to date"
 
@@ -146,6 +146,6 @@ def test_local_events_are_hashed_once_by_the_one_who_publishes_them(
     monkeypatch.delattr("ingestion.spark_job.file_digest")
     night.run()
     published = {each.path: each.digest for each in night.version("ingest").files}
-    outputs = night.version("features").manifest["counters"]["kernel_outputs"]
+    outputs = night.counters("features")["kernel_outputs"]
     assert len(outputs) == 3
     assert {f"events/{each['name']}": each["digest"] for each in outputs}.items() <= published.items()

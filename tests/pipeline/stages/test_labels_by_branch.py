@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import uproot
+from analyses import Analysis
 from delphes_files import write_delphes
 from made_events import Row, lepton, made_event, track
 from minimal_configs import mistakes
-from night_files import Night
 from stages_here import run_here, without_spark
 
 from ingestion.errors import ConflictingFilesError, EmptySampleError, MissingBranchError, WrongBranchTypeError
@@ -38,11 +38,11 @@ def rows(first: int, count: int = 240) -> list[Row]:
     ]
 
 
-class Top(Night):
+class Top(Analysis):
     """A file with events of two classes and of none, and a file of one class."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.data = folder, folder / "data"
+        super().__init__(folder)
         self.data.mkdir()
         self.write(FLAVOURS)
         write_delphes(self.data / "light.root", rows(1000, 80))
@@ -73,7 +73,7 @@ def test_classes_of_one_sample_go_through_all_stages(top: Top) -> None:
     note = "60 events of top are of no class (`null` in label_by) and are left out."
     assert f"note: {note}" in said
 
-    counted = top.version("ingest").manifest["counters"]["samples"]
+    counted = top.counters("ingest")["samples"]
     assert {name: each["events"] for name, each in counted.items()} == {"top.0": 90, "top.1": 30, "top": 0, "light": 60}
     features = top.version("features")
     files = [str(path) for path in features.folder.glob("*/*.parquet")]
@@ -98,7 +98,7 @@ def test_classes_of_one_sample_go_through_all_stages(top: Top) -> None:
     assert rates.of_class(0) == pytest.approx((120 * 90 / 240 + 80 * 60 / 80) * per_pb)
 
     run_here(top.folder / "config.yaml", "train", "evaluate", "report")
-    metrics = top.version("evaluate").manifest["counters"]
+    metrics = top.counters("evaluate")
     assert metrics["runs"]["hlf"]["events_per_class"].keys() == {"light", "b"}
     assert metrics["rates_before"]["b"] == pytest.approx(120 * 30 / 240 * per_pb)
     page = (top.version("report").folder / "report.html").read_text()
@@ -138,7 +138,7 @@ def test_sums_of_flags_and_products_of_short_integers_wrapped(top: Top, kind: An
     write_delphes(top.data / "top.root", rows(0), more={name: each.astype(kind) for name, each in flags.items()})
     two = {"is_b + is_charged == 2": 1, "is_c - is_b == 1": 0, "(is_b + is_c + is_charged) * 300 == 0": None}
     top.go("ingest", label_by=two)
-    counted = top.version("ingest").manifest["counters"]["samples"]
+    counted = top.counters("ingest")["samples"]
     assert {name: counted[name]["entries"] for name in ("top.1", "top.0", "top")} == {
         "top.1": 60,
         "top.0": 120,
@@ -161,7 +161,7 @@ def test_another_condition_is_stale_and_read_again(top: Top) -> None:
     other = {**LABEL_BY, "flavour == 15": 1}
     said = top.go(label_by=other)
     assert "1 files read, 1 reused" in said
-    assert top.version("ingest").manifest["counters"]["samples"]["top.1"]["events"] == 90
+    assert top.counters("ingest")["samples"]["top.1"]["events"] == 90
     # Other words for the same classes give the same events.
     top.go("ingest", label_by={"abs(flavour) == 5 or flavour == 15": 1, "flavour == 4": 0})
     assert [each.state for each in top.runner().plan()[:2]] == [State.FRESH, State.FRESH]
@@ -173,7 +173,7 @@ def test_copies_are_dropped_where_the_same_conditions_give_them_their_class(top:
         top.go()
     said = top.go(ingest={"on_duplicate": "drop"})
     assert "16 copies left out" in said
-    assert top.version("ingest").manifest["counters"]["samples"]["top"]["rejected_no_class"] == 60
+    assert top.counters("ingest")["samples"]["top"]["rejected_no_class"] == 60
     write_delphes(top.data / "light.root", rows(0, 16))
     with pytest.raises(ConflictingFilesError, match="in two classes"):
         top.go(ingest={"on_duplicate": "drop"})
@@ -205,7 +205,7 @@ def test_a_file_skipped_for_its_classes_made_ingest_stale_for_ever(top: Top) -> 
     assert "top_other.root: 1 of the 16 events" in top.go(ingest=skip)
     assert [each.state for each in top.runner().plan()[:2]] == [State.FRESH, State.FRESH]
     assert "2 files read, 1 reused" in top.go(ingest=skip, label_by={**LABEL_BY, "flavour == 21": None})
-    assert top.version("ingest").manifest["counters"]["samples"]["top"]["rejected_no_class"] == 60 + 3 + 1
+    assert top.counters("ingest")["samples"]["top"]["rejected_no_class"] == 60 + 3 + 1
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ class Skim(Night):
         super().__init__(folder)
         add_runs(self.data / "qcd_0.root", 250.0, 150.0)
 
-    def samples(self, **of_qcd: Any) -> list[dict[str, Any]]:
+    def stated(self, **of_qcd: Any) -> list[dict[str, Any]]:
         """Samples of a config."""
         return [
             {"name": name, "label": label, "files": [f"{self.data}/{name}*.root"], "cross_section_pb": value}
@@ -41,7 +41,7 @@ class Skim(Night):
 
     def factor(self) -> float:
         """Physics weight of an event of `qcd`."""
-        normalisation = self.version("features").manifest["counters"]["normalisation"]["qcd"]
+        normalisation = self.counters("features")["normalisation"]["qcd"]
         return float(normalisation["factor"])
 
     def shares(self) -> list[float]:
@@ -66,14 +66,14 @@ def skim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Skim:
 
 
 def test_a_skim_took_the_cross_section_of_the_whole_sample_without_a_word(skim: Skim) -> None:
-    said = skim.run(samples=skim.samples())
+    said = skim.run(samples=skim.stated())
     assert "note: Sample 'qcd' looks like a skim: Runs.genEventCount is 400, its tree has 40 entries." in said
     assert "`sum_of_weights:` a number, or a branch" in said
     assert "note: Nothing in the files of ttbar, wjets shows whether they hold all generated events" in said
     assert skim.factor() == pytest.approx(1000 / 40)
     assert skim.shares()[0] == 1.0
 
-    said = skim.run(samples=skim.samples(sum_of_weights="Runs.genEventSumw"))
+    said = skim.run(samples=skim.stated(sum_of_weights="Runs.genEventSumw"))
     assert "looks like a skim" not in said
     assert skim.factor() == pytest.approx(1000 / 400)
     # Of 40 events 30 have a lepton, which all pass.
@@ -87,7 +87,7 @@ def test_a_skim_took_the_cross_section_of_the_whole_sample_without_a_word(skim: 
 
 
 def test_the_sum_follows_the_files_and_a_number_makes_the_features_stale_only(skim: Skim) -> None:
-    named = skim.samples(sum_of_weights="Runs.genEventSumw")
+    named = skim.stated(sum_of_weights="Runs.genEventSumw")
     skim.run(samples=named)
     write_delphes(skim.data / "qcd_1.root", events(500))
     with pytest.raises(MissingBranchError, match=r"qcd_1\.root lacks 'Runs\.genEventSumw', the sum_of_weights of"):
@@ -97,10 +97,10 @@ def test_the_sum_follows_the_files_and_a_number_makes_the_features_stale_only(sk
     add_runs(write_delphes(skim.data / "qcd_2.root", []), 500.0)
     assert "1 files read, 3 reused" in skim.run(samples=named)
     assert skim.factor() == pytest.approx(1000 / 1000)
-    said = skim.run(samples=skim.samples(sum_of_weights=2000))
+    said = skim.run(samples=skim.stated(sum_of_weights=2000))
     assert "ingest: up to date" not in said
     assert "0 files read" in said
-    said = skim.run(samples=skim.samples(sum_of_weights=2500))
+    said = skim.run(samples=skim.stated(sum_of_weights=2500))
     assert "ingest: up to date" in said
     assert "sum_of_weights changed" in said
     assert skim.factor() == pytest.approx(1000 / 2500)
@@ -111,9 +111,9 @@ def test_the_sum_follows_the_files_and_a_number_makes_the_features_stale_only(sk
 def test_files_that_are_left_out_make_a_stated_number_wrong(skim: Skim) -> None:
     (skim.data / "qcd_1.root").write_text("this is text, not ROOT, and long enough")
     skip = {"on_bad_file": "skip"}
-    said = skim.run(samples=skim.samples(sum_of_weights=600.0), ingest=skip)
+    said = skim.run(samples=skim.stated(sum_of_weights=600.0), ingest=skip)
     assert "note: sum_of_weights of qcd is a number for all files, and 1 of them are left out" in said
-    said = skim.run(samples=skim.samples(sum_of_weights="Runs.genEventSumw"), ingest=skip)
+    said = skim.run(samples=skim.stated(sum_of_weights="Runs.genEventSumw"), ingest=skip)
     assert "sum_of_weights of qcd" not in said
     assert skim.factor() == pytest.approx(1000 / 400)
 
@@ -122,14 +122,14 @@ def test_sums_in_files_with_copies_count_twice(skim: Skim) -> None:
     write_delphes(skim.data / "qcd_1.root", events(FIRST["qcd"])[:8])
     add_runs(skim.data / "qcd_1.root", 400.0)
     with pytest.raises(ConflictingFilesError, match=r"sample 'qcd': 8 events are copies .* count them twice"):
-        skim.run(samples=skim.samples(sum_of_weights="Runs.genEventSumw"), ingest={"on_duplicate": "drop"})
-    skim.run(samples=skim.samples(sum_of_weights=400), ingest={"on_duplicate": "drop"})
+        skim.run(samples=skim.stated(sum_of_weights="Runs.genEventSumw"), ingest={"on_duplicate": "drop"})
+    skim.run(samples=skim.stated(sum_of_weights=400), ingest={"on_duplicate": "drop"})
     assert skim.factor() == pytest.approx(1000 / 400)
 
 
 def test_a_sum_below_that_of_the_events_read_is_refused(skim: Skim) -> None:
     with pytest.raises(FeatureError, match=r"sample 'qcd': .* read add up to 40, .* generated events, 39 \(sum_of_w"):
-        skim.run(samples=skim.samples(sum_of_weights=39))
+        skim.run(samples=skim.stated(sum_of_weights=39))
 
 
 def test_weights_of_zero_name_the_way_out(skim: Skim) -> None:
@@ -137,14 +137,14 @@ def test_weights_of_zero_name_the_way_out(skim: Skim) -> None:
     with pytest.raises(
         FeatureError, match=r"'qcd' add up to 0 over its 40 events; .* or `none` if every event counts 1"
     ):
-        skim.run(samples=skim.samples())
-    skim.run(samples=skim.samples(weight="none"))
+        skim.run(samples=skim.stated())
+    skim.run(samples=skim.stated(weight="none"))
     assert skim.factor() == pytest.approx(1000 / 40)
 
 
 def test_a_sum_without_a_cross_section_has_no_effect_and_is_refused(skim: Skim) -> None:
     with pytest.raises(ConfigError, match=r"'qcd' has sum_of_weights, but no cross_section_pb"):
-        skim.run(samples=skim.samples(sum_of_weights=400, cross_section_pb=None))
+        skim.run(samples=skim.stated(sum_of_weights=400, cross_section_pb=None))
     for value in (0, -1, True, "abc", "h[0]", [1], float("inf")):
         with pytest.raises(ValidationError, match=r"a number above 0, a branch with its tree \(Runs"):
             SampleSettings(name="a", label=0, files=["a"], sum_of_weights=value)  # type: ignore[arg-type]
