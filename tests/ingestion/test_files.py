@@ -20,10 +20,9 @@ from ingestion.errors import (
     ConflictingFilesError,
     MissingTreeError,
     NoFilesError,
-    TruncatedFileError,
     UnreadableFileError,
 )
-from ingestion.files import SourceFile, expand, inventory
+from ingestion.files import expand, inventory
 from ingestion.settings import IngestSettings, SampleSettings
 
 
@@ -117,15 +116,6 @@ def test_a_path_that_is_not_an_input_file_is_named(
     make(tmp_path / "a.root")
     with pytest.raises(error, match=rf"a\.root.*{words}" if error is UnreadableFileError else words):
         checked(tmp_path / "a.root")
-
-
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
-def test_a_real_file_cut_short_is_truncated(ttbar_source: SourceFile, tmp_path: Path, share: float) -> None:
-    whole = Path(ttbar_source.path).read_bytes()
-    path = tmp_path / "cut.root"
-    path.write_bytes(whole[: int(len(whole) * share)])
-    with pytest.raises(TruncatedFileError, match=rf"says {len(whole)} bytes, {path.stat().st_size} are there"):
-        checked(path)
 
 
 @pytest.mark.parametrize("url", ["root://host//a.root", "nonsense://host/a.root"])

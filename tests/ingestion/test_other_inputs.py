@@ -28,7 +28,6 @@ from ingestion.errors import (
     IngestionError,
     MissingBranchError,
     UnclosedFileError,
-    WrongBranchTypeError,
 )
 from ingestion.files import inventory
 from ingestion.schema import COLLECTIONS, PARTICLE_COLLECTIONS
@@ -156,13 +155,6 @@ def test_nanoaod_gives_a_dataset_of_the_high_level_features_that_need_no_candida
     assert len(nano) == ak.sum(lepton_pt > 23) > 50
     assert 0 < hlf["num_bjets"].mean() < hlf["num_jets"].mean()
     assert not block.lacks_own_track.any()
-
-
-def test_a_discriminant_without_a_threshold_was_answered_with_another_branch() -> None:
-    settings = IngestSettings(tree="Events", branch_map=NANO_MAP)
-    (info,) = checked(NANO, settings=settings, needs_particles=False)
-    with pytest.raises(WrongBranchTypeError, match=r"'jets\.btag' holds -10\.0, .* discriminant .* ingest\.min_btag"):
-        select(info, settings)
 
 
 def test_jets_whose_discriminant_is_no_number_counted_silently_as_light(tmp_path: Path) -> None:

@@ -144,8 +144,6 @@ def test_a_branch_that_is_not_there_and_files_of_different_types_are_named(tmp_p
         MissingBranchError, match=r"'Event\.Numbr' \(for ingest\.pass_through: .*Nearest: Event\.Number"
     ):
         inventory([source_of("a", 0, str(first))], IngestSettings(pass_through=["Event.Numbr"]))
-    with pytest.raises(MissingBranchError, match=r"'Weight\.Up' \(for ingest\.weights: up"):
-        inventory([source_of("a", 0, str(first))], IngestSettings(weights={"up": "Weight.Up"}))
     sources = [source_of("a", 0, str(path)) for path in (first, written(tmp_path / "b.root", numbers=np.float64))]
     with pytest.raises(WrongBranchTypeError, match=r"b\.root has .*'float64'.*a\.root has .*'int64'"):
         inventory(sources, PASS_THROUGH)

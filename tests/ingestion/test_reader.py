@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import awkward as ak
-import numpy as np
 import pytest
 import uproot
 from delphes_files import checked, select, write_delphes
 from made_events import Row, jet, lepton, made_event, tower, track
 
-from ingestion.errors import DamagedFileError, WrongBranchTypeError
+from ingestion.errors import WrongBranchTypeError
 from ingestion.files import SourceFile
 from ingestion.schema import COLLECTIONS, events_schema
 from ingestion.settings import IngestSettings
@@ -155,7 +154,7 @@ def test_branches_of_different_length_are_named(tmp_path: Path) -> None:
 def test_integers_that_would_change_are_refused(tmp_path: Path, kind: str, value: float) -> None:
     event = made_event(electrons=[ELECTRON], jets=[jet(40, 0, 0, btag=1)])
     path = write_delphes(tmp_path / "a.root", [event], as_type={"Jet.BTag": (kind, value)})
-    with pytest.raises(WrongBranchTypeError, match=rf"{value}, but its field needs uint32"):
+    with pytest.raises(WrongBranchTypeError, match=rf"(?s){value}, but its field needs uint32.*ingest\.min_btag"):
         select(path)
 
 
@@ -183,17 +182,6 @@ def test_a_real_file_against_a_plain_uproot_loop(ttbar_source: SourceFile) -> No
     ]
     rows = selection.table.to_pylist()
     assert [(row["entry"], [t["pt"] for t in row["tracks"]], row["met"]) for row in rows] == expected
-
-
-def test_damaged_baskets_are_named_with_file_and_entries(ttbar_source: SourceFile, tmp_path: Path) -> None:
-    content = bytearray(Path(ttbar_source.path).read_bytes())
-    rng = np.random.default_rng(1)
-    for place in rng.integers(10_000, len(content) - 200_000, 300):
-        content[place] ^= 0xFF
-    path = tmp_path / "damaged.root"
-    path.write_bytes(content)
-    with pytest.raises(DamagedFileError, match=r"damaged\.root is damaged: .*entries 0 to 149"):
-        select(path)
 
 
 def test_azimuths_from_0_to_2_pi_give_the_table_of_those_from_minus_pi_to_pi(tmp_path: Path) -> None:
