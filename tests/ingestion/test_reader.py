@@ -150,11 +150,14 @@ def test_branches_of_different_length_are_named(tmp_path: Path) -> None:
         select(write_delphes(tmp_path / "a.root", [event]), settings)
 
 
-@pytest.mark.parametrize(("kind", "value"), [("int32", -1), ("float32", 0.5), ("int64", 2**33)])
-def test_integers_that_would_change_are_refused(tmp_path: Path, kind: str, value: float) -> None:
+@pytest.mark.parametrize(
+    ("kind", "value", "key"),
+    [("int32", -1, "branch_map"), ("float32", 0.5, "min_btag"), ("int64", 2**33, "branch_map")],
+)
+def test_integers_that_would_change_are_refused(tmp_path: Path, kind: str, value: float, key: str) -> None:
     event = made_event(electrons=[ELECTRON], jets=[jet(40, 0, 0, btag=1)])
     path = write_delphes(tmp_path / "a.root", [event], as_type={"Jet.BTag": (kind, value)})
-    with pytest.raises(WrongBranchTypeError, match=rf"(?s){value}, but its field needs uint32.*ingest\.min_btag"):
+    with pytest.raises(WrongBranchTypeError, match=rf"(?s){value}, but its field needs uint32.*ingest\.{key}"):
         select(path)
 
 
