@@ -135,9 +135,13 @@ def strict(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
 
 
-def test_new_events_of_known_classes_get_metrics(trained: Trained, normal: dict[Keys, NDArray[np.float32]]) -> None:
+def test_new_events_of_known_classes_get_metrics(
+    trained: Trained, normal: dict[Keys, NDArray[np.float32]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = trained.left()
-    done = trained.evaluate(*ALL_NEW)
+    # As a path of the current folder, as in the demo.
+    monkeypatch.chdir(trained.run_dir.parent)
+    done = trained.evaluate("--set", f"run_dir={trained.run_dir.name}", *ALL_NEW)
     assert done.exit_code == 0, done.stderr
     (number,) = set(trained.left()) - set(before)
     folder = trained.run_dir / "evaluations" / number
