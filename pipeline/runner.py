@@ -250,11 +250,10 @@ class Runner:
         upstream = dict(context.upstream)
         started = time.monotonic()
         try:
+            unfinished = [path for path in store.unfinished() if stage.can_continue(path)]
             # Afresh, only the work of these settings is thrown away.
-            thrown_away = folder.name.partition("-")[2] if afresh else "none"
-            store.begin(
-                folder, can_continue=lambda each: stage.can_continue(each) and not each.name.endswith(thrown_away)
-            )
+            digest = folder.name.partition("-")[2]
+            store.begin(folder, but=[path for path in unfinished if not (afresh and path.name.endswith(digest))])
             begin_parts(store, context, fingerprint.parts, afresh=afresh)
             store.remove_unfinished(but=[folder, *filter(stage.can_continue, store.unfinished())])
             for words in self._unfinished(stage, but=folder):

@@ -118,22 +118,14 @@ class StageStore:
         """Folder of the Parquet of a version: the version folder, or one on object storage."""
         return self.stored.root / folder.name if self.stored else folder
 
-    def begin(self, folder: Path, *, can_continue: Callable[[Path], bool] = lambda _: False) -> None:
-        """Make a version folder, and remove folders of killed runs that cannot be continued.
-
-        The folder is empty, or the newest unfinished one of the same digest that can be continued, renamed.
-        """
+    def begin(self, folder: Path, *, but: Collection[Path] = ()) -> None:
+        """Make an empty version folder, and remove those of killed runs, but for some."""
         try:
             if self.stored:
                 self._claim(self.stored)
             self.folder.mkdir(parents=True, exist_ok=True)
-            kept = [path for path in self.unfinished() if can_continue(path)]
-            digest = folder.name.partition("-")[2]
-            if same := [path for path in kept if path.name.partition("-")[2] == digest]:
-                max(same, key=lambda path: number_of(path.name)).rename(folder)
-            else:
-                own_folders.make(folder)
-            self.remove_unfinished(but=[folder, *kept])
+            own_folders.make(folder)
+            self.remove_unfinished(but=[folder, *but])
         except OSError as cause:
             raise cannot_write(self.folder, cause) from cause
 
@@ -197,8 +189,9 @@ class StageStore:
         self.remove([path for path in self.unfinished() if path not in but and self.may_remove(path)])
 
     def unfinished(self) -> list[Path]:
-        """Version folders of ours without a manifest, which killed runs left."""
-        return [path for path in self._versions() if not (path / MANIFEST).exists() and own_folders.is_ours(path)]
+        """Version folders of ours without a manifest, which killed runs left, the newest first."""
+        found = [path for path in self._versions() if not (path / MANIFEST).exists() and own_folders.is_ours(path)]
+        return sorted(found, key=lambda path: number_of(path.name), reverse=True)
 
     def remove(self, folders: Collection[Path], *, on_removed: Callable[[Path], None] = lambda _: None) -> None:
         """Remove versions, and files on object storage that nothing names any more."""

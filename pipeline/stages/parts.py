@@ -34,20 +34,19 @@ def begin_parts(store: StageStore, context: Context, parts: Mapping[str, Fingerp
     """
     for name, part in parts.items():
         folder = context.out_dir / name
-        # The next run continues what a kill leaves, so a part appears whole.
-        incomplete = context.out_dir / f".{name}.incomplete"
-        shutil.rmtree(incomplete, ignore_errors=True)
-        if folder.exists():
-            continue
         if context.current is not None and name in context.taken_over_parts:
+            # The next run continues what a kill leaves, so a part appears whole.
+            incomplete = context.out_dir / f".{name}.incomplete"
             shutil.copytree(context.current.folder / name, incomplete, copy_function=link_or_copy)
             incomplete.rename(folder)
-            continue
-        for unfinished in [] if afresh else store.unfinished():
-            if unfinished != context.out_dir and _digest_of_part(unfinished / name) == part.digest:
-                (unfinished / name).rename(folder)
-                break
-        else:
+        for path in [] if afresh else store.unfinished():
+            if path == context.out_dir or _digest_of_part(path / name) != part.digest:
+                continue
+            if folder.exists():
+                shutil.rmtree(path / name)
+            else:
+                (path / name).rename(folder)
+        if not folder.exists():
             folder.mkdir()
             (folder / _PART).write_text(part.digest, encoding="utf-8")
 

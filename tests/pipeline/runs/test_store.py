@@ -43,13 +43,9 @@ def test_version_10000_was_older_than_version_9999(tmp_path: Path) -> None:
     for _ in range(2):
         store.commit(make(store), {})
     assert store.complete() == ["9999-abcdef01", "10000-abcdef01"]
-    # Unfinished work of the same digest is continued, the newest first.
     for number in (10001, 10002):
         own_folders.make(store.folder / f"{number}-11111111")
-    (store.folder / "10002-11111111" / "half").touch()
-    folder = store.next_folder("1" * 16)
-    store.begin(folder, can_continue=lambda _: True)
-    assert (folder.name, (folder / "half").exists()) == ("10003-11111111", True)
+    assert [path.name for path in store.unfinished()] == ["10002-11111111", "10001-11111111"]
 
 
 def test_unfinished_versions_are_removed_by_the_next_begin_and_finished_ones_are_not(tmp_path: Path) -> None:

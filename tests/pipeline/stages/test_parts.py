@@ -43,7 +43,7 @@ def store(tmp_path: Path) -> StageStore:
 def next_version(store: StageStore) -> Path:
     """Begin the next version, which takes the network over."""
     folder = store.next_folder("1" * 8)
-    store.begin(folder, can_continue=Train().can_continue)
+    store.begin(folder, but=[path for path in store.unfinished() if Train().can_continue(path)])
     context = SimpleNamespace(out_dir=folder, current=store.current(), taken_over_parts=frozenset({"hlf"}))
     begin_parts(store, cast("Context", context), PARTS, afresh=False)
     return folder
