@@ -188,7 +188,7 @@ class Runner:
 
     def _run_stage(self, stage: Stage, *, force: bool) -> bool:
         """Run a stage unless it is up to date; returns whether it ran."""
-        current = self.run_folder.store(stage.name).current()
+        current = self.run_folder.store(stage.name).recovered()
         upstream = self.run_folder.upstream(stage)
         # With --force, the version in use may be damaged: nothing is taken over from it.
         believed = None if force else current

@@ -97,6 +97,18 @@ class StageStore:
         # The stage runs again if earlier code made it.
         return Version(name, self.folder / name, manifest) if found == MANIFEST_VERSION else None
 
+    def recovered(self) -> Version | None:
+        """The version in use; the pointer is first set to a newer complete one, which a kill left without it."""
+        current = self.current()
+        before = 0 if current is None else number_of(current.name)
+        for name in self.complete()[-1:]:
+            folder, manifest = self.folder / name, self.manifest_of(name) or {}
+            made_here = manifest.get("manifest_version") == MANIFEST_VERSION and own_folders.is_ours(folder)
+            if made_here and number_of(name) > before:
+                self.point_to(name)
+                return self.current()
+        return current
+
     def names(self, folder: Path) -> bool:
         """Whether the pointer names this version folder."""
         try:

@@ -37,7 +37,7 @@ def make_columns() -> dict[str, NDArray[Any]]:
     rng = np.random.default_rng(1)
     return {
         "hlf": rng.normal(size=(EVENTS, len(hlf_names()))).astype(np.float32),
-        "particles": rng.normal(size=(EVENTS, MAX_PARTICLES * NUM_PARTICLE_FEATURES)).astype(np.float32),
+        "particles": rng.normal(size=(EVENTS, MAX_PARTICLES, NUM_PARTICLE_FEATURES)).astype(np.float32),
         "num_particles": np.clip(rng.normal(MEAN_PARTICLES, SPREAD, EVENTS), 1, MAX_PARTICLES).astype(np.int64),
     }
 

@@ -59,6 +59,17 @@ def interrupt(undisturbed: Undisturbed, stage: str) -> None:
     undisturbed.assert_nothing_left()
 
 
+def test_a_version_that_was_complete_before_a_kill_stayed_unused_and_the_work_was_done_again(
+    undisturbed: Undisturbed,
+) -> None:
+    undisturbed.restore("report")
+    done = undisturbed.run("report", faults={"kill_at": COMPLETE + 1})
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert StageStore(undisturbed.run_dir, "report").current() is None
+    assert "up to date" in told(undisturbed, "report")
+    undisturbed.check("report")
+
+
 @pytest.mark.parametrize("step", range(len(STEPS) + 1), ids=["at the beginning", *STEPS])
 def test_killed_at_any_step_of_publishing_a_model_none_or_the_whole_is_in_use(
     undisturbed: Undisturbed, step: int

@@ -69,6 +69,23 @@ def test_a_version_with_manifest_but_without_pointer_is_not_seen(tmp_path: Path)
     assert make(store).name == "0003-abcdef01"
 
 
+@pytest.mark.parametrize("manifest", ["{}", "{", '{"manifest_version": 1}'])
+def test_only_a_complete_version_of_this_code_is_put_in_use_after_a_kill(tmp_path: Path, manifest: str) -> None:
+    store = StageStore(tmp_path, "ingest")
+    first = store.commit(make(store), {"number": 1})
+    second = store.commit(make(store), {"number": 2})
+    store.point_to(first.name)
+    assert store.recovered() == second == store.current()
+    store.pointer.unlink()
+    assert store.recovered() == second
+    (make(store) / "manifest.json").write_text(manifest)
+    assert store.recovered() == second
+    stranger = store.folder / "0009-abcdef01"
+    stranger.mkdir()
+    (stranger / "manifest.json").write_text((second.folder / "manifest.json").read_text())
+    assert store.recovered() == second
+
+
 NOTES = ["2026-11-21-my-notes", "0007-deadbeef", "0001-abcdef01-backup", "\u00b2-x", "12", "0008-DEADBEEF"]
 
 
