@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import Final, TextIO
 
 from pipeline.errors import FolderInUseError, RunFolderError, cannot_write
 from pipeline.runs.own_folders import MARKER
+
+_SECONDS_TO_SAY_WHO: Final = 1.0
 
 
 @contextmanager
@@ -67,20 +70,28 @@ def is_read(folder: Path) -> bool:
 
 
 def _lock(file: TextIO, run_dir: Path) -> None:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Another run may just have removed the folder that it made.
-        is_mine = os.fstat(file.fileno()).st_nlink > 0
-    except BlockingIOError:
-        is_mine = False
-    except OSError as cause:
-        raise RunFolderError(
-            f"{run_dir}: its file system cannot lock files ({cause}), so two runs could write there at once. Mount it "
-            f"with locks (Lustre: the option `flock`; NFS: a lock daemon), or choose a run_dir on another file system."
-        ) from cause
-    if not is_mine:
-        file.seek(0)
-        raise FolderInUseError(
-            f"{run_dir} is in use by another run (process {file.read().strip() or 'unknown'}). "
-            f"Wait for it (--wait 600), end it, or choose another run_dir."
-        )
+    holder = ""
+    deadline = time.monotonic() + _SECONDS_TO_SAY_WHO
+    # Who has just got the lock has not said who it is; who has ended no longer says it, and frees the lock.
+    while not holder and time.monotonic() < deadline:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip()
+            time.sleep(0.01)
+        except OSError as cause:
+            raise RunFolderError(
+                f"{run_dir}: its file system cannot lock files ({cause}), so two runs could write there at once. "
+                f"Mount it with locks (Lustre: the option `flock`; NFS: a lock daemon), or choose a run_dir on another "
+                f"file system."
+            ) from cause
+        else:
+            if os.fstat(file.fileno()).st_nlink:
+                return
+            # Another run has just removed the folder that it made.
+            break
+    raise FolderInUseError(
+        f"{run_dir} is in use by another run (process {holder or 'unknown'}). "
+        f"Wait for it (--wait 600), end it, or choose another run_dir."
+    )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -48,3 +50,24 @@ def test_a_folder_in_which_nothing_was_made_is_removed_and_its_lock_file_cannot_
     monkeypatch.setattr(fcntl, "flock", after_the_other_removed_it)
     with pytest.raises(FolderInUseError), locked(tmp_path / "run"):
         pytest.fail("two runs hold the folder")
+
+
+@pytest.mark.parametrize("then", ["says who it is", "ends"])
+def test_a_run_that_had_just_begun_or_ended_was_named_unknown(tmp_path: Path, then: str) -> None:
+    with (tmp_path / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+        def later() -> None:
+            if then == "ends":
+                fcntl.flock(file, fcntl.LOCK_UN)
+            else:
+                file.write("4321")
+                file.flush()
+
+        timer = threading.Timer(0.2, later)
+        timer.start()
+        expected = pytest.raises(FolderInUseError, match=r"\(process 4321\)") if then != "ends" else nullcontext()
+        with expected, locked(tmp_path):
+            assert then == "ends"
+            assert (tmp_path / ".lock").read_text() == str(os.getpid())
+        timer.join()
