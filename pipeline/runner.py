@@ -133,7 +133,8 @@ class Runner:
                         self.run_folder.spark.stop()
                     if self._run_stage(stage, force=force):
                         ran.append(stage.name)
-                        self.run_folder.refresh()
+                    # A version that a kill left without its pointer is put in use by a stage that does not run.
+                    self.run_folder.refresh()
                     self._up_to_date.add(stage.name)
             except BaseException as error:
                 try:

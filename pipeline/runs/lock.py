@@ -14,7 +14,8 @@ from typing import Final, TextIO
 from pipeline.errors import FolderInUseError, RunFolderError, cannot_write
 from pipeline.runs.own_folders import MARKER
 
-_SECONDS_TO_SAY_WHO: Final = 1.0
+#: Attempts at a lock whose holder has not said who it is, 10 ms apart.
+_ATTEMPTS: Final = 100
 
 
 @contextmanager
@@ -71,14 +72,14 @@ def is_read(folder: Path) -> bool:
 
 def _lock(file: TextIO, run_dir: Path) -> None:
     holder = ""
-    deadline = time.monotonic() + _SECONDS_TO_SAY_WHO
-    # Who has just got the lock has not said who it is; who has ended no longer says it, and frees the lock.
-    while not holder and time.monotonic() < deadline:
+    # A run writes its process id just after it gets the lock, and removes it just before it frees the lock.
+    for _ in range(_ATTEMPTS):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            holder = file.read().strip()
+            if holder := file.read().strip():
+                break
             time.sleep(0.01)
         except OSError as cause:
             raise RunFolderError(

@@ -58,6 +58,42 @@ def test_workers_of_spark_idled_through_the_rest_of_a_run_and_ended_with_a_trace
     assert seen == {"ingest": False, "simulate": True}
 
 
+class Simulated(Stage):
+    """Says that it has simulated each process."""
+
+    name: ClassVar[str] = "simulate"
+
+    def run(self, context: Context) -> Result:  # noqa: ARG002
+        cross_section = {"cross_section_pb": 1.0, "cross_section_error_pb": 0.1}
+        return Result(summary="done", counters={"processes": dict.fromkeys(("qcd", "ttbar", "wjets"), cross_section)})
+
+
+class Files(Stage):
+    """Remembers the files of the first sample."""
+
+    name: ClassVar[str] = "ingest"
+
+    def __init__(self) -> None:
+        self.files: list[str] = []
+
+    def run(self, context: Context) -> Result:
+        self.files = list(context.config.samples[0].files)
+        return Result(summary="done")
+
+
+def test_events_whose_simulation_was_complete_before_a_kill_were_not_the_ones_that_ingest_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_config("simulated", [f"run_dir={tmp_path}"])
+    ingest = Files()
+    monkeypatch.setattr("pipeline.runner.STAGES", [Simulated(), ingest])
+    Runner(RunFolder(config, Console(quiet=True))).run(["simulate"])
+    (tmp_path / "simulate" / "current.json").unlink()
+    assert Runner(RunFolder(config, Console(quiet=True))).run(["simulate", "ingest"]) == ["ingest"]
+    (pattern,) = ingest.files
+    assert Path(pattern).is_relative_to(tmp_path / "simulate")
+
+
 class Halves(Stage):
     """Continues work of which half is done."""
 
