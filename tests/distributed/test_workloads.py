@@ -77,14 +77,15 @@ def test_images_on_ranks_as_in_the_simulator_and_where_workers_do_not_wait_with_
     assert published["3.running_var"].min() > 0
 
 
-# AD-PSGD depends on which rank is ahead: 12 runs give 0.958 to 0.986, and one on a loaded machine gave 0.9499.
+# AD-PSGD depends on which rank is ahead. After 4 epochs it still learns fast: six runs gave 0.922 to 0.969, and one in CI
+# 0.914. After 8 it has levelled off: ten runs, four of them beside three busy loops, gave 0.964 to 0.989.
 @pytest.mark.minutes
-@pytest.mark.parametrize(("method", "least"), [("ar-sgd", 0.95), ("ad-psgd", 0.92)])
-def test_lenet_learns_the_digits_on_two_ranks(tmp_path: Path, method: str, least: float) -> None:
-    settings = TrainSettings(algorithm=method, workers=2, epochs=4, batch_size=32, learning_rate=3e-3)
+@pytest.mark.parametrize("method", ["ar-sgd", "ad-psgd"])
+def test_lenet_learns_the_digits_on_two_ranks(tmp_path: Path, method: str) -> None:
+    settings = TrainSettings(algorithm=method, workers=2, epochs=8, batch_size=32, learning_rate=3e-3)
     spec = RunSpec(MnistSettings(), settings, tmp_path)
     launch(spec, on_progress=lambda _: None)
     workload = spec.workload.open()
     counts, _ = scores_of(workload, workload.load(tmp_path / "model"), settings)
-    assert counts.weighted_accuracy > least
+    assert counts.weighted_accuracy > 0.95
     assert len(read_records(tmp_path)) == 2
