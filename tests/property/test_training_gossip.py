@@ -132,7 +132,7 @@ def test_integers_are_conserved_exactly_and_no_addition_is_lost(
     for transport in network.transports():
         clock.spawn(work(transport), f"worker {transport.rank}")
     clock.run()
-    ends = [network.vectors[rank][0].values for rank in range(workers)]
+    ends = [network.vectors[0][rank].values for rank in range(workers)]
     assert np.sum(ends, axis=0).tolist() == (start.sum(axis=0) + 10 * workers).tolist()
     assert network.vectors[0][0].values.dtype == np.int64
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
@@ -66,7 +66,7 @@ class Update(Protocol):
     """Names of its moments, which begin at 0."""
 
     def __call__(
-        self, parameters: Vector, gradient: Vector, moments: Sequence[Vector], *, number: int, rate: float
+        self, parameters: Vector, gradient: Vector, moments: Iterable[Vector], *, number: int, rate: float
     ) -> None:
         """Change parameters and moments by one step.
 

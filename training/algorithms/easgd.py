@@ -202,11 +202,11 @@ class Easgd(ElasticAlgorithm):
         self._is_together = settings.synchronous
 
     @override
-    async def make_server(self) -> ParameterServer:
+    async def make_server(self, content: Vector) -> ParameterServer:
         if not self._is_together:
-            return await super().make_server()
+            return await super().make_server(content)
         await self.transport.broadcast(self.seen)
-        return ParameterServer(Layout(self.seen, self.num_shards, {}), self.seen, now=self.transport.now)
+        return ParameterServer(Layout(self.seen.size, self.num_shards), self.seen, now=self.transport.now)
 
     @override
     async def meet(self, own: Vector) -> None:

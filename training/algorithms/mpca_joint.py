@@ -10,7 +10,7 @@ from pydantic import Field
 
 from training.effects import SettingsSection
 from training.transports.basics import Vector, is_finite
-from training.transports.parameter_server import shard_slices
+from training.transports.parameter_server import Layout
 from training.transports.transport import PendingSum, Transport
 
 #: The operations on a shard follow each other: reduce, prepare, broadcast. More shards leave nothing to overlap.
@@ -149,7 +149,7 @@ class JointModel:
         self, transport: Transport, model: Vector, *, shards: int, constants: MpcaConstants, weighted: bool
     ) -> None:
         self._transport = transport
-        self._slices = shard_slices(model.size, shards)
+        self._slices = Layout(model.size, shards).parts
         self._shards = [JointShard.at_start(model[part]) for part in self._slices]
         self._constants, self._weighted = constants, weighted
         self._squares = np.zeros(shards)

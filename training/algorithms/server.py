@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -59,8 +59,8 @@ class ServerAlgorithm(Algorithm):
         super().__init__(settings, worker)
         self.traits = settings.traits
         self.num_shards = settings.shards or self.transport.world_size
-        #: Further vectors of the server by name, with their initial value.
-        self.segments: Mapping[str, float] = {}
+        #: Number of further vectors of the server.
+        self.num_moments = 0
         #: The server when this worker last saw it, and the clocks of its shards then.
         self.seen = self.model.empty()
         self.clocks = np.zeros(self.num_shards, np.int64)
@@ -77,12 +77,17 @@ class ServerAlgorithm(Algorithm):
 
     @override
     async def start(self) -> None:
-        self.model.read(self.seen)
-        self.server = await self.make_server()
+        content = np.zeros((1 + self.num_moments, self.seen.size), self.seen.dtype)
+        self.model.read(content[0])
+        await self._begin(content)
 
-    async def make_server(self) -> ParameterServer:
-        """The server, with the content of `seen`; all workers together."""
-        return await self.transport.parameter_server(self.seen, shards=self.num_shards, segments=self.segments)
+    async def _begin(self, content: Vector) -> None:
+        self.seen[:] = content[0]
+        self.server = await self.make_server(content)
+
+    async def make_server(self, content: Vector) -> ParameterServer:
+        """The server; all workers together."""
+        return await self.transport.parameter_server(content, shards=self.num_shards)
 
     async def push(self, rule: Rule, *, asks: bool = False) -> bool:
         """Change the server by a rule, and see what it is then.
@@ -182,15 +187,12 @@ class ServerAlgorithm(Algorithm):
     @override
     async def state(self) -> dict[str, Any]:
         """The server, and the model of this worker with what it last saw of the server."""
-        published, private = self.model.empty(), self.model.empty()
-        clocks = await self.server.pull(published)
-        segments = {name: self.model.empty() for name in self.segments}
-        for name, segment in segments.items():
-            await self.server.pull(segment, segment=name)
+        private = self.model.empty()
         self.model.read(private)
+        published = np.empty((1 + self.num_moments, private.size), private.dtype)
+        clocks = await self.server.pull(published)
         return {
             "published": published,
-            "segments": segments,
             "clocks": clocks + self.pushes_before,
             "private": private,
             "seen_clocks": self.clocks + self.pushes_before,
@@ -200,20 +202,17 @@ class ServerAlgorithm(Algorithm):
     @override
     async def restore(self, state: dict[str, Any]) -> None:
         """Workers that wait for nobody leave states of different times: the newest content of the server is the one."""
-        published, rank = state["published"], self.transport.rank
+        published, clocks, rank = state["published"], state["clocks"], self.transport.rank
         ages = np.zeros(self.transport.world_size, np.int64)
-        ages[rank] = state["clocks"].sum()
+        ages[rank] = clocks.sum()
         await self.transport.all_reduce_sum(ages)
-        for each in (published, state["clocks"], *state["segments"].values()):
+        for each in (published, clocks):
             if rank != ages.argmax():
                 each.fill(0)
             await self.transport.all_reduce_sum(each)
-        self.model.write(published)
-        await self.start()
-        if state["segments"]:
-            await self._put_segments(state["segments"])
+        await self._begin(published)
         # The clocks of a new server begin anew.
-        self.pushes_before = state["clocks"]
+        self.pushes_before = clocks
         self.clocks = state["seen_clocks"] - self.pushes_before
         self.model.write(state["private"])
         self._keep(state)
@@ -221,17 +220,7 @@ class ServerAlgorithm(Algorithm):
     @override
     def model_of(self, state: dict[str, Any]) -> tuple[int, Vector]:
         """The server; its age is the number of pushes."""
-        return int(state["clocks"].sum()), state["published"]
-
-    async def _put_segments(self, segments: Mapping[str, Vector]) -> None:
-        def put(shard: Shard) -> None:
-            for name, segment in segments.items():
-                shard.segments[name][:] = segment[shard.part]
-            shard.counts = False
-
-        if self.transport.rank == 0:
-            await self.server.push(put)
-        await self.transport.barrier()
+        return int(state["clocks"].sum()), state["published"][0]
 
 
 class WindowSettings(ServerSettings):

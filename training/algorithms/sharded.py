@@ -147,13 +147,13 @@ class Sharded(ServerAlgorithm):
         self._update, self._bound = worker.update, settings.bound
         self._overlaps = settings.overlap == "thread"
         self._applies_sum, self._steps_alone = settings.applies_sum, settings.local_optimizer
-        self.segments = dict.fromkeys(self._update.moments, 0.0)
+        self.num_moments = len(self._update.moments)
         self._drop_rate = settings.drop_rate
         self._sum, self.residual = self.model.empty(), self.model.empty()
         self._sum.fill(0)
         self.residual.fill(0)
-        layout = Layout(self._sum, self.num_shards, {}, world_size=self.transport.world_size)
-        self._dropper = Dropper(self.residual, layout.bounds, self._drop_rate)
+        bounds = Layout(self._sum.size, self.num_shards).bounds
+        self._dropper = Dropper(self.residual, bounds, self._drop_rate)
         #: Steps since the last push began, and those of them with a gradient.
         self._since = self._taken = 0
         self._is_under_way = False
@@ -202,7 +202,7 @@ class Sharded(ServerAlgorithm):
 
         def optimise(shard: Shard) -> None:
             number = int(shard.clock + self.pushes_before[shard.number]) + 1
-            self._update(shard.vector, values[shard.part], [*shard.segments.values()], number=number, rate=rate)
+            self._update(shard.vector, values[shard.part], shard.moments, number=number, rate=rate)
             if indices is None:
                 np.copyto(self.seen[shard.part], shard.vector)
 

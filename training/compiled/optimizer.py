@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -116,7 +116,7 @@ class ArrayOptimizer(Update):
 
     @override
     def __call__(
-        self, parameters: Array, gradient: Array, moments: Sequence[Array], *, number: int, rate: float
+        self, parameters: Array, gradient: Array, moments: Iterable[Array], *, number: int, rate: float
     ) -> None:
         first, second = [*moments, *[np.empty(0, parameters.dtype)] * 2][:2]
         # Numbers of Adam's steps are counted from 0 in the kernel.

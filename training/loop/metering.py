@@ -8,7 +8,7 @@ the workers send each other for that, such as the models of which it takes the m
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
@@ -159,10 +159,8 @@ class MeteredTransport(Transport):
         return cast("SharedVector", _MeteredVector(inner, self._meter, vector.nbytes))
 
     @override
-    async def parameter_server(
-        self, vector: Vector, *, shards: int = 1, segments: Mapping[str, float] | None = None
-    ) -> ParameterServer:
-        inner = await self._inner.parameter_server(vector, shards=shards, segments=segments)
+    async def parameter_server(self, content: Vector, *, shards: int = 1) -> ParameterServer:
+        inner = await self._inner.parameter_server(content, shards=shards)
         return cast("ParameterServer", _MeteredServer(inner, self._meter, 0))
 
 

@@ -17,25 +17,37 @@ without content do not use the card.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Awaitable, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Awaitable
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from typing_extensions import override
 
-from training.simulation.costs import Nics
+from training.simulation.costs import ROUND_TRIPS, Network, Nics
 from training.simulation.virtual_time import VirtualBackground, VirtualClock, VirtualLock
-from training.transports.basics import Vector, is_finite
-from training.transports.parameter_server import VECTOR, Answer, Layout, ParameterServer, Push, Rule
-from training.transports.transport import AverageCounts, SharedVector
+from training.transports.basics import Counts, Vector, is_finite
+from training.transports.parameter_server import Answer, Layout, ParameterServer, Push, Rule
+from training.transports.transport import SharedVector
+
+
+class Wires(Nics):
+    """The connections of all workers on the virtual clock."""
+
+    def __init__(self, network: Network, world_size: int, clock: VirtualClock) -> None:
+        super().__init__(network, world_size)
+        self.clock = clock
+
+    def travel(self, sender: int, receiver: int, nbytes: int, *, round_trips: int = 1) -> Awaitable[None]:
+        """Wait for a message; each round trip more than one adds an empty one."""
+        now = self.clock.now
+        return self.clock.sleep(self.arrival(now, sender, receiver, nbytes, round_trips=round_trips) - now)
 
 
 class SimShards(NamedTuple):
     """The shards of all workers, by number."""
 
-    content: dict[int, dict[str, Vector]]
-    """The segments of each."""
+    rows: dict[int, Vector]
     clocks: dict[int, Vector]
     locks: dict[int, VirtualLock]
 
@@ -48,24 +60,17 @@ class SimServer(ParameterServer):
     """
 
     def __init__(
-        self,
-        clock: VirtualClock,
-        nics: Nics,
-        layout: Layout,
-        vector: Vector,
-        *,
-        rank: int,
-        shards: SimShards,
-        push_seconds: float,
+        self, wires: Wires, layout: Layout, content: Vector, *, rank: int, shards: SimShards, push_seconds: float
     ) -> None:
+        clock = wires.clock
         background = VirtualBackground(clock, f"push of rank {rank}")
-        super().__init__(layout, vector, rank=rank, now=lambda: clock.now, background=background)
-        self._clock, self._nics = clock, nics
+        super().__init__(layout, content, rank=rank, now=lambda: clock.now, background=background)
+        self._clock, self._wires = clock, wires
         self._push_seconds = push_seconds
-        shards.content.update(self._content)
+        shards.rows.update(self._rows)
         shards.clocks.update(self._clocks)
-        shards.locks.update({shard: VirtualLock(clock) for shard in self._content})
-        self._content, self._clocks, self._locks = shards
+        shards.locks.update({shard: VirtualLock(clock) for shard in self._rows})
+        self._rows, self._clocks, self._locks = shards
 
     @override
     async def drain(self) -> Push | None:
@@ -86,62 +91,44 @@ class SimServer(ParameterServer):
 
     @override
     async def _is_occupied(self, shard: int) -> bool:
-        is_far = self.layout.owner(shard) != self.rank
+        is_far = not self._owns(shard)
+        latency = self._wires.link(self.rank, self.layout.owners[shard]).latency
         if is_far:
-            await self._clock.sleep(self._latency(shard))
+            await self._clock.sleep(latency)
         is_held = self._locks[shard].is_held
         if is_far:
-            await self._clock.sleep(self._latency(shard))
+            await self._clock.sleep(latency)
         return is_held
 
     @override
-    async def _change(self, number: int, rule: Rule, indices: Vector | None, buffer: Vector) -> tuple[int, int, bool]:
+    async def _change(self, number: int, rule: Rule, indices: Vector | None, room: Vector) -> tuple[int, int, bool]:
         if self._push_seconds:
             await self._clock.sleep(self._push_seconds)
-        return await super()._change(number, rule, indices, buffer)
+        return await super()._change(number, rule, indices, room)
 
     @override
-    async def _get(self, shard: int, arrays: Mapping[str, Vector], within: Vector | None) -> int:
-        owner, nbytes = self.layout.owner(shard), sum(each.nbytes for each in arrays.values())
-        if within is not None:
-            await self._travel(self.rank, owner, within.nbytes)
-        await self._travel(owner, self.rank, nbytes, messages=2 if within is None else 1)
-        return await super()._get(shard, arrays, within)
+    async def _get(self, shard: int, out: Vector, within: Vector | None) -> int:
+        owner = self.layout.owners[shard]
+        if owner != self.rank:
+            # The answer to an empty request, or to indices.
+            if within is not None:
+                await self._wires.travel(self.rank, owner, within.nbytes)
+            await self._wires.travel(owner, self.rank, out.nbytes, round_trips=2 if within is None else 1)
+        return await super()._get(shard, out, within)
 
     @override
-    async def _put(self, shard: int, arrays: Mapping[str, Vector], within: Vector | None, clock: int) -> None:
-        nbytes = sum(each.nbytes for each in arrays.values())
-        await self._travel(self.rank, self.layout.owner(shard), nbytes, messages=2)
-        await super()._put(shard, arrays, within, clock)
-
-    def _latency(self, shard: int) -> float:
-        return self._nics.link(self.rank, self.layout.owner(shard)).latency
+    async def _put(self, shard: int, rows: Vector, within: Vector | None, clock: int) -> None:
+        if not self._owns(shard):
+            await self._wires.travel(self.rank, self.layout.owners[shard], rows.nbytes, round_trips=2)
+        await super()._put(shard, rows, within, clock)
 
     @override
     async def _tell(self, number: int, answer: Answer) -> None:
         """The owner of the shard sends no more than what is taken."""
-        part = self.layout.part(number, None)
-        nbytes = answer(part, self._content[number][VECTOR])
-        await self._travel(self.layout.owner(number), self.rank, nbytes)
-        self._count_bytes(number, nbytes, None, part)
-
-    async def _travel(self, sender: int, receiver: int, nbytes: int, *, messages: int = 1) -> None:
-        """Wait for a message, or for an empty one and one with all bytes."""
-        if sender != receiver:
-            now = self._clock.now
-            await self._clock.sleep(self._nics.arrival(now, sender, receiver, nbytes, round_trips=messages) - now)
-
-
-class AveragingNetwork(Protocol):
-    """What a shared vector needs of `training.simulation.transport.SimNetwork`."""
-
-    clock: VirtualClock
-    has_locks: bool
-    vectors: dict[int, list[SimVector]]
-
-    def travel(self, sender: int, receiver: int, nbytes: int) -> Awaitable[None]: ...  # noqa: D102
-
-    def answer(self, sender: int, receiver: int, nbytes: int) -> Awaitable[None]: ...  # noqa: D102
+        nbytes = answer(self.layout.parts[number], self._rows[number][0])
+        if not self._owns(number):
+            await self._wires.travel(self.layout.owners[number], self.rank, nbytes)
+        self._count_bytes(number, nbytes)
 
 
 class SimVector(SharedVector):
@@ -149,108 +136,103 @@ class SimVector(SharedVector):
 
     An average in memory takes both locks in the order of the ranks, reads, changes both sides and unlocks. One through
     sockets reads both sides, and adds the differences after their time on the network, without locks.
+
+    `vectors`: those of all ranks; gets this one. `protocol`: see `ClusterSettings.protocol`.
     """
 
-    def __init__(self, network: AveragingNetwork, rank: int, vector: Vector, *, which: int) -> None:
+    def __init__(
+        self, wires: Wires, vectors: dict[int, SimVector], rank: int, vector: Vector, *, protocol: str
+    ) -> None:
         super().__init__(vector)
-        self._network = network
-        self._rank = rank
-        self._which = which
-        self.lock = VirtualLock(network.clock)
-        #: Fields of `AverageCounts`.
-        self._counted: defaultdict[str, Any] = defaultdict(int)
-        self._background = VirtualBackground(network.clock, f"average of rank {rank}")
+        self._wires, self._clock, self._rank = wires, wires.clock, rank
+        self._vectors = vectors
+        vectors[rank] = self
+        self._has_locks = protocol == "memory"
+        self._round_trips = ROUND_TRIPS[protocol]
+        self.lock = VirtualLock(self._clock)
+        self._counts = Counts()
+        self._background = VirtualBackground(self._clock, f"average of rank {rank}")
 
     @property
     @override
-    def counts(self) -> AverageCounts:
-        hidden = max(0.0, self._background.seconds - self._background.blocked_seconds)
-        return AverageCounts(**self._counted, hidden_seconds=hidden)
+    def counts(self) -> Counts:
+        return replace(self._counts, hidden_seconds=self._background.hidden_seconds)
 
     @override
     async def read(self, out: Vector) -> int:
-        if self._network.has_locks:
+        if self._has_locks:
             await self._locked()
             self.lock.release()
         np.copyto(out, self.values)
-        return self._num_averages
+        return self._counts.begun + self._counts.received
 
     @override
     async def add(self, change: Vector) -> int:
-        if self._network.has_locks:
+        if self._has_locks:
             await self._locked()
         self.values += change
-        if self._network.has_locks:
+        if self._has_locks:
             self.lock.release()
-        return self._num_averages
-
-    @property
-    def _num_averages(self) -> int:
-        return int(self._counted["begun"] + self._counted["received"])
+        return self._counts.begun + self._counts.received
 
     async def _locked(self, vector: SimVector | None = None) -> None:
-        started, is_in_background = self._network.clock.now, self._background.is_under_way
+        started, is_in_background = self._clock.now, self._background.is_under_way
         await (vector or self).lock.acquire()
-        waited = self._network.clock.now - started
-        self._counted["wait_seconds"] += waited
+        waited = self._clock.now - started
+        self._counts.wait_seconds += waited
         self.waited += waited
         self._background.blocked_seconds += waited if is_in_background else 0.0
 
     @override
     async def read_of(self, rank: int, out: Vector) -> None:
-        network = self._network
-        theirs = network.vectors[rank][self._which]
-        if network.has_locks:
+        theirs = self._vectors[rank]
+        if self._has_locks:
             await self._locked(theirs)
         if rank != self._rank:
-            await network.answer(rank, self._rank, out.nbytes)
+            await self._wires.travel(rank, self._rank, out.nbytes, round_trips=2)
         np.copyto(out, theirs.values)
-        if network.has_locks:
+        if self._has_locks:
             theirs.lock.release()
 
     @override
     async def average_with(self, partner: int) -> None:
-        waited = self._counted["wait_seconds"]
+        waited = self._counts.wait_seconds
         await self._average(partner)
-        self.waited += self._counted["wait_seconds"] - waited
+        self.waited += self._counts.wait_seconds - waited
 
     async def _average(self, partner: int) -> None:
-        network = self._network
-        clock = network.clock
-        started = clock.now
-        theirs = network.vectors[partner][self._which]
-        first, second = (self, theirs) if self._rank < theirs._rank else (theirs, self)
-        if network.has_locks:
+        started = self._clock.now
+        theirs, nbytes, trips = self._vectors[partner], self.values.nbytes, self._round_trips
+        first, second = (self, theirs) if self._rank < partner else (theirs, self)
+        if self._has_locks:
             await first.lock.acquire()
             await second.lock.acquire()
-            self._counted["wait_seconds"] += clock.now - started
-        await network.travel(theirs._rank, self._rank, self.values.nbytes)
+            self._counts.wait_seconds += self._clock.now - started
+        await self._wires.travel(partner, self._rank, nbytes, round_trips=trips)
         difference = theirs.values - self.values
         # Rounded down for integers, which keeps the sum.
         difference = difference // 2 if difference.dtype.kind in "iu" else difference * 0.5
-        await network.travel(self._rank, theirs._rank, self.values.nbytes)
+        await self._wires.travel(self._rank, partner, nbytes, round_trips=trips)
         # What is not finite must not reach the other.
-        is_made = difference.dtype.kind != "f" or is_finite(difference)
+        is_made = is_finite(difference)
         if is_made:
             self.values += difference
             theirs.values -= difference
-        if network.has_locks:
+        if self._has_locks:
             second.lock.release()
             first.lock.release()
-        if is_made:
-            self._counted["begun"] += 1
-            theirs._counted["received"] += 1
-        else:
-            self._counted["refused"] += 1
-        self._counted["exchange_seconds"] += clock.now - started
+        self._counts.begun += is_made
+        theirs._counts.received += is_made
+        self._counts.refused += not is_made
+        self._counts.exchange_seconds += self._clock.now - started
 
     @override
     async def begin_average_with(self, partner: int) -> bool:
-        if self._network.has_locks:
+        if self._has_locks:
             await self.average_with(partner)
             return True
         if self._background.is_under_way:
-            self._counted["skipped"] += 1
+            self._counts.skipped += 1
             return False
         self._background.begin(self._average(partner))
         return True

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import types
 from collections import Counter, defaultdict, deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from typing_extensions import override
 
 from training.simulation.cluster import ClusterSettings
-from training.simulation.costs import ROUND_TRIPS, Nics, all_reduce_seconds, tree_seconds
-from training.simulation.shared import SimServer, SimShards, SimVector
+from training.simulation.costs import all_reduce_seconds, tree_seconds
+from training.simulation.shared import SimServer, SimShards, SimVector, Wires
 from training.simulation.virtual_time import Register, VirtualBackground, VirtualClock, VirtualTask, suspend
 from training.transports.basics import Vector
 from training.transports.parameter_server import Layout, ParameterServer
@@ -103,7 +103,7 @@ class _Message(NamedTuple):
 class SimNetwork:
     """The network of all simulated workers.
 
-    `protocol`: protocol of the averages, see `ClusterSettings.protocol`; only `memory` has locks.
+    `protocol`: protocol of the averages, see `ClusterSettings.protocol`.
     """
 
     def __init__(
@@ -112,13 +112,12 @@ class SimNetwork:
         self.clock = clock
         self.cluster = cluster
         self.hosts = cluster.network
-        self.nics = Nics(self.hosts, world_size)
+        self.wires = Wires(self.hosts, world_size, clock)
         self.world_size = world_size
-        self.has_locks = protocol == "memory"
-        self.round_trips = ROUND_TRIPS[protocol]
+        self.protocol = protocol
         self.counters: Counter[str] = Counter()
-        self.vectors: dict[int, list[SimVector]] = {}
-        """The shared vectors of each rank, in order of creation."""
+        self.vectors: defaultdict[int, dict[int, SimVector]] = defaultdict(dict)
+        """The shared vectors in order of creation, by rank."""
         self.servers: dict[int, SimShards] = {}
         """The shards of each server, in order of creation."""
         self.sums_until = 0.0
@@ -173,22 +172,12 @@ class SimNetwork:
 
     def post(self, sender: int, receiver: int, vector: Vector) -> None:
         """Send the message of an exchange; it arrives after its time on the network."""
-        arrival = self.nics.arrival(self.clock.now, sender, receiver, vector.nbytes)
+        arrival = self.wires.arrival(self.clock.now, sender, receiver, vector.nbytes)
         key = (sender, receiver)
         self._mail[key].append(_Message(self.clock.now, arrival, vector.copy()))
         waiting = self._expecting.pop(key, None)
         if waiting is not None:
             self.clock.at(arrival, waiting.resume)
-
-    def travel(self, sender: int, receiver: int, nbytes: int) -> Awaitable[None]:
-        """Wait for the half of an average that carries a vector."""
-        now = self.clock.now
-        return self.clock.sleep(self.nics.arrival(now, sender, receiver, nbytes, round_trips=self.round_trips) - now)
-
-    def answer(self, sender: int, receiver: int, nbytes: int) -> Awaitable[None]:
-        """Wait for the answer to a request: an empty message there, and some bytes back."""
-        now = self.clock.now
-        return self.clock.sleep(self.nics.arrival(now, sender, receiver, nbytes, round_trips=2) - now)
 
     async def fetch(self, sender: int, receiver: int) -> tuple[Vector, float]:
         """Wait for the message of the next exchange; returns it, and the time until it was sent [s]."""
@@ -214,7 +203,7 @@ class SimTransport(Transport):
         self._network = network
         self.rank = rank
         self.world_size = network.world_size
-        self._sums = self._servers = 0
+        self._sums = self._vectors = self._servers = 0
 
     async def _take_part(self, kind: str, vector: Vector | None, finish: Finish) -> None:
         self.waited += await self._network.take_part(self.rank, 0, kind, vector, finish)
@@ -256,30 +245,26 @@ class SimTransport(Transport):
 
     @override
     async def shared_vector(self, vector: Vector) -> SharedVector:
-        vectors = self._network.vectors
-        mine = SimVector(self._network, self.rank, vector, which=len(vectors.get(self.rank, [])))
-        vectors.setdefault(self.rank, []).append(mine)
+        network = self._network
+        vectors = network.vectors[self._vectors]
+        self._vectors += 1
+        mine = SimVector(network.wires, vectors, self.rank, vector, protocol=network.protocol)
         await self.barrier()
         return mine
 
     @override
-    async def parameter_server(
-        self, vector: Vector, *, shards: int = 1, segments: Mapping[str, float] | None = None
-    ) -> ParameterServer:
-        layout = Layout(vector, shards, segments or {}, world_size=self.world_size)
-        all_shards = self._network.servers.setdefault(self._servers, SimShards({}, {}, {}))
-        self._servers += 1
-        cluster = self._network.cluster
-        push_seconds = cluster.push_seconds * cluster.slow_ranks.get(self.rank, 1.0)
+    async def parameter_server(self, content: Vector, *, shards: int = 1) -> ParameterServer:
+        network, cluster = self._network, self._network.cluster
+        layout = Layout(content.shape[-1], shards, world_size=self.world_size)
         mine = SimServer(
-            self._network.clock,
-            self._network.nics,
+            network.wires,
             layout,
-            vector,
+            content,
             rank=self.rank,
-            shards=all_shards,
-            push_seconds=push_seconds,
+            shards=network.servers.setdefault(self._servers, SimShards({}, {}, {})),
+            push_seconds=cluster.push_seconds * cluster.slow_ranks.get(self.rank, 1.0),
         )
+        self._servers += 1
         await self.barrier()
         return mine
 
@@ -290,7 +275,7 @@ class SimTransport(Transport):
         network.counters[counter] += number
         found = network.counters[counter]
         if counter == "tickets":
-            await network.answer(0, self.rank, 8)
+            await network.wires.travel(0, self.rank, 8, round_trips=2)
         return found
 
     def now(self) -> float:

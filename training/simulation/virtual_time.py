@@ -10,7 +10,10 @@ from contextlib import contextmanager
 from heapq import heappop, heappush
 from typing import Any
 
+from typing_extensions import override
+
 from training.errors import StalledError
+from training.transports.basics import Background
 
 Register = Callable[["VirtualTask"], None]
 """Arranges that a suspended task is resumed later."""
@@ -144,26 +147,22 @@ class VirtualLock:
             self.is_held = False
 
 
-class VirtualBackground:
-    """Work beside a worker's computation, one piece at a time."""
+class VirtualBackground(Background):
+    """Work beside a worker's computation, one piece at a time: who begins one knows that the one before has ended."""
+
+    is_under_way = False
 
     def __init__(self, clock: VirtualClock, name: str) -> None:
         self._clock, self._name = clock, name
-        self.is_under_way = False
-        """Whether a piece is under way."""
-        self.seconds = 0.0
-        """Time of the pieces so far [s]."""
-        self.blocked_seconds = 0.0
-        """Part of it for which the worker waited [s]."""
         self._waiting: VirtualTask | None = None
 
+    @override
     def begin(self, work: Coroutine[Any, Any, object]) -> None:
-        """Begin a piece; the one before has ended."""
         self.is_under_way = True
         self._clock.spawn(self._run(work), self._name, keep=False)
 
+    @override
     async def drain(self) -> float:
-        """Wait for the end of the piece; returns the time spent waiting [s]."""
         started = self._clock.now
         if self.is_under_way:
 

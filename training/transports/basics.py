@@ -7,10 +7,12 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Coroutine
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +27,34 @@ T = TypeVar("T")
 #: Pauses that last only as long as another thread needs the core; together they take about a tenth of a millisecond.
 _YIELDS: Final = 50
 _FIRST_NAP: Final = 1e-5
-#: Longest nap of a worker that waits for all [s].
-_LONGEST_NAP: Final = 1e-3
+
+
+@dataclass(slots=True)
+class Counts:
+    """Counters of one worker's averages with partners, or pushes to a server, so far."""
+
+    begun: int = 0
+    """Number of averages that this worker began and finished."""
+    received: int = 0
+    """Number of averages that partners made with this worker's vector."""
+    pushes: int = 0
+    """Number of shards that its pushes changed, but for those that a rule excludes."""
+    skipped: int = 0
+    """Number of averages or pushes not begun because the one before was under way, or a vector was not free."""
+    occupied: int = 0
+    """Number of pushes not tried because another worker was at a shard."""
+    refused: int = 0
+    """Number of averages not made, or shards not changed, because the result was not finite."""
+    lost: int = 0
+    """Number of averages not made because the partner was lost."""
+    wait_seconds: float = 0.0
+    """Time spent waiting for locks [s]."""
+    exchange_seconds: float = 0.0
+    """Time of averages, or of pushes and pulls, waiting included [s]; it may overlap with the computation."""
+    hidden_seconds: float = 0.0
+    """Part of `exchange_seconds` in the background [s]."""
+    bytes: int = 0
+    """Bytes of pushes and pulls that it sent to other ranks, or got from them."""
 
 
 def is_finite(vector: Vector) -> bool:
@@ -74,27 +102,23 @@ def load_mpi() -> ModuleType:
     return MPI
 
 
-class Backoff:
-    """Pauses between looks: the first ones only give way to who needs the core, later ones are longer and longer naps.
+def wait_until(is_so: Callable[[], bool], *, longest: float = 1e-3) -> float:
+    """Look again and again until something is so; returns the time spent waiting [s].
 
-    Even the shortest nap takes 80 microseconds, with a length of 0 too: three times as long as a push of another
-    worker that is waited for.
+    The first pauses only give way to who needs the core, later ones are longer and longer naps. Even the shortest nap
+    takes 80 microseconds, with a length of 0 too: three times as long as a push of another worker that is waited for.
 
     `longest`: longest nap [s].
     """
-
-    def __init__(self, *, longest: float) -> None:
-        self._longest = longest
-        self._yields, self._nap = _YIELDS, _FIRST_NAP
-
-    def pause(self) -> None:
-        """Leave the core to others until the next look."""
-        if self._yields:
-            self._yields -= 1
+    started, yields, nap = time.perf_counter(), _YIELDS, _FIRST_NAP
+    while not is_so():
+        if yields:
+            yields -= 1
             os.sched_yield()
-            return
-        time.sleep(self._nap)
-        self._nap = min(2 * self._nap, self._longest)
+        else:
+            time.sleep(nap)
+            nap = min(2 * nap, longest)
+    return time.perf_counter() - started
 
 
 class MpiProcess:
@@ -121,15 +145,14 @@ class MpiProcess:
 
     def wait_for_all(self) -> float:
         """A barrier that leaves the core and the turn to others meanwhile; returns the time spent waiting [s]."""
-        started = time.perf_counter()
         with self.turn:
             request = self.comm.Ibarrier()
-        backoff = Backoff(longest=_LONGEST_NAP)
-        while True:
+
+        def is_there() -> bool:
             with self.turn:
-                if request.Test():
-                    return time.perf_counter() - started
-            backoff.pause()
+                return request.Test()
+
+        return wait_until(is_there)
 
     def free(self) -> None:
         """Free the communicators, all ranks together."""
@@ -137,21 +160,29 @@ class MpiProcess:
         self.comm.Free()
 
 
-class Background(Protocol):
+class Background(ABC):
     """Work of a worker beside its computation, one piece after the other."""
 
-    seconds: float
+    seconds = 0.0
     """Time of the pieces so far [s]."""
-    blocked_seconds: float
+    blocked_seconds = 0.0
     """Part of it for which the worker waited [s]."""
 
     @property
+    def hidden_seconds(self) -> float:
+        """Part of it in which the worker computed [s]."""
+        return max(0.0, self.seconds - self.blocked_seconds)
+
+    @property
+    @abstractmethod
     def is_under_way(self) -> bool:
         """Whether the last piece has not ended."""
 
+    @abstractmethod
     def begin(self, work: Coroutine[Any, Any, object]) -> None:
         """Do a piece after those before."""
 
+    @abstractmethod
     async def drain(self) -> float:
         """Wait for the end of the last piece, and raise its error; returns the time spent waiting [s]."""
 
@@ -173,7 +204,6 @@ class BackgroundThread(Background):
     def __init__(self, name: str) -> None:
         self._begun: queue.SimpleQueue[tuple[Future[None], Coroutine[Any, Any, object]] | None] = queue.SimpleQueue()
         self._last: Future[None] | None = None
-        self.seconds = self.blocked_seconds = 0.0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 

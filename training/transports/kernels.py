@@ -35,8 +35,6 @@ DONE: Final = 1
 REFUSED: Final = 2
 BUSY: Final = 3
 
-_MONOTONIC: Final = time.CLOCK_MONOTONIC
-_REAL_TIME: Final = time.CLOCK_REALTIME
 #: Time after which an average gives up a mutex [ns]: a holder that computes needs microseconds, one without a core
 #: some milliseconds, and one that was stopped may never come back.
 _LONGEST_WAIT: Final = 5_000_000
@@ -59,16 +57,13 @@ _try_mutex = external("pthread_mutex_trylock", types.int32, types.uintp)
 _wait_for_mutex = external("pthread_mutex_lock", types.int32, types.uintp)
 _wait_until = external("pthread_mutex_timedlock", types.int32, types.uintp, types.uintp)
 _unlock_mutex = external("pthread_mutex_unlock", types.int32, types.uintp)
-_OWNER_DIED: Final = errno.EOWNERDEAD
-_IS_BUSY: Final = errno.EBUSY
-_TOO_LATE: Final = errno.ETIMEDOUT
 
 
 @without_gil
 def now() -> float:
     """Seconds of the clock of `time.perf_counter`."""
     found = np.empty(2, np.int64)
-    _clock_gettime(_MONOTONIC, found.ctypes.data)
+    _clock_gettime(time.CLOCK_MONOTONIC, found.ctypes.data)
     return float(found[0]) + 1e-9 * float(found[1])
 
 
@@ -87,9 +82,9 @@ def init_head(head: Array) -> None:
 def try_lock(head: Array) -> bool:
     """Take the mutex if it is free; returns whether."""
     state = _try_mutex(head.ctypes.data)
-    if state == _OWNER_DIED:
+    if state == errno.EOWNERDEAD:
         _make_consistent(head.ctypes.data)
-    return bool(state != _IS_BUSY)
+    return bool(state != errno.EBUSY)
 
 
 @without_gil
@@ -98,7 +93,7 @@ def lock(head: Array) -> float:
     if try_lock(head):
         return 0.0
     started = now()
-    if _wait_for_mutex(head.ctypes.data) == _OWNER_DIED:
+    if _wait_for_mutex(head.ctypes.data) == errno.EOWNERDEAD:
         _make_consistent(head.ctypes.data)
     return now() - started
 
@@ -110,16 +105,16 @@ def lock_soon(head: Array, waits: Array) -> bool:
         return True
     started = now()
     until = np.empty(2, np.int64)
-    _clock_gettime(_REAL_TIME, until.ctypes.data)
+    _clock_gettime(time.CLOCK_REALTIME, until.ctypes.data)
     until[1] += _LONGEST_WAIT
     if until[1] >= 1_000_000_000:
         until[0] += 1
         until[1] -= 1_000_000_000
     state = _wait_until(head.ctypes.data, until.ctypes.data)
     waits[0] += now() - started
-    if state == _OWNER_DIED:
+    if state == errno.EOWNERDEAD:
         _make_consistent(head.ctypes.data)
-    return bool(state != _TOO_LATE)
+    return bool(state != errno.ETIMEDOUT)
 
 
 @without_gil

@@ -9,7 +9,6 @@ import os
 import shutil
 import socket
 import threading
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from training.errors import LaunchError
-from training.transports import serving
+from training.transports import kernels, serving
 from training.transports.basics import MpiProcess, Vector, load_mpi
 from training.transports.kernels import HEAD_BYTES, init_head
 from training.transports.peers import Peers, connect
@@ -54,38 +53,30 @@ class Memory:
         self, process: MpiProcess, owners: Sequence[int], sizes: Sequence[int], dtype: Any, *, num_rows: int = 1
     ) -> None:
         self.process, self.rank = process, process.comm.rank
-        self._owners, self._sizes = owners, sizes
+        self._owners = owners
+        self._numbers = [owners[:key].count(owner) for key, owner in enumerate(owners)]
+        self._longest = max(sizes)
         itemsize = np.dtype(dtype).itemsize
-        distances = [-(-size * itemsize // _ALIGNMENT) * _ALIGNMENT for size in sizes]
-        #: Number of records, and bytes, of each rank so far.
-        numbers: Counter[int] = Counter()
-        ends: Counter[int] = Counter()
-        self._numbers, starts = [], []
-        for owner, distance in zip(owners, distances, strict=True):
-            self._numbers.append(numbers[owner])
-            starts.append(ends[owner])
-            numbers[owner] += 1
-            ends[owner] += HEAD_BYTES + num_rows * distance
-        self._window, regions = _regions(process.host, max(HEAD_BYTES, ends[self.rank]))
+        row = -(-self._longest * itemsize // _ALIGNMENT) * _ALIGNMENT
+        record = HEAD_BYTES + num_rows * row
+        own = [key for key, owner in enumerate(owners) if owner == self.rank]
+        self._window, regions = _regions(process.host, max(HEAD_BYTES, len(own) * record))
         self.heads: dict[int, Vector] = {}
         """Mutex and counters of the records on this host."""
         self.rows: dict[int, Vector] = {}
         """(num_rows, size): their content."""
-        for key, (owner, size, start, distance) in enumerate(zip(owners, sizes, starts, distances, strict=True)):
+        for key, (owner, number, size) in enumerate(zip(owners, self._numbers, sizes, strict=True)):
             if owner in process.on_host:
-                record = regions[process.on_host.index(owner)][start:]
-                self.heads[key] = record[:HEAD_BYTES]
-                content = record[HEAD_BYTES:][: num_rows * distance].view(dtype)
-                self.rows[key] = content.reshape(num_rows, -1)[:, :size]
-        self.own = [key for key, owner in enumerate(owners) if owner == self.rank]
-        """The records of this rank."""
-        for key in self.own:
+                region = regions[process.on_host.index(owner)][number * record :][:record]
+                self.heads[key] = region[:HEAD_BYTES]
+                self.rows[key] = region[HEAD_BYTES:].view(dtype).reshape(num_rows, -1)[:, :size]
+        for key in own:
             init_head(self.heads[key])
         region = regions[process.on_host.index(self.rank)]
-        table = [(starts[key], sizes[key], distances[key] // itemsize) for key in self.own]
         half = np.array([0.5 if np.dtype(dtype).kind == "f" else 0], dtype)
-        self._served = serving.Served(region, region.view(dtype), np.array(table, np.int64).reshape(-1, 3), half)
-        self._message_bytes = serving.HEADER_BYTES + max(max(num_rows * each, 8 * each) for each in distances)
+        own_sizes = np.array([sizes[key] for key in own], np.int64)
+        self._served = serving.Served(region, region.view(dtype), own_sizes, np.array([record, row]), half)
+        self._message_bytes = serving.HEADER_BYTES + max(num_rows * row, 8 * self._longest)
         self._error: BaseException | None = None
         self._peers = Peers({}, [])
         # A daemon, since nothing stops the thread after a failed training.
@@ -103,7 +94,7 @@ class Memory:
             np.array(polled, np.int16).reshape(-1, serving.POLL_WORDS),
             np.zeros((rows, self._message_bytes), np.uint8),
             np.zeros((rows, serving.NUM_PROGRESS), np.int64),
-            np.zeros((rows, max(self._sizes)), np.int64),
+            np.zeros((rows, self._longest), np.int64),
         )
         #: The last row is for the requests of this rank.
         self._message, self._progress = self._connections.messages[-1], self._connections.progress[-1]
@@ -156,7 +147,8 @@ class Memory:
         """Average a vector with that of a rank of another host; returns whether that is there."""
         if partner not in self._peers.asking:
             return False
-        serving.prepare_average(self._message, self._progress, own, head)
+        kernels.read(self.body(own.dtype), own, head, np.zeros(1))
+        serving.prepare(serving.AVERAGE, 0, 0, 0, own.nbytes, self._message, self._progress)
         is_there = self._ask(partner) != serving.LOST
         if is_there:
             serving.take_answer(self._message, own, head)

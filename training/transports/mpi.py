@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Sequence
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Final
 
@@ -11,7 +11,7 @@ import numpy as np
 from typing_extensions import override
 
 from training.transports import kernels, serving
-from training.transports.basics import BackgroundThread, Backoff, MpiProcess, Vector, load_mpi
+from training.transports.basics import BackgroundThread, MpiProcess, Vector, load_mpi, wait_until
 from training.transports.kernels import CLOCK, counters_of, lock, try_lock, unlock
 from training.transports.memory import Memory
 from training.transports.parameter_server import Layout, ParameterServer
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 _GRACE_SECONDS: Final = 1.0
 #: Interval at which MPI gets time for the sums, in the background and while a worker waits for one [s].
 _SUMS_NAP: Final = 1e-4
-#: Longest nap of a worker that waits for the lock of a shard of another host [s].
-_LONGEST_NAP: Final = 1e-3
 
 
 class MpiTransport(Transport):
@@ -107,14 +105,12 @@ class MpiTransport(Transport):
             return MpiSharedVector(self.process, vector, network=self._network)
 
     @override
-    async def parameter_server(
-        self, vector: Vector, *, shards: int = 1, segments: Mapping[str, float] | None = None
-    ) -> ParameterServer:
+    async def parameter_server(self, content: Vector, *, shards: int = 1) -> ParameterServer:
         """Make the server."""
         await self.open_counters()
-        layout = Layout(vector, shards, segments or {}, world_size=self.world_size)
+        layout = Layout(content.shape[-1], shards, world_size=self.world_size)
         with self._turn:
-            return MpiServer(self.process, layout, vector, network=self._network, with_thread=self._background)
+            return MpiServer(self.process, layout, content, network=self._network, with_thread=self._background)
 
     @override
     async def open_counters(self) -> None:
@@ -199,17 +195,14 @@ class MpiServer(ParameterServer):
     """
 
     def __init__(
-        self, process: MpiProcess, layout: Layout, vector: Vector, *, network: str | None, with_thread: bool
+        self, process: MpiProcess, layout: Layout, content: Vector, *, network: str | None, with_thread: bool
     ) -> None:
         self._thread = BackgroundThread("pushes") if with_thread else None
-        super().__init__(layout, vector, rank=process.comm.rank, now=perf_counter, background=self._thread)
-        shards = range(layout.shards)
-        owners, sizes = [*map(layout.owner, shards)], [*map(layout.size, shards)]
-        self._memory = Memory(process, owners, sizes, layout.dtype, num_rows=len(layout.names))
-        for shard, content in self._content.items():
-            for row, values in zip(self._memory.rows[shard], content.values(), strict=True):
-                row[:] = values
-        self._content = {shard: dict(zip(layout.names, rows, strict=True)) for shard, rows in self._memory.rows.items()}
+        super().__init__(layout, content, rank=process.comm.rank, now=perf_counter, background=self._thread)
+        self._memory = Memory(process, layout.owners, layout.sizes, content.dtype, num_rows=len(self._room))
+        for shard, rows in self._rows.items():
+            self._memory.rows[shard][:] = rows
+        self._rows = self._memory.rows
         self._clocks = {shard: counters_of(head)[CLOCK:] for shard, head in self._memory.heads.items()}
         self._memory.open(network=network)
 
@@ -219,28 +212,26 @@ class MpiServer(ParameterServer):
         if self._thread is not None:
             self._thread.close()
         self.waited += self._memory.process.wait_for_all()
-        self._content, self._clocks = {}, {}
+        self._clocks = {}
         with self._memory.process.turn:
             self._memory.free()
         await self._wait_for_own_push()
 
     @override
     async def _lock(self, shard: int) -> None:
-        if shard in self._content:
+        if shard in self._rows:
             lock(self._memory.heads[shard])
-            return
-        backoff = Backoff(longest=_LONGEST_NAP)
-        while not self._try_lock(shard):
-            backoff.pause()
+        else:
+            wait_until(lambda: self._try_lock(shard))
 
     def _try_lock(self, shard: int) -> bool:
-        if shard in self._content:
+        if shard in self._rows:
             return try_lock(self._memory.heads[shard])
         return bool(self._memory.request(shard, serving.LOCK)[serving.KIND] != serving.BUSY)
 
     @override
     async def _unlock(self, shard: int) -> None:
-        if shard in self._content:
+        if shard in self._rows:
             unlock(self._memory.heads[shard])
         else:
             self._memory.request(shard, serving.UNLOCK, is_answered=False)
@@ -253,34 +244,23 @@ class MpiServer(ParameterServer):
         return not is_free
 
     @override
-    async def _get(self, shard: int, arrays: Mapping[str, Vector], within: Vector | None) -> int:
-        if shard in self._content:
-            return await super()._get(shard, arrays, within)
+    async def _get(self, shard: int, out: Vector, within: Vector | None) -> int:
+        if shard in self._rows:
+            return await super()._get(shard, out, within)
         named = () if within is None else (within.astype(np.int64),)
-        number = -1 if within is None else within.size
-        answer = self._memory.request(shard, serving.GET, place=self._bits(arrays), number=number, body=named)
+        number = named[0].size if named else -1
+        answer = self._memory.request(shard, serving.GET, place=len(out), number=number, body=named)
         clock: int = answer.item(serving.NUMBER)
-        values, end = self._memory.body(self.layout.dtype), 0
-        for array in self._in_order(arrays):
-            array[...] = values[end : end + array.size]
-            end += array.size
+        out[:] = self._memory.body(out.dtype)[: out.size].reshape(out.shape)
         return clock
 
     @override
-    async def _put(self, shard: int, arrays: Mapping[str, Vector], within: Vector | None, clock: int) -> None:
+    async def _put(self, shard: int, rows: Vector, within: Vector | None, clock: int) -> None:
         """Put the elements of the last `_get`."""
-        if shard in self._content:
-            await super()._put(shard, arrays, within, clock)
-            return
-        body = self._in_order(arrays)
-        bits = self._bits(arrays)
-        self._memory.request(shard, serving.PUT, place=bits, number=clock, body=body, is_answered=False)
-
-    def _bits(self, arrays: Mapping[str, Vector]) -> int:
-        return sum(1 << number for number, name in enumerate(self.layout.names) if name in arrays)
-
-    def _in_order(self, arrays: Mapping[str, Vector]) -> list[Vector]:
-        return [arrays[name] for name in self.layout.names if name in arrays]
+        if shard in self._rows:
+            await super()._put(shard, rows, within, clock)
+        else:
+            self._memory.request(shard, serving.PUT, place=len(rows), number=clock, body=[*rows], is_answered=False)
 
 
 class MpiSum(PendingSum):
@@ -307,10 +287,7 @@ class MpiSum(PendingSum):
 
     @override
     async def wait(self) -> None:
-        started, backoff = perf_counter(), Backoff(longest=_SUMS_NAP)
-        while not self._ends():
-            backoff.pause()
-        self._worker.waited += perf_counter() - started
+        self._worker.waited += wait_until(self._ends, longest=_SUMS_NAP)
         if self._error is not None:
             raise self._error
 

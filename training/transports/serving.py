@@ -12,8 +12,8 @@ of a partner that is lost, and never waits for one that somebody else has: the a
 
 from __future__ import annotations
 
-import select
 import socket
+from select import POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT
 from typing import Any, Final, NamedTuple
 
 import numba
@@ -45,8 +45,8 @@ from training.transports.kernels import (
 )
 
 HEADER_BYTES: Final = 64
-#: Words of a header, int64 each: the kind of message, the record, an element or a bit for each row, a number, and the
-#: bytes that follow.
+#: Words of a header, int64 each: the kind of message, the record, an element or how many rows, a number, and the bytes
+#: that follow.
 KIND, RECORD, PLACE, NUMBER, LENGTH = range(5)
 #: Kinds of requests; answers have the states of `kernels`, or `VECTOR` with a vector.
 AVERAGE, READ, FETCH_AND_ADD, LOCK, UNLOCK, GET, PUT, VECTOR = range(11, 19)
@@ -60,10 +60,8 @@ SENT, TO_SEND, GOT, LOCKED, NUM_WITHIN, NUM_PROGRESS = range(6)
 #: Words of a poll entry, 16 bits each, as in `struct pollfd`: the descriptor in two, the wanted and the found events.
 POLL_WORDS: Final = 4
 _EVENTS, _FOUND = 2, 3
-_BROKEN: Final = select.POLLERR | select.POLLHUP | select.POLLNVAL
+_BROKEN: Final = POLLERR | POLLHUP | POLLNVAL
 _AT_ONCE: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
-_IN: Final = select.POLLIN
-_OUT: Final = select.POLLOUT
 _poll = external("poll", types.int32, types.uintp, types.uintp, types.int32)
 _recv = external("recv", types.intp, types.int32, types.uintp, types.uintp, types.int32)
 _send = external("send", types.intp, types.int32, types.uintp, types.uintp, types.int32)
@@ -76,8 +74,10 @@ class Served(NamedTuple):
     """Its bytes."""
     values: Array
     """The same, as elements."""
-    table: Array
-    """(num_records, 3): where the head of each record is [bytes], the length of its rows, and their distance."""
+    sizes: Array
+    """(num_records,): the number of elements in a row of each record."""
+    distances: Array
+    """From the beginning of a record to the next one, and from a row to the next one [bytes]."""
     half: Array
     """0.5 of the type of the elements; 0 for integers."""
 
@@ -97,21 +97,21 @@ def poll_entry(descriptor: int) -> Array:
     """A poll entry that waits for something to read."""
     entry = np.zeros(POLL_WORDS, np.int16)
     entry.view(np.int32)[0] = descriptor
-    entry[_EVENTS] = _IN
+    entry[_EVENTS] = POLLIN
     return entry
 
 
 @without_gil
 def _head_of(served: Served, record: int) -> Array:
-    start = served.table[record, 0]
+    start = record * served.distances[0]
     return served.memory[start : start + HEAD_BYTES]
 
 
 @without_gil
 def _row_of(served: Served, record: int, row: int) -> Array:
-    start, size, distance = served.table[record]
-    first = (start + HEAD_BYTES) // served.values.itemsize + row * distance
-    return served.values[first : first + size]
+    start = HEAD_BYTES + record * served.distances[0] + row * served.distances[1]
+    first = start // served.values.itemsize
+    return served.values[first : first + served.sizes[record]]
 
 
 @without_gil
@@ -169,9 +169,7 @@ def _copy_within(header: Array, message: Array, progress: Array, within: Array) 
 def _copy_rows(served: Served, header: Array, body: Array, progress: Array, within: Array, puts: bool) -> int:
     """Copy elements of the rows of a record, one row after the other; returns their number."""
     at = 0
-    for row in range(64):
-        if not header[PLACE] >> row & 1:
-            continue
+    for row in range(header[PLACE]):
         own = _row_of(served, header[RECORD], row)
         number = progress[NUM_WITHIN] if progress[NUM_WITHIN] >= 0 else own.size
         for k in range(number):
@@ -232,13 +230,6 @@ def prepare(kind: int, record: int, place: int, number: int, length: int, messag
 
 
 @without_gil
-def prepare_average(message: Array, progress: Array, own: Array, head: Array) -> None:
-    """Write a request for an average with this vector."""
-    prepare(AVERAGE, 0, 0, 0, own.nbytes, message, progress)
-    read(message[HEADER_BYTES:].view(own.dtype), own, head, np.zeros(1))
-
-
-@without_gil
 def ask(descriptor: int, polled: Array, message: Array, progress: Array, milliseconds: int, is_answered: bool) -> int:
     """Send the rest of a request and receive its answer: DONE, LOST, or WAITING after this time without any event."""
     polled.view(np.int32)[0] = descriptor
@@ -246,10 +237,10 @@ def ask(descriptor: int, polled: Array, message: Array, progress: Array, millise
         is_sent = _send_rest(descriptor, message, progress) if progress[SENT] < progress[TO_SEND] else True
         if is_sent and not is_answered:
             return DONE
-        polled[_EVENTS] = _IN if is_sent else _IN | _OUT
+        polled[_EVENTS] = POLLIN if is_sent else POLLIN | POLLOUT
         if _poll(polled.ctypes.data, 1, milliseconds) <= 0:
             return WAITING
-        if polled[_FOUND] & (_IN | _BROKEN):
+        if polled[_FOUND] & (POLLIN | _BROKEN):
             state = _receive(descriptor, message, progress, polled[_FOUND])
             if state != WAITING:
                 return state
@@ -269,14 +260,14 @@ def serve(connections: Connections, served: Served) -> None:
             mine, message = connections.progress[slot], connections.messages[slot]
             descriptor = polled[slot].view(np.int32)[0]
             state = WAITING
-            if found & _OUT and _send_rest(descriptor, message, mine):
-                polled[slot, _EVENTS] = _IN
-            if found & (_IN | _BROKEN):
+            if found & POLLOUT and _send_rest(descriptor, message, mine):
+                polled[slot, _EVENTS] = POLLIN
+            if found & (POLLIN | _BROKEN):
                 state = _receive(descriptor, message, mine, found)
             if state == DONE:
                 mine[GOT], mine[SENT], mine[TO_SEND] = 0, 0, _answer(served, message, mine, connections.within[slot])
                 is_sent = mine[TO_SEND] == 0 or _send_rest(descriptor, message, mine)
-                polled[slot, _EVENTS] = _IN if is_sent else _OUT
+                polled[slot, _EVENTS] = POLLIN if is_sent else POLLOUT
             elif state == LOST:
                 if mine[LOCKED]:
                     unlock(_head_of(served, mine[LOCKED] - 1))
@@ -290,7 +281,7 @@ def compile_all(dtype: type[np.generic]) -> None:
     own, head, times = np.zeros(1, dtype), np.zeros(HEAD_BYTES, np.uint8), np.zeros(1)
     rows, numbers = np.zeros((1, 1), np.uint8), np.zeros((1, 1), np.int64)
     connections = Connections(np.zeros((1, 1), np.int16), rows, numbers, numbers)
-    served = Served(head, own, numbers, own)
+    served = Served(head, own, numbers[0], numbers[0], own)
     calls: list[tuple[Any, tuple[Any, ...]]] = [
         (init_head, (head,)),
         (lock, (head,)),
@@ -302,7 +293,6 @@ def compile_all(dtype: type[np.generic]) -> None:
         (average, (own, head, own, head, own, times, True)),
         (take_answer, (rows[0], own, head)),
         (prepare, (0, 0, 0, 0, 0, rows[0], numbers[0])),
-        (prepare_average, (rows[0], numbers[0], own, head)),
         (ask, (0, connections.polled[0], rows[0], numbers[0], 0, True)),
         (serve, (connections, served)),
     ]

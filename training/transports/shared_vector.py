@@ -25,9 +25,9 @@ import numpy as np
 from typing_extensions import override
 
 from training.transports import kernels, serving
-from training.transports.basics import BackgroundThread, MpiProcess, Vector
+from training.transports.basics import BackgroundThread, Counts, MpiProcess, Vector
 from training.transports.memory import Memory
-from training.transports.transport import AverageCounts, SharedVector
+from training.transports.transport import SharedVector
 
 
 class MpiSharedVector(SharedVector):
@@ -38,7 +38,7 @@ class MpiSharedVector(SharedVector):
 
     def __init__(self, process: MpiProcess, vector: Vector, *, network: str | None) -> None:
         self.rank, size = process.comm.rank, process.comm.size
-        self.memory = Memory(process, range(size), [vector.size] * size, vector.dtype)
+        self.memory = Memory(process, [*range(size)], [vector.size] * size, vector.dtype)
         self._vectors = {rank: rows[0] for rank, rows in self.memory.rows.items()}
         self.values, self._head = self._vectors[self.rank], self.memory.heads[self.rank]
         self._counters = kernels.counters_of(self._head)
@@ -52,10 +52,10 @@ class MpiSharedVector(SharedVector):
 
     @property
     @override
-    def counts(self) -> AverageCounts:
+    def counts(self) -> Counts:
         """Counters so far; averages by partners as of the last call."""
         beside = self._background
-        return AverageCounts(
+        return Counts(
             begun=self._counters.item(kernels.BEGUN),
             received=self._received,
             skipped=self._skipped,
@@ -63,7 +63,7 @@ class MpiSharedVector(SharedVector):
             refused=self._counters.item(kernels.NUM_REFUSED),
             lost=self._lost,
             exchange_seconds=self._exchange_seconds + (beside.seconds if beside else 0.0),
-            hidden_seconds=max(0.0, beside.seconds - beside.blocked_seconds) if beside else 0.0,
+            hidden_seconds=beside.hidden_seconds if beside else 0.0,
         )
 
     @override

@@ -12,7 +12,7 @@ import queue
 import socket
 import struct
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from time import perf_counter
 from typing import Any, Final
@@ -115,9 +115,7 @@ class SparkTransport(Transport):
         )
 
     @override
-    async def parameter_server(
-        self, vector: Vector, *, shards: int = 1, segments: Mapping[str, float] | None = None
-    ) -> ParameterServer:
+    async def parameter_server(self, content: Vector, *, shards: int = 1) -> ParameterServer:
         raise AssertionError("agents only add up: the settings refuse methods with a server")
 
     def _listen(self) -> None:

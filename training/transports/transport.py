@@ -8,38 +8,17 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Awaitable, Generator, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, get_args
+from collections.abc import Awaitable, Generator, Sequence
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
-from training.transports.basics import Vector
+from training.transports.basics import Counts, Vector
 from training.transports.parameter_server import Layout, ParameterServer
 
 CounterName = Literal["samples", "tickets"]
 """Counters that all workers add to: the samples of the learning rate's clock, the tickets of the work units."""
 COUNTERS: Final[tuple[CounterName, ...]] = get_args(CounterName)
-
-
-class AverageCounts(NamedTuple):
-    """Counters of one worker's shared vector so far."""
-
-    begun: int = 0
-    """Number of averages that this worker began and finished."""
-    received: int = 0
-    """Number of averages that partners made with this vector."""
-    skipped: int = 0
-    """Number of averages not made because the one before was under way, or a vector was not free."""
-    wait_seconds: float = 0.0
-    """Time spent waiting for locks [s]."""
-    exchange_seconds: float = 0.0
-    """Time of the averages, waiting included [s]; it may overlap with the computation."""
-    hidden_seconds: float = 0.0
-    """Part of `exchange_seconds` in the background [s]."""
-    refused: int = 0
-    """Number of averages not made because a vector was not finite."""
-    lost: int = 0
-    """Number of averages not made because the partner was lost."""
 
 
 class SharedVector:
@@ -59,9 +38,9 @@ class SharedVector:
         self.values = vector.copy()
 
     @property
-    def counts(self) -> AverageCounts:
+    def counts(self) -> Counts:
         """Counters so far."""
-        return AverageCounts()
+        return Counts()
 
     async def read_of(self, rank: int, out: Vector) -> None:  # noqa: ARG002 - there is one
         """Copy another worker's vector, as it is now, into `out`, without its help."""
@@ -155,17 +134,14 @@ class Transport:
         """A shared vector with this content; all workers together."""
         return SharedVector(vector)
 
-    async def parameter_server(
-        self, vector: Vector, *, shards: int = 1, segments: Mapping[str, float] | None = None
-    ) -> ParameterServer:
-        """A vector that all workers share, with this content; all workers together, with equal vectors.
+    async def parameter_server(self, content: Vector, *, shards: int = 1) -> ParameterServer:
+        """A vector that all workers share; all workers together, with equal content.
 
         Args:
-            vector: Initial content.
+            content: (1 + num_moments, n) or (n,): the vector, and behind it what the rules of pushes keep beside it.
             shards: Number of parts, each with a lock and an owner.
-            segments: Further vectors beside it by name, with their initial value, for the rules of pushes.
         """
-        return ParameterServer(Layout(vector, shards, segments or {}), vector, now=self.now)
+        return ParameterServer(Layout(content.shape[-1], shards), content, now=self.now)
 
     async def open_counters(self) -> None:
         """Make `count` usable where no vector is shared; all workers together."""

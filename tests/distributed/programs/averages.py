@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def conserve(in_memory: bool, averages: int, size: int = 33, dtype: str = "float
     counts = vector.counts
     result = {
         "difference": np.unique(summed(transport, found) - summed(transport, start + added)).tolist(),
-        "counts": counts._asdict(),
+        "counts": asdict(counts),
         "last_version": versions[-1],
         "versions_grow": versions == sorted(versions),
         "on_host": len(transport.process.on_host),
@@ -156,7 +157,7 @@ def straggle(in_memory: bool, folder: str, nap: float, averages: int) -> dict[st
         (signs / f"{transport.rank}").touch()
     run_now(vector.close())
     transport.close()
-    return {"done": done, **vector.counts._asdict()}
+    return {"done": done, **asdict(vector.counts)}
 
 
 def finish_early(in_memory: bool, averages: int) -> dict[str, Any]:
@@ -169,7 +170,7 @@ def finish_early(in_memory: bool, averages: int) -> dict[str, Any]:
             run_now(vector.average_with(0))
     run_now(vector.close())
     transport.close()
-    return vector.counts._asdict()
+    return asdict(vector.counts)
 
 
 def take_over(folder: str) -> dict[str, Any]:
@@ -224,7 +225,7 @@ def skip() -> dict[str, Any]:
         run_now(vector.begin_average_with(2))
     run_now(vector.close())
     transport.close()
-    return vector.counts._asdict()
+    return asdict(vector.counts)
 
 
 def poison(in_memory: bool) -> dict[str, Any]:
@@ -243,7 +244,7 @@ def poison(in_memory: bool) -> dict[str, Any]:
     run_now(vector.read(found))
     run_now(vector.close())
     transport.close()
-    return {"finite": bool(np.isfinite(found).all()), **vector.counts._asdict()}
+    return {"finite": bool(np.isfinite(found).all()), **asdict(vector.counts)}
 
 
 def between_hosts(step: float, averages: int) -> dict[str, Any]:
@@ -273,7 +274,7 @@ def between_hosts(step: float, averages: int) -> dict[str, Any]:
         run_now(transport.barrier())
         run_now(vector.read(start))
         total = float(summed(transport, start)[0])
-        found[way] = {"median": sorted(seconds[1:])[averages // 2], "sum": total, **vector.counts._asdict()}
+        found[way] = {"median": sorted(seconds[1:])[averages // 2], "sum": total, **asdict(vector.counts)}
         run_now(vector.close())
         transport.close()
     return found

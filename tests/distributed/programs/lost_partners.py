@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -51,4 +52,4 @@ def break_connections(averages: int, nap: float) -> dict[str, Any]:
     run_now(vector.read(found))
     run_now(vector.close())
     transport.close()
-    return {"first": first, "then": lost - first, "found": found.tolist(), "counts": vector.counts._asdict()}
+    return {"first": first, "then": lost - first, "found": found.tolist(), "counts": asdict(vector.counts)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,8 @@ def conserve(in_memory: bool, background: bool, pushes: int, size: int, shards: 
     """All ranks add at once, to all or single shards or some elements; is anything of the sum lost?"""
     transport = MpiTransport(shares_memory=in_memory, background=background)
     rng = np.random.default_rng([transport.rank, 5])
-    server = run_now(transport.parameter_server(np.arange(float(size)), shards=shards, segments={"count": 0.0}))
+    content = np.array([np.arange(float(size)), np.zeros(size)])
+    server = run_now(transport.parameter_server(content, shards=shards))
     added, wanted = np.zeros(size), np.zeros(shards, np.int64)
     for number in range(pushes):
         change = rng.integers(-1000, 1000, size).astype(np.float64)
@@ -35,7 +37,7 @@ def conserve(in_memory: bool, background: bool, pushes: int, size: int, shards: 
 
         def add(seen: Shard, change: Vector = change) -> None:
             seen.vector += change[seen.part]
-            seen.segments["count"] += 1
+            seen.moments += 1
 
         run_now(server.drain())
         server.begin_push(add, Where(shard, indices))
@@ -56,7 +58,7 @@ def conserve(in_memory: bool, background: bool, pushes: int, size: int, shards: 
     result = {
         "lost": float(np.abs(out - np.arange(float(size)) - added).max()),
         "clocks_are_right": clocks.tolist() == wanted.tolist(),
-        "counts": server.counts._asdict(),
+        "counts": asdict(server.counts),
     }
     run_now(server.close())
     transport.close()
@@ -117,7 +119,7 @@ def occupied(in_memory: bool, nap: float) -> dict[str, Any]:
     tried.append(run_now(server.try_push(add, Where(1))) is not None)
     refused = not run_now(server.push(spoil)).is_made
     run_now(transport.barrier())
-    result = {"tried": tried, "refused": refused, "final": pulled(server, 5), "counts": server.counts._asdict()}
+    result = {"tried": tried, "refused": refused, "final": pulled(server, 5), "counts": asdict(server.counts)}
     run_now(server.close())
     transport.close()
     return result

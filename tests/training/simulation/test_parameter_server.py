@@ -31,7 +31,7 @@ def on_workers(
     work: Work,
     *,
     shards: int = 1,
-    segments: dict[str, float] | None = None,
+    rows: int = 1,
     per_host: int = 1,
     seconds: float = 0.0,
     **more: object,
@@ -49,7 +49,7 @@ def on_workers(
     clock, begun = VirtualClock(), []
 
     async def run(transport: Transport) -> None:
-        server = await transport.parameter_server(np.zeros(SIZE), shards=shards, segments=segments)
+        server = await transport.parameter_server(np.zeros((rows, SIZE)), shards=shards)
         begun.append(clock.now)
         await work(transport, server)
 
@@ -90,7 +90,7 @@ def test_a_pull_a_push_and_a_sparse_push_take_their_time_and_bytes() -> None:
 
     #: The barrier of two workers is one round of messages.
     begun = [LATENCY]
-    on_workers(2, work, segments={"m": 1.0})
+    on_workers(2, work, rows=2)
     assert seen["push"] == (pytest.approx(2 * (2 * LATENCY + 2 * CARD)), 3200)
     on_workers(2, work)
     assert seen["pull"] == (pytest.approx(TRIP), 800)

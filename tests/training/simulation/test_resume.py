@@ -138,7 +138,7 @@ def test_by_work_units_another_number_of_workers_begins_from_the_newest_joint_mo
     def model_of(state: dict[str, Any]) -> tuple[int, Any]:
         if "joint" in state:
             return state["joint"]["numbers"][0], state["joint"]["vectors"][0]
-        return state["clocks"].sum(), state["published"]
+        return state["clocks"].sum(), state["published"][0]
 
     for chosen in (SERVERS["easgd"], METHODS["mpca"]):
         kept = KeptCheckpoints()

@@ -85,7 +85,7 @@ def test_a_change_during_an_average_is_not_lost(protocol: str) -> None:
     for transport in network.transports():
         clock.spawn(work(transport), f"worker {transport.rank}")
     clock.run()
-    assert [vectors[0].values[0] for vectors in network.vectors.values()] == [5, 5]
+    assert [network.vectors[0][rank].values[0] for rank in range(2)] == [5, 5]
 
 
 def step_seconds(workers: int = 4, **chosen: Any) -> float:
