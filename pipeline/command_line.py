@@ -6,15 +6,14 @@ import inspect
 import json
 import os
 import shlex
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
 from pipeline.config import LoadedConfig, load, load_config
 from pipeline.configuration.credentials import shown
-from pipeline.errors import ConfigError
-from pipeline.machine.outer_ranks import refuse_outer_ranks
+from pipeline.errors import ConfigError, MachineError
 from pipeline.terminal.exit_codes import Exit, err, guard, out
 
 if TYPE_CHECKING:
@@ -32,6 +31,8 @@ ConfigOption = Annotated[
 ]
 #: Values for `--set`, split as by a shell. Values of the command line come later and take precedence.
 SET_VARIABLE: Final = "HEP_PIPELINE_SET"
+#: Variables with the number of copies of a command: of Open MPI, of MPICH, and of a step of SLURM.
+_SIZES: Final = {"OMPI_COMM_WORLD_SIZE": "mpirun", "PMI_SIZE": "mpirun", "SLURM_STEP_NUM_TASKS": "srun"}
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -116,7 +117,7 @@ def command(work: Callable[..., None], *, without: Collection[str] = ()) -> Call
     ) -> None:
         def start() -> None:
             # Before any lock: of two copies one would wait for the other.
-            refuse_outer_ranks(os.environ)
+            _refuse_outer_ranks(os.environ)
             work(Asked(config, [*_set_by_environment(), *(overrides or [])], wait), **options)
 
         guard(start, debug=debug)
@@ -131,6 +132,17 @@ def command(work: Callable[..., None], *, without: Collection[str] = ()) -> Call
     run.__annotations__ = {each.name: each.annotation for each in options}
     app.command()(run)
     return work
+
+
+def _refuse_outer_ranks(env: Mapping[str, str]) -> None:
+    """Refuse to be one of several copies that mpirun or srun started; ranks of our own training are another program."""
+    for name, launcher in _SIZES.items():
+        if env.get(name, "1") != "1":
+            raise MachineError(
+                f"{launcher} started this command as one of {env[name]} ranks ({name} is set): each would run the "
+                f"whole pipeline. Type it without {launcher}: `train` starts its own ranks, as many as train.workers, "
+                f"by mpirun or srun (train.launcher)."
+            )
 
 
 def _set_by_environment() -> list[str]:

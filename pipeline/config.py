@@ -6,28 +6,21 @@ import copy
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Annotated, Any, Final, NamedTuple, Self
 
-from pydantic import (
-    BaseModel,
-    Field,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_validator, model_validator
 
 from features.settings import FeatureSettings
 from ingestion import plugins
 from ingestion.generation.settings import SimulateSettings
 from ingestion.paths import located
-from ingestion.secrets import keep_secret, redact
+from ingestion.secrets import keep_secret
 from ingestion.settings import IngestSettings, SampleSettings
 from models.networks.registry import ModelName, NetworksSettings
 from pipeline.configuration.contradictions import plain, refuse_contradictions
+from pipeline.configuration.keys import Given, Keys, put, source_of
 from pipeline.configuration.mistakes import explain
-from pipeline.configuration.overrides import Override, put, read_override
 from pipeline.configuration.paths import local_folder, locate_paths
-from pipeline.configuration.sections import Keys, advice
 from pipeline.configuration.shell_sections import (
     EvaluateSettings,
     ExportSettings,
@@ -43,7 +36,7 @@ from training.gridsearch.settings import GridSearchSettings
 from training.settings import SEEDS, TrainSettings
 
 #: A folder on object storage: bucket, and at least one name. Other servers lack the conditional requests of S3.
-_STORAGE: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]+(/(?!\.\.?(?:/|$))[\w.=-]+)+/?", re.ASCII)
+_STORAGE: Final = r"^s3://[a-z0-9][a-z0-9.-]+(/[A-Za-z0-9_=-][A-Za-z0-9_.=-]*)+/?$"
 #: Names of classes that say which is the signal; ttbar only among the published ones.
 _SIGNALS: Final = ("signal", "sig", "s", "ttbar")
 _PUBLISHED: Final = {"qcd", "ttbar", "wjets"}
@@ -62,7 +55,9 @@ class Config(BaseModel):
     run_dir: Path = Field(examples=["runs/full"])
     """Local folder for all outputs; `~` and `$NAME` are as in a shell. Relative paths in a config file start at the
     folder of the file; relative paths in a shipped config or in `--set` start at the current folder."""
-    storage: str | None = Field(default=None, examples=["s3://bucket/experiment/night"])
+    storage: Annotated[str, Field(pattern=_STORAGE), AfterValidator(lambda name: name.rstrip("/"))] | None = Field(
+        default=None, examples=["s3://bucket/experiment/night"]
+    )
     """Folder on object storage for the Parquet of the stages ingest and features, `s3://bucket/prefix`, of this run
     folder alone; null for `run_dir`, where all else stays. Credentials come from the environment, as for inputs."""
     classes: list[str] = Field(min_length=2, max_length=100, examples=[["QCD", "ttbar", "W+jets"]])
@@ -117,25 +112,6 @@ class Config(BaseModel):
     def _run_dir_is_local(cls, value: object) -> object:
         return local_folder(value) if isinstance(value, str | Path) else value
 
-    @field_validator("storage")
-    @classmethod
-    def _storage_is_a_prefix(cls, value: str | None) -> str | None:
-        if value is not None and not _STORAGE.fullmatch(value):
-            raise ValueError(
-                f"'{redact(value)}' is no folder of a bucket: write s3://bucket/prefix with letters, digits and -_.=/, "
-                f"without credentials (they come from the environment), or null to keep all in run_dir"
-            )
-        return None if value is None else value.rstrip("/")
-
-    @field_validator("train_by_network")
-    @classmethod
-    def _overrides_are_keys_of_train(cls, value: dict[ModelName, dict[str, Any]]) -> dict[ModelName, dict[str, Any]]:
-        for network, changes in value.items():
-            for key in changes:
-                if key not in TrainSettings.model_fields:
-                    raise ValueError(f"{network}: 'train' has no key '{key}'.{advice((key,), TrainSettings)}")
-        return value
-
     @model_validator(mode="after")
     def _sections_fit_each_other(self) -> Self:
         refuse_contradictions(self)
@@ -179,33 +155,12 @@ class LoadedConfig(NamedTuple):
     """A config, and the sources of its values."""
 
     config: Config
-    path: Path
-    content: dict[str, Any]
-    """Content of the file."""
-    overrides: list[Override]
+    given: list[Given]
+    """The file, and the options."""
 
     def source(self, keys: Keys) -> str:
-        """The source of a value: the last `--set` that gives it or a part of it, the file, or the default."""
-        for override in self.overrides[::-1]:
-            if override.concerns(keys) and not _gives(override.value, keys[len(override.keys) :]):
-                return "default"
-            if override.touches(keys):
-                return override.shown
-        if not _gives(self.content, keys):
-            return "default"
-        return self.path.name if is_shipped(self.path) else str(self.path)
-
-
-def _gives(content: Any, keys: Keys) -> bool:
-    """Whether a content has a value; the name alone stands for a section with this `name`."""
-    for place, key in enumerate(keys):
-        if isinstance(content, str) and keys[place:] == ("name",):
-            return True
-        items = dict(enumerate(content)) if isinstance(content, list) else content
-        if not (isinstance(items, dict) and key in items):
-            return False
-        content = items[key]
-    return True
+        """The source of a value: the last `--set` that gives it or a part of it, the file, or `default`."""
+        return source_of(keys, self.given)
 
 
 def load_config(name: str, overrides: Sequence[str] = ()) -> Config:
@@ -220,28 +175,29 @@ def load(name: str, overrides: Sequence[str] = ()) -> LoadedConfig:
     YAML.
     """
     path = find_config(name)
+    # Relative paths in a config that comes with the code start at the current folder.
+    is_shipped = path.resolve().parent == SHIPPED.resolve()
+    folder = "" if is_shipped or path.parent.resolve() == Path.cwd() else path.parent
     content = read_mapping(path)
-    is_here = is_shipped(path) or path.parent.resolve() == Path.cwd()
-    locate_paths(content, "" if is_here else path.parent, str(path))
-    _load_plugins(content, overrides, "" if is_here else path.parent)
-    given = [read_override(each, Config) for each in overrides if not re.match(r"plugins\s*=", each)]
-    whole = copy.deepcopy(content)
-    for override in given:
-        put(whole, override, Config)
-    locate_paths(whole, "", "--set")
+    locate_paths(content, folder, str(path))
+    given = [Given((), copy.deepcopy(content), path.name if is_shipped else str(path))]
+    # They add sections, in which the other options may set keys.
+    of_plugins = [each for each in overrides if re.match(r"plugins\s*=", each)]
+    given += [put(content, each, Config) for each in of_plugins]
+    _load_plugins(content, "" if of_plugins else folder)
+    given += [put(content, each, Config) for each in overrides if each not in of_plugins]
+    locate_paths(content, "", "--set")
     try:
-        config = Config.model_validate(whole)
+        config = Config.model_validate(content)
     except ValidationError as cause:
-        raise ConfigError(explain(cause, Config, place=str(path), overrides=given)) from None
+        raise ConfigError(explain(cause, Config, place=str(path), overrides=given[1:])) from None
     keep_secret(config.model_dump())
-    return LoadedConfig(config, path, content, given)
+    return LoadedConfig(config, given)
 
 
-def _load_plugins(content: dict[str, Any], overrides: Sequence[str], folder: Path | str) -> None:
+def _load_plugins(content: dict[str, Any], folder: Path | str) -> None:
     """Import the plugins of a config before it is read, and write out their paths."""
     named = content.get("plugins", [])
-    for override in (read_override(each, Config) for each in overrides if re.match(r"plugins\s*=", each)):
-        named, folder = override.value, ""
     if not isinstance(named, list) or not all(isinstance(each, str) for each in named):
         raise ConfigError("plugins: give a list of Python files or modules, such as [mine.py].")
     if named:
@@ -262,8 +218,3 @@ def find_config(name: str) -> Path:
     raise ConfigError(
         f"there is no config file '{path.absolute()}', and no shipped config '{name}'.{nearest(path.name, near)}"
     )
-
-
-def is_shipped(path: Path) -> bool:
-    """Whether a config comes with the code. Its relative paths then start at the current folder."""
-    return path.resolve().parent == SHIPPED.resolve()

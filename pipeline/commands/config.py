@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ingestion.secrets import redact_all
 from pipeline.config import LoadedConfig
-from pipeline.configuration.sections import Keys
+from pipeline.configuration.keys import Keys
 
 _WIDTH: Final = 44
 

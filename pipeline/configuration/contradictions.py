@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import chain
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -15,7 +14,8 @@ from ingestion.expressions import samples_in
 from ingestion.generation.settings import SCHEME
 from ingestion.schema import events_schema
 from ingestion.settings import SampleSettings
-from pipeline.configuration.credentials import variables_with_credentials
+from pipeline.configuration.credentials import holds_credential
+from pipeline.configuration.mistakes import about
 from pipeline.errors import nearest
 from pipeline.runs.code_meaning import PACKAGES, ROOT
 from training.effects import Needs, refuse_without_effect
@@ -40,66 +40,67 @@ def _has_cross_section(sample: SampleSettings) -> bool:
     return sample.cross_section_pb is not None or bool(simulated_processes(sample))
 
 
-#: Of the whole config.
+#: Of the whole config: keys, what they act beside, and whether it has that.
 _OF_CONFIG: Final = (
-    *(
-        Needs(f"features.{key}", "features.particles: true", lambda config: config.features.particles)
-        for key in ("max_tracks", "max_photons", "max_neutral_hadrons", "ordering")
+    (
+        "features.max_tracks features.max_photons features.max_neutral_hadrons features.ordering",
+        "features.particles: true",
+        lambda config: config.features.particles,
     ),
-    Needs(
+    (
         "features.integrated_luminosity",
         "samples with cross_section_pb",
         lambda config: any(map(_has_cross_section, config.samples)),
     ),
-    Needs(
+    (
         "features.btag_mask",
         "the bit 1, the only one that ingest.min_btag gives",
         lambda config: config.ingest.min_btag is None or config.features.btag_mask & 1,
     ),
-    Needs("ingest.max_bad_files", "ingest.on_bad_file: skip", lambda config: config.ingest.on_bad_file == "skip"),
-    Needs(
+    ("ingest.max_bad_files", "ingest.on_bad_file: skip", lambda config: config.ingest.on_bad_file == "skip"),
+    (
         "evaluate.luminosity",
         "cross_section_pb of all samples",
         lambda config: all(map(_has_cross_section, config.samples)),
     ),
-    Needs("simulate", "simulate.processes", lambda config: config.simulate.processes),
-    *(
-        Needs(
-            f"evaluate.systematics.{key}",
-            "a model of high-level features alone: hlf among model.names, or evaluate.reference: true",
-            lambda config: config.evaluate.reference or "hlf" in config.model.names,
-        )
-        for key in ("jet_scale", "met_scale")
+    (
+        "evaluate.systematics.jet_scale evaluate.systematics.met_scale",
+        "a model of high-level features alone: hlf among model.names, or evaluate.reference: true",
+        lambda config: config.evaluate.reference or "hlf" in config.model.names,
     ),
-    Needs("export.hls4ml", "hlf among model.names", lambda config: "hlf" in config.model.names),
-    Needs("export.hls4ml_bits", "export.hls4ml: true", lambda config: config.export.hls4ml),
-    *(
-        Needs(f"simulate.pile_up.{key}", "simulate.pile_up.mean above 0", lambda config: config.simulate.pile_up.mean)
-        for key in ("pool", "beam_spot_mm")
+    ("export.hls4ml", "hlf among model.names", lambda config: "hlf" in config.model.names),
+    ("export.hls4ml_bits", "export.hls4ml: true", lambda config: config.export.hls4ml),
+    ("simulate", "simulate.processes", lambda config: config.simulate.processes),
+    (
+        "simulate.pile_up.pool simulate.pile_up.beam_spot_mm",
+        "simulate.pile_up.mean above 0",
+        lambda config: config.simulate.pile_up.mean,
     ),
-    *(
-        Needs(
-            f"simulate.lepton_filter.{key}",
-            "simulate.lepton_filter.min_pt above 0",
-            lambda config: config.simulate.lepton_filter.min_pt,
-        )
-        for key in ("max_eta", "max_isolation", "thinning")
+    (
+        " ".join(f"simulate.lepton_filter.{key}" for key in ("max_eta", "max_isolation", "thinning")),
+        "simulate.lepton_filter.min_pt above 0",
+        lambda config: config.simulate.lepton_filter.min_pt,
     ),
 )
+_NEEDS: Final = [Needs(key, beside, acts) for keys, beside, acts in _OF_CONFIG for key in keys.split()]
 #: Of each sample.
-_OF_SAMPLE: Final = (Needs("cross_section_error_pb", "cross_section_pb", _has_cross_section),)
+_NEEDS_OF_SAMPLE: Final = (
+    Needs("cross_section_error_pb", "cross_section_pb", _has_cross_section),
+    Needs("sum_of_weights", "cross_section_pb", lambda sample: sample.cross_section_pb is not None),
+)
 
 
 def refuse_contradictions(config: Any) -> None:
-    """Refuse a `Config` whose sections do not fit each other."""
-    for words in chain(_of_samples(config), _of_classes(config), _of_sections(config), _of_trainings(config)):
-        raise ValueError(words)
-    refuse_without_effect(config, _OF_CONFIG)
-    for sample in config.samples:
+    """Refuse a `Config` whose sections do not fit each other; the message has a line for each reason."""
+    found = [*_of_samples(config), *_of_classes(config), *_of_sections(config), *_of_trainings(config)]
+    of_samples = ((sample, _NEEDS_OF_SAMPLE, f"sample '{sample.name}': ") for sample in config.samples)
+    for section, rules, place in ((config, _NEEDS, ""), *of_samples):
         try:
-            refuse_without_effect(sample, _OF_SAMPLE)
+            refuse_without_effect(section, rules)
         except ValueError as cause:
-            raise ValueError(f"sample '{sample.name}': {cause}") from None
+            found.append(f"{place}{cause}")
+    if found:
+        raise ValueError("\n".join(dict.fromkeys(found)))
 
 
 def _of_classes(config: Any) -> Iterator[str]:
@@ -159,11 +160,6 @@ def _of_samples(config: Any) -> Iterator[str]:
                     f"samples: '{sample.name}' reads {SCHEME}{name} and other files. All events of a sample have one "
                     f"luminosity, those of different processes do not; make it a sample of its own"
                 )
-        if sample.sum_of_weights is not None and sample.cross_section_pb is None:
-            yield (
-                f"samples: '{sample.name}' has sum_of_weights, but no cross_section_pb: its events count by their "
-                f"number, and the sum has no effect; give both, or none"
-            )
 
 
 def _of_sections(config: Any) -> Iterator[str]:
@@ -197,13 +193,15 @@ def _of_trainings(config: Any) -> Iterator[str]:
             training = config.training_of(name)
             TrainSettings.model_validate(training.model_dump(exclude_unset=True) | searched.get(name, {}))
         except ValidationError as cause:
-            mistakes = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in cause.errors())
+            mistakes = " ".join(about(each, TrainSettings)[1] for each in cause.errors())
             where = " with the fewest gridsearch.epochs" if name in searched else ""
             yield f"train_by_network.{name}{where}: {mistakes}"
             return
     for training in (config.train, *map(config.training_of, config.train_by_network)):
-        for name in variables_with_credentials(training.launcher_args):
-            yield (
-                f"launcher_args: the value of '{name}' would stand in the list of processes; set it in the "
-                f"environment, and give its name alone (-x {name})"
-            )
+        # `MY_TOKEN=x` and `--export=ALL,MY_TOKEN=x`.
+        for name in re.findall(r"(?:^|[,=])([\w.-]+)=", "\n".join(training.launcher_args), re.MULTILINE):
+            if holds_credential(name):
+                yield (
+                    f"launcher_args: the value of '{name}' would stand in the list of processes; set it in the "
+                    f"environment, and give its name alone (-x {name})"
+                )

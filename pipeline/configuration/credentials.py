@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Final
 
 from ingestion.secrets import HIDDEN, redact
@@ -14,8 +13,6 @@ _CREDENTIAL: Final = re.compile(
     r"|oauth2|[.]sas[.]|fs[.]gs[.](?:encryption|proxy|auth)\b",
     re.IGNORECASE,
 )
-#: Names before the `=` of arguments such as `MY_TOKEN=x` and `--export=ALL,MY_TOKEN=x`.
-_VARIABLE: Final = re.compile(r"(?:^|[,=])([\w.-]+)=")
 
 
 def holds_credential(words: str) -> bool:
@@ -26,16 +23,6 @@ def holds_credential(words: str) -> bool:
         (True, False)
     """
     return _CREDENTIAL.search(words) is not None
-
-
-def variables_with_credentials(arguments: Sequence[str]) -> list[str]:
-    """Variables that a launcher's arguments set, and whose names say that they hold a credential.
-
-    Examples:
-        >>> variables_with_credentials(["-x", "MY_TOKEN=hush", "-x", "MY_PASSWORD", "--hostfile=/token/hosts"])
-        ['MY_TOKEN']
-    """
-    return [name for word in arguments for name in _VARIABLE.findall(word) if holds_credential(name)]
 
 
 def shown(word: str) -> str:

@@ -18,8 +18,7 @@ class _Constructor(SafeConstructor):
     """Dates are text, as in JSON."""
 
 
-for _kind in ("timestamp", "value"):
-    _Constructor.add_constructor(f"tag:yaml.org,2002:{_kind}", _Constructor.construct_yaml_str)
+_Constructor.add_constructor("tag:yaml.org,2002:timestamp", _Constructor.construct_yaml_str)
 
 
 def _yaml() -> YAML:

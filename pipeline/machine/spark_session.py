@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import sys
 import tempfile
 import threading
@@ -12,7 +13,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +24,6 @@ from ingestion import plugins
 from ingestion.environment import LOCAL_SPARK, ignored
 from pipeline.configuration.shell_sections import SparkSettings
 from pipeline.errors import MachineError, SparkJobError
-from pipeline.machine.shared_storage import refuse_unshared
 from pipeline.runs.code_meaning import ROOT
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ _SECONDS_FOR_WORKERS_TO_END: Final = 0.5
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 #: The path of a socket has 107 bytes, of which its name takes 43.
 _LONGEST_FOLDER: Final = 64
+#: So long a task of `refuse_unshared` takes, so that tasks reach all executors [s].
+_SECONDS_TO_LOOK: Final = 0.2
 #: Further options of the driver's JVM.
 JVM_VARIABLE: Final = "HEP_PIPELINE_JVM_OPTIONS"
 _ADVICE: Final = (
@@ -90,6 +92,45 @@ class SparkProvider:
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
+
+
+def refuse_unshared(spark: SparkContext, folder: Path, inputs: Iterable[str] = ()) -> None:
+    """Write a file; executors look for it and for one input of each folder, and write beside it.
+
+    A folder on object storage, and inputs that are URLs, are passed over.
+    """
+    needed = [*{path.parent: path for path in (Path(each).absolute() for each in inputs if "://" not in each)}.values()]
+    slots = max(spark.defaultParallelism, 2)
+    with ExitStack() as stack:
+        probe = None
+        if "://" not in str(folder):
+            probe = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".shared-", dir=folder.absolute())))
+            # Executors may run as another user.
+            probe.chmod(0o777)
+            needed.append(probe / "driver")
+            needed[-1].touch()
+
+        def look(number: int) -> str:
+            """A problem, or nothing. A closure, since executors have no module of this package."""
+            time.sleep(_SECONDS_TO_LOOK)
+            host = socket.gethostname()
+            if hidden := [str(path) for path in needed if not path.exists()]:
+                return f"{host} does not see {hidden[0]}"
+            try:
+                if probe is not None:
+                    (probe / f"executor-{number}").touch()
+            except OSError as error:
+                return f"{host} cannot write into {error.filename} ({error})"
+            return ""
+
+        problems = sorted(set(spark.parallelize(range(slots), slots).map(look).collect()) - {""})
+    if problems:
+        raise MachineError(
+            f"the executors of {spark.master} do not share the storage of the driver, {socket.gethostname()}: "
+            f"{'; '.join(problems[:3])}{'; ...' if len(problems) > 3 else ''}. Put run_dir and the "
+            f"inputs on storage that all hosts mount under the same path (NFS, Lustre, CephFS ...), writable by the "
+            f"user of the executors."
+        )
 
 
 @contextmanager

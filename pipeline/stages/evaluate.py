@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from features.settings import FeatureSettings
 from models.evaluation.own_figures import OWN_FIGURES
 from pipeline.config import Config
-from pipeline.configuration.sections import flat_items
+from pipeline.configuration.keys import flat_items
 from pipeline.errors import MissingInputError
 from pipeline.reporting.cutflow import Step, cutflow, labels_of
 from pipeline.runs.outputs import COUNTERS

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pipeline.config import Config
-from pipeline.configuration.sections import flat_items
+from pipeline.configuration.keys import flat_items
 from pipeline.runs.outputs import content_digest, digest_of
 from pipeline.runs.provenance import code_version
 from pipeline.runs.seen_events import copy_record

@@ -16,7 +16,7 @@ from ingestion.settings import IngestSettings, SampleSettings
 from ingestion.storage import footers, is_remote
 from ingestion.tally import NO_CLASS, WRAPPED_AZIMUTHS, by_sample
 from pipeline.config import Config
-from pipeline.configuration.sections import flat_items
+from pipeline.configuration.keys import flat_items
 from pipeline.errors import MissingInputError
 from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import counted

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pipeline.config import Config
-from pipeline.configuration.sections import flat_items
+from pipeline.configuration.keys import flat_items
 from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import counted
 from pipeline.stages.base import Check, Context, Part, Result, Stage

@@ -14,7 +14,7 @@ from ingestion.secrets import redact
 from ingestion.storage import footers, make_folder, sizes_below
 from ingestion.tally import WRAPPED_AZIMUTHS, by_sample, total
 from pipeline.config import Config
-from pipeline.configuration.sections import flat_items
+from pipeline.configuration.keys import flat_items
 from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import counted
 from pipeline.runs.fingerprint import Input

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from rich.console import Console
 
 from pipeline.config import Config
-from pipeline.configuration.sections import flat_items
+from pipeline.configuration.keys import flat_items
 from pipeline.errors import RunFolderError
 from pipeline.runs.fingerprint import Input
 from pipeline.runs.outputs import COUNTERS, digest_of

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 from models.networks.network_settings import NetworkSettings
 from models.networks.registry import ModelName
 from pipeline.config import Config
-from pipeline.configuration.sections import flat_items
+from pipeline.configuration.keys import flat_items
 from pipeline.machine.doctor import Need
 from pipeline.runs.provenance import now
 from pipeline.runs.store import Version

@@ -332,3 +332,24 @@ def test_where_it_is_asked_for_the_exit_code_tells_that_there_was_nothing_to_do(
 def test_an_option_without_effect_beside_another_was_ignored(words: list[str], message: str) -> None:
     done = invoke(*words)
     assert (done.exit_code, f"{message}: one of them would have no effect" in done.output) == (Exit.USAGE, True)
+
+
+@pytest.mark.parametrize(
+    ("env", "launcher"),
+    [
+        ({"OMPI_COMM_WORLD_SIZE": "2", "PMIX_RANK": "0"}, "mpirun"),
+        ({"PMI_RANK": "0", "PMI_SIZE": "4"}, "mpirun"),
+        ({"SLURM_STEP_ID": "3", "SLURM_STEP_NUM_TASKS": "2"}, "srun"),
+    ],
+)
+def test_a_command_under_mpirun_was_said_to_wait_for_another_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, env: dict[str, str], launcher: str
+) -> None:
+    """As the second of several copies, one for each rank."""
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    with locked(tmp_path / "run"):
+        done = invoke("train", "--config", small_config(tmp_path, SAMPLES))
+    assert done.exit_code == Exit.USER_ERROR
+    assert f"{launcher} started this command as one of" in done.stderr
+    assert f"without {launcher}: `train` starts its own" in done.stderr

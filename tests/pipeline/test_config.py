@@ -1,4 +1,4 @@
-"""The config: every mistake is named with its key, the nearest valid name and the fix."""
+"""The config: options, sources of values, and mistakes, each named with its key and the nearest valid name."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import pytest
 from minimal_configs import MINIMAL, mistakes, write
 from pydantic import SecretStr
 
-from features.kernel_pass import unmixed_schema
-from features.schema import features_schema
 from features.settings import FeatureSettings
 from ingestion.secrets import redact
 from ingestion.settings import IngestSettings
@@ -44,94 +42,44 @@ def test_shipped_configs_are_valid_and_comment_every_key(path: Path) -> None:
             assert before.strip().startswith("#"), f"{key.strip()} has no comment"
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"features": {"isolation_con": 0.4}}, "unknown key 'features.isolation_con'. Did you mean 'isolation_cone'?"),
+        ({"samples": [{**MINIMAL["samples"][0], "file": "x"}]}, "'samples.0.file'. Did you mean 'files'?"),
+        ({"features": {"split": {"trian": 1}}}, "'features.split.trian'. Did you mean 'train'?"),
+        ({"feature": {}}, "'feature'. Did you mean 'features'?"),
+        ({"model": {"hlf": {"hiden": [5]}}}, "'model.hlf.hiden'. Did you mean 'hidden'?"),
+        ({"train": {"epochs": "many"}}, "(given: 'many')"),
+        ({"train": {"learning_rate": float("inf")}}, "'train.learning_rate'"),
+        ({"samples": [{"name": "<b>", "label": 0, "files": ["a"]}]}, "'samples.0.name': String should match pattern"),
+        ({"run_dir": "s3://bucket/run"}, "run_dir: 's3://bucket/run' is a URL, and outputs go to local file systems"),
+        ({"storage": "s3://me:hush@bucket/night"}, "'storage': String should match pattern"),
+        ({"storage": "s3://bucket/../night"}, "'storage': String should match pattern"),
+        ({"train_by_network": {"hfl": {"epochs": 3}}}, "train_by_network.hfl: there is no network 'hfl'"),
+        ({"gridsearch": {"hidden": [[0]]}}, "'gridsearch.hidden.0.0'"),
+    ],
+    ids=str,
+)
+def test_a_mistake_is_named_with_its_key_and_the_nearest_name(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    message = mistakes(tmp_path, **changes)
+    assert words in message
+    assert "hush" not in message
+
+
 def test_all_mistakes_are_listed_at_once(tmp_path: Path) -> None:
-    message = mistakes(tmp_path, train={"epochs": 0}, features={"btag": 1})
-    assert "2 mistakes" in message
+    assert "2 mistakes" in mistakes(tmp_path, train={"epochs": 0}, features={"btag": 1})
+    contradictions = {"classes": ["QCD", "ttbar", "W+jets", "Z"], "features": {"min_lepton_pt": 10}}
+    message = mistakes(tmp_path, **contradictions, evaluate={"signal": "ttbra", "luminosity": 1e34})
+    assert re.search(
+        r"has 4 mistakes:\n  class 'Z'.*\n.*'ttbra'.*\n.*min_lepton_pt.*\n.*luminosity: 1e\+34 has no", message
+    )
     path = tmp_path / "c.yaml"
     path.write_text("run_dir: x\n")
     with pytest.raises(ConfigError, match=r"(?s)'classes' is missing.*'samples' is missing"):
         load_config(str(path))
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        (
-            {"features": {"isolation_con": 0.4}},
-            "unknown key 'features.isolation_con'. Did you mean 'isolation_cone'?",
-        ),
-        (
-            {"samples": [{**MINIMAL["samples"][0], "file": "x"}, *MINIMAL["samples"][1:]]},
-            "'samples.0.file'. Did you mean 'files'?",
-        ),
-        ({"features": {"split": {"trian": 1}}}, "'features.split.trian'. Did you mean 'train'?"),
-        ({"feature": {}}, "'feature'. Did you mean 'features'?"),
-        ({"train": {"epochs": "many"}}, "(given: 'many')"),
-        ({"classes": ["QCD", "ttbar", "W+jets", "Z"]}, "class 'Z' (label 3) has no samples"),
-        (
-            {
-                "samples": [
-                    {"name": f"{name}{label}", "label": label, "files": ["a"], "cross_section_pb": known}
-                    for label in range(3)
-                    for name, known in (("low", 2.0), ("high", None if label == 1 else 3.0))
-                ]
-            },
-            "class 'ttbar': high1 has no cross_section_pb, but other samples of the class have one",
-        ),
-        (
-            {"evaluate": {"luminosity": 1e34}},
-            "luminosity: 1e+34 has no effect: it needs cross_section_pb of all samples",
-        ),
-        (
-            {"features": {"integrated_luminosity": 3}},
-            "integrated_luminosity: 3.0 has no effect: it needs samples with",
-        ),
-        ({"classes": ["QCD", "ttbar"]}, "'wjets' has the label 2, but classes has only 2 names"),
-        ({"samples": [MINIMAL["samples"][0], MINIMAL["samples"][0]]}, "the name 'qcd' is given twice"),
-        ({"features": {"min_lepton_pt": 10}}, "features.min_lepton_pt (10) is below ingest.min_lepton_pt (23)"),
-        ({"features": {"split": {"train": 0.5, "val": 0.5, "test": 0.5}}}, "add up to 1.5"),
-        ({"train": {"algorithm": "sgd", "workers": 3}}, "use ar-sgd"),
-        ({"train": {"launcher_args": ["-np", "3"]}}, "set train.workers instead"),
-        ({"train": {"learning_rate": float("inf")}}, "'train.learning_rate'"),
-        ({"train": {"seed": 10**23}}, "'train.seed'"),
-        ({"classes": ["A", "A", "B"]}, "'A' is blank, given twice"),
-        ({"classes": ["A", " ", "B"]}, "' ' is blank, given twice"),
-        ({"run_dir": "s3://bucket/run"}, "run_dir: 's3://bucket/run' is a URL, and outputs go to local file systems"),
-        ({"samples": [{"name": "q" * 300, "label": 0, "files": ["a"]}]}, "at most 100 characters"),
-        ({"run_dir": str(ROOT)}, "holds the code of the pipeline"),
-        ({"run_dir": str(ROOT / "features" / "x")}, "holds the code of the pipeline"),
-        ({"ingest": {"branch_map": {"moons": "Muon"}}}, "'moons' is no collection or field"),
-        ({"ingest": {"pass_through": ["Event.Number"] * 2}}, "there is a column 'Event.Number' already"),
-        ({"model": {"names": ["hlf", "hlf"]}}, "'hlf' is given twice"),
-        ({"model": {"names": ["hfl"]}}, "model.names.0: there is no network 'hfl'"),
-        ({"model": {"hlf": {"hiden": [5]}}}, "'model.hlf.hiden'. Did you mean 'hidden'?"),
-        ({"train_by_network": {"hfl": {"epochs": 3}}}, "there is no network 'hfl'"),
-        (
-            {"train_by_network": {"particles": {"epoch": 3}}},
-            "train_by_network: particles: 'train' has no key 'epoch'. Did you mean 'epochs'?",
-        ),
-        ({"train_by_network": {"particles": {"epochs": 0}}}, "train_by_network.particles: epochs: "),
-        (
-            {"train": {"workers": 2}, "train_by_network": {"particles": {"algorithm": "sgd"}}},
-            "train_by_network.particles: ",
-        ),
-        ({"evaluate": {"signal": "ttbra"}}, "there is no class 'ttbra'. Did you mean 'ttbar'?"),
-        ({"evaluate": {"signal": ["ttbar", "WJets"]}}, "there is no class 'WJets'"),
-        ({"evaluate": {"signal": ["QCD", "ttbar", "W+jets"]}}, "leave one for the background"),
-        ({"gridsearch": {"hidden": [[0]]}}, "'gridsearch.hidden.0.0'"),
-        ({"gridsearch": {"folds": 1}}, "'gridsearch.folds'"),
-        ({"gridsearch": {"learning_rate": [-0.1]}}, "'gridsearch.learning_rate.0'"),
-        ({"gridsearch": {"search": "halving", "epochs": [3, 9]}}, "set epochs to one number, the highest"),
-    ],
-)
-def test_contradictions_are_named_with_the_fix(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
-    assert words in mistakes(tmp_path, **changes)
-
-
-def test_sample_names_cannot_be_paths_or_markup(tmp_path: Path) -> None:
-    for name in ("../evil", "a/b", "", "<script>", "a b"):
-        samples = [{**MINIMAL["samples"][0], "name": name}, *MINIMAL["samples"][1:]]
-        assert "'samples.0.name'" in mistakes(tmp_path, samples=samples)
 
 
 def test_a_network_is_trained_as_all_are_but_for_its_own_keys(tmp_path: Path) -> None:
@@ -259,17 +207,17 @@ def test_yaml_cannot_run_code(tmp_path: Path) -> None:
         (["train.reader=petastrom"], "Did you mean 'petastorm'?"),
         (["model.names=[hfl]"], "Did you mean 'hlf'?"),
         (["features.convention=sparkdltriger"], "Did you mean 'sparkdltrigger'?"),
-        (["train.topology=ring"], "unknown key 'train.topology'. 'train.algorithm.topology' is a key of ad-psgd, "),
-        (["train.algorithm={name: sgd, local_steps: 4}"], "'train.algorithm.local_steps' is a key of agn, "),
+        (["train.topology=ring"], "unknown key 'train.topology'. 'algorithm.topology' is a key of ad-psgd, "),
+        (["train.algorithm={name: sgd, local_steps: 4}"], "'local_steps' is a key of agn, "),
         (
             ["train.algorithm={name: sharded, overlap: thread}", "train.algorithm.name=swarm-sgd"],
-            "'train.algorithm.overlap' is a key of sharded",
+            "unknown key 'train.algorithm.overlap'. 'overlap' is a key of sharded",
         ),
         (["train.algorithm={name: local-sgd, local_step: 4}"], "Did you mean 'local_steps'?"),
         (["train.algorithm={topology: ring}"], "'train.algorithm.name' is missing."),
         (
             ["train_by_network={particles: {overlap: inline}}"],
-            "no key 'overlap'. 'algorithm.overlap' is a key of sharded",
+            "train_by_network.particles: unknown key 'overlap'. 'algorithm.overlap' is a key of sharded",
         ),
     ],
 )
@@ -301,7 +249,111 @@ def test_everybody_sees_rates_in_the_demo_with_the_cross_sections_of_the_samples
     assert {each.cross_section_pb for each in demo.samples} == set(BUNDLED.values())
 
 
-@pytest.mark.parametrize("name", sorted({*unmixed_schema().names, *features_schema().names}))
-def test_a_pass_through_branch_has_no_name_of_ours(tmp_path: Path, name: str) -> None:
-    """`core` and `hlf` stood twice in the kernels' files, which ended the mixing as a bug of ours."""
-    assert f"there is a column '{name}' already" in mistakes(tmp_path, ingest={"pass_through": [name]})
+def test_overrides_are_read_as_yaml_and_win(tmp_path: Path) -> None:
+    config = load_config(
+        write(tmp_path, train={"epochs": 3}), ["train.epochs=7", "model.hlf.hidden=[5, 4]", "run_dir=y"]
+    )
+    assert (config.train.epochs, vars(config.model)["hlf"].hidden, config.run_dir) == (7, [5, 4], Path("y"))
+
+
+def test_words_in_an_override_are_taken_whole(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path), ["report.sample_note=MC #3 (50% stat)", "report.title='quoted # too'"])
+    assert (config.report.sample_note, config.report.title) == ("MC #3 (50% stat)", "quoted # too")
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("train.epochs", "write it as key.subkey=value"),
+        ("=3", "write it as key.subkey=value"),
+        ("run_dir.x=3", "'run_dir' holds a value"),
+        ("train.epochs=[1", "no valid YAML"),
+        ("train.epoks=3", "--set train.epoks=3: unknown key 'train.epoks'. Did you mean 'epochs'?"),
+        # Once: "Did you mean 'report'?"
+        ("epochs=3", "unknown key 'epochs'. Did you mean 'gridsearch.epochs' or 'train.epochs'?"),
+        ("evaluate.jet_scale=0.02", "Did you mean 'systematics.jet_scale'?"),
+        (
+            "train.epochs=0",
+            "--set train.epochs=0: 'train.epochs': Input should be greater than or equal to 1 (given: 0).",
+        ),
+        ("samples.7.label=1", "--set samples.7.label=1: 'samples' has 3 items, counted from 0, no item '7'."),
+        ("samples.first.label=1", "no item 'first'"),
+        ("samples.0.lable=1", "--set samples.0.lable=1: unknown key 'samples.0.lable'. Did you mean 'label'?"),
+        ("spark.conf.my.password=[hush", ""),
+    ],
+)
+def test_a_mistake_in_an_option_names_the_option_and_not_the_file(tmp_path: Path, override: str, words: str) -> None:
+    path = write(tmp_path)
+    if not words:
+        assert load_config(path, [override]).spark.conf == {"my.password": SecretStr("[hush")}
+        return
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, [override])
+    assert str(caught.value).startswith("--set ")
+    assert words in str(caught.value)
+    assert path not in str(caught.value)
+
+
+def test_values_that_contradict_each_other_are_of_the_file_and_of_the_options(tmp_path: Path) -> None:
+    words = mistakes(tmp_path, "features.min_lepton_pt=10")
+    assert (
+        "config.yaml with --set features.min_lepton_pt=10 has 1 mistake:\n  features.min_lepton_pt (10) is below"
+        in words
+    )
+
+
+def test_mistakes_of_the_file_stay_the_files(tmp_path: Path) -> None:
+    path = write(tmp_path, train={"epochs": 0, "seeed": 3})
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, ["train.batch_size=0", "report.title=x"])
+    first, *rest = str(caught.value).splitlines()
+    assert first == f"{path} has 2 mistakes:"
+    assert [line.split(":")[0] for line in rest] == [
+        "  'train.epochs'",
+        "  unknown key 'train.seeed'. Did you mean 'seed'?",
+        "--set train.batch_size=0",
+    ]
+    assert rest[-1].startswith("--set train.batch_size=0: 'train.batch_size': ")
+    with pytest.raises(ConfigError, match=r"^--set train.epochs=-1: "):
+        load_config(write(tmp_path), ["train.epochs=5", "train.epochs=-1"])
+
+
+def test_properties_of_spark_and_items_of_lists_can_be_set(tmp_path: Path) -> None:
+    config = load_config(
+        write(tmp_path, spark={"conf": {"spark.a.b": "1"}}),
+        [
+            "spark.conf.spark.sql.shuffle.partitions=4",
+            "spark.conf.spark.speculation=true",
+            "ingest.branch_map.tracks.pt=Track_pt",
+            "samples.0={name: a, label: 1, files: [a]}",
+            "samples.0.files.0=b",
+            "samples.1.name=b",
+            "samples.1.label=0",
+            "classes.2=W",
+            "train_by_network.hlf.epochs=7",
+            "report.title=010",
+        ],
+    )
+    assert config.spark.conf == {"spark.a.b": "1", "spark.sql.shuffle.partitions": "4", "spark.speculation": "true"}
+    assert config.ingest.branch_map == {"tracks.pt": "Track_pt"}
+    assert [sample.label for sample in config.samples] == [1, 0, 2]
+    assert config.classes == ["QCD", "ttbar", "W"]
+    assert config.training_of("hlf").epochs == 7
+    assert config.report.title == "010"
+
+
+def test_each_value_has_a_source(tmp_path: Path) -> None:
+    path = write(tmp_path, train={"epochs": 3, "seed": 4})
+    options = ["train={epochs: 5}", "train.workers=2", "classes.0=jets", "spark.conf.my.token=hush"]
+    found = load(path, options)
+    sources = {
+        ("train", "epochs"): "--set train={epochs: 5}",
+        # The option replaces the whole section.
+        ("train", "seed"): "default",
+        ("train", "workers"): "--set train.workers=2",
+        ("classes",): "--set classes.0=jets",
+        ("samples", 0, "name"): path,
+        ("evaluate", "reference"): "default",
+        ("spark", "conf", "my.token"): "--set spark.conf.my.token=***",
+    }
+    assert {keys: found.source(keys) for keys in sources} == sources

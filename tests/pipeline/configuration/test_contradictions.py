@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from minimal_configs import MINIMAL
 from pydantic import ValidationError
 
+from features.kernel_pass import unmixed_schema
+from features.schema import features_schema
 from pipeline.config import Config
+from pipeline.runs.code_meaning import ROOT
 
 SAMPLES: list[dict[str, Any]] = MINIMAL["samples"]
 SHIFTED: dict[str, Any] = {"systematics": {"jet_scale": 0.02}}
@@ -72,6 +76,51 @@ def test_a_key_without_effect_was_accepted(chosen: dict[str, Any], key: str, bes
     with pytest.raises(ValidationError, match=f"{key}: .* has no effect: it needs"):
         Config.model_validate({**MINIMAL, **chosen})
     Config.model_validate({**MINIMAL, **chosen, **beside})
+
+
+@pytest.mark.parametrize(
+    ("chosen", "words"),
+    [
+        ({"classes": ["QCD", "ttbar", "W+jets", "Z"]}, r"class 'Z' \(label 3\) has no samples"),
+        (
+            {
+                "samples": [
+                    {"name": f"{name}{label}", "label": label, "files": ["a"], "cross_section_pb": known}
+                    for label in range(3)
+                    for name, known in (("low", 2.0), ("high", None if label == 1 else 3.0))
+                ]
+            },
+            "class 'ttbar': high1 has no cross_section_pb, but other samples of the class have one",
+        ),
+        ({"evaluate": {"luminosity": 1e34}}, r"luminosity: 1e\+34 has no effect: it needs cross_section_pb of all"),
+        ({"features": {"integrated_luminosity": 3}}, "integrated_luminosity: 3.0 has no effect: it needs samples with"),
+        ({"classes": ["QCD", "ttbar"]}, "'wjets' has the label 2, but classes has only 2 names"),
+        ({"samples": [SAMPLES[0], SAMPLES[0]]}, "the name 'qcd' is given twice"),
+        ({"features": {"min_lepton_pt": 10}}, r"features.min_lepton_pt \(10\) is below ingest.min_lepton_pt \(23\)"),
+        ({"classes": ["A", "A", "B"]}, "'A' is blank, given twice"),
+        ({"classes": ["A", " ", "B"]}, "' ' is blank, given twice"),
+        ({"run_dir": str(ROOT)}, "holds the code of the pipeline"),
+        ({"run_dir": str(ROOT / "features" / "x")}, "holds the code of the pipeline"),
+        ({"ingest": {"pass_through": ["Event.Number"] * 2}}, "there is a column 'Event.Number' already"),
+        ({"train_by_network": {"hlf": {"epoch": 3}}}, "hlf.*: unknown key 'epoch'. Did you mean 'epochs'?"),
+        ({"train_by_network": {"particles": {"epochs": 0}}}, "train_by_network.particles: 'epochs': .*given: 0"),
+        ({"train": {"workers": 2}, "train_by_network": {"hlf": {"algorithm": "sgd"}}}, "train_by_network.hlf.*ar-sgd"),
+        ({"evaluate": {"signal": "ttbra"}}, "there is no class 'ttbra'. Did you mean 'ttbar'?"),
+        ({"evaluate": {"signal": ["ttbar", "WJets"]}}, "there is no class 'WJets'"),
+        ({"evaluate": {"signal": ["QCD", "ttbar", "W+jets"]}}, "leave one for the background"),
+    ],
+    ids=str,
+)
+def test_sections_that_do_not_fit_each_other_are_refused(chosen: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        Config.model_validate({**MINIMAL, **chosen})
+
+
+@pytest.mark.parametrize("name", sorted({*unmixed_schema().names, *features_schema().names}))
+def test_a_pass_through_branch_has_no_name_of_ours(name: str) -> None:
+    """`core` and `hlf` stood twice in the kernels' files, which ended the mixing as a bug of ours."""
+    with pytest.raises(ValidationError, match=re.escape(f"there is a column '{name}' already")):
+        Config.model_validate({**MINIMAL, "ingest": {"pass_through": [name]}})
 
 
 def test_a_warm_up_longer_than_the_search_allows_was_a_bug_after_the_search() -> None:

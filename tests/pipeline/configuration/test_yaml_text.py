@@ -24,7 +24,6 @@ from pipeline.configuration.yaml_text import about_yaml, read_yaml, write_yaml
         ("~", None),
         ("2026-11-20", "2026-11-20"),
         ("2026-11-20T00:00:00+00:00", "2026-11-20T00:00:00+00:00"),
-        ("=", "="),
     ],
 )
 def test_values_follow_yaml_1_2(text: str, meant: Any) -> None:

@@ -143,7 +143,7 @@ def test_weights_of_zero_name_the_way_out(skim: Skim) -> None:
 
 
 def test_a_sum_without_a_cross_section_has_no_effect_and_is_refused(skim: Skim) -> None:
-    with pytest.raises(ConfigError, match=r"'qcd' has sum_of_weights, but no cross_section_pb"):
+    with pytest.raises(ConfigError, match=r"sample 'qcd': sum_of_weights: 400.0 has no effect"):
         skim.run(samples=skim.stated(sum_of_weights=400, cross_section_pb=None))
     for value in (0, -1, True, "abc", "h[0]", [1], float("inf")):
         with pytest.raises(ValidationError, match=r"a number above 0, a branch with its tree \(Runs"):

@@ -105,7 +105,7 @@ BEST = {"protocol": "each at its best"}
         ({"train": {"epoch": 3}}, "ar-sgd, train.learning_rate 0.001 .*\n.*'epoch'. Did you mean 'epochs'"),
         (
             {"methods": {"x": {"train": {"algorithm": "adpsgd"}}}},
-            "x, .*\n.*there is no 'adpsgd', only .* Did you mean 'ad-psgd'",
+            "x, .*\n  'algorithm': .*'adpsgd'.* Did you mean 'ad-psgd'",
         ),
         ({"reference": "ar-sdg"}, "no method 'ar-sdg', only .* Did you mean 'ar-sgd'"),
         (
