@@ -10,13 +10,14 @@ import ast
 import inspect
 import itertools
 import json
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import typer
 import yaml
@@ -42,19 +43,15 @@ Schema = dict[str, Any]
 def config_page() -> str:
     """Every key of the config, a table for each section."""
     schema = schema_of(Config)
-    top: list[list[str]] = []
+    top: list[Row] = []
     sections: list[str] = []
     for name, field in schema["properties"].items():
-        inner = _model_in(field, schema)
         rows = list(_rows(name, field, schema))
-        if inner is None:
-            top += rows
+        if inner := _model_in(field, schema):
+            sections.append(f"## {name}\n\n{inner['description']}\n\n{_table_of_keys(rows)}")
         else:
-            sections.append(
-                f"## {name}\n\n{inner['description']}\n\n{_table(('key', 'default', 'value', 'meaning'), rows)}"
-            )
-    first = _table(("key", "default", "value", "meaning"), top)
-    return "\n".join(["# Config keys", "", "`--set key=value` overrides one.", "", first, *sections])
+            top += rows
+    return "\n".join(["# Config keys", "", "`--set key=value` overrides one.", "", _table_of_keys(top), *sections])
 
 
 def full_config() -> str:
@@ -69,10 +66,10 @@ def schema_of(section: type[BaseModel]) -> Schema:
     schema = section.model_json_schema()
     known = {each.__name__: each for each in _classes_below(BaseModel)}
     for name, content in {section.__name__: schema, **schema.get("$defs", {})}.items():
-        kinds = known[name].__mro__[::-1] if name in known else ()
-        for key, words in (found for kind in kinds for found in _documented(kind)):
-            if key in content.get("properties", ()):
-                content["properties"][key]["description"] = words
+        for kind in known[name].__mro__[::-1] if name in known else ():
+            for key, words in _documented(kind).items():
+                if key in content.get("properties", ()):
+                    content["properties"][key]["description"] = words
     return schema
 
 
@@ -82,15 +79,18 @@ def _classes_below(kind: type[BaseModel]) -> Iterator[type[BaseModel]]:
         yield from _classes_below(each)
 
 
-def _documented(kind: type) -> Iterator[tuple[str, str]]:
+def _documented(kind: type) -> dict[str, str]:
     """Own attributes of a class, and the docstrings below them."""
     if kind.__module__ in {"builtins", "pydantic.main"}:
-        return
+        return {}
     module = ast.parse(inspect.getsource(sys.modules[kind.__module__]))
-    of_class = [each for each in ast.walk(module) if isinstance(each, ast.ClassDef) and each.name == kind.__name__]
-    for node, below in (pair for each in of_class for pair in itertools.pairwise(each.body)):
-        if isinstance(node, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-            yield ast.unparse(node.target), inspect.cleandoc(str(below.value.value))
+    found = {}
+    for node in (each for each in ast.walk(module) if isinstance(each, ast.ClassDef) and each.name == kind.__name__):
+        for member, below in itertools.pairwise(node.body):
+            if isinstance(member, (ast.Assign, ast.AnnAssign)) and isinstance(below, ast.Expr):
+                name = member.target if isinstance(member, ast.AnnAssign) else member.targets[0]
+                found[ast.unparse(name)] = " ".join(str(ast.literal_eval(below.value)).split())
+    return found
 
 
 def commands_page() -> str:
@@ -147,7 +147,7 @@ def algorithms_page() -> str:
         traits = (trait for trait, value in asdict(method.traits).items() if value is True)
         parts += [*_algorithm(name, method.kind), f"Traits: {', '.join(traits).replace('_', ' ') or 'none'}.", ""]
         parts += [f"    {_command(name, method.traits)}", ""]
-        parts += [_table(("key", "default", "value", "meaning"), rows)] if rows else []
+        parts += [_table_of_keys(rows)] if rows else []
     return "\n".join([*parts, *_algorithm("slowmo", SlowMo)])
 
 
@@ -183,16 +183,34 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
 }
 
 
-def _rows(key: str, field: Schema, schema: Schema) -> Iterator[list[str]]:
+class Row(NamedTuple):
+    """A key of the config."""
+
+    key: str
+    default: str
+    """As JSON; empty if a value is required."""
+    values: str
+    meaning: str
+
+
+def _table_of_keys(rows: Iterable[Row]) -> str:
+    lines = ([_code(key), _code(default) if default else "required", *words] for key, default, *words in rows)
+    return _table(("key", "default", "value", "meaning"), lines).replace("| `null` |", "| not set |")
+
+
+def _rows(key: str, field: Schema, schema: Schema) -> Iterator[Row]:
     """A row for each key below this one, and one for itself unless it is only a section."""
     inner = _model_in(field, schema)
     if inner is None or "$ref" not in field:
-        default = _code(json.dumps(field["default"], ensure_ascii=False)) if "default" in field else "required"
-        words = [field.get("description", ""), *_meanings(field)]
-        yield [_code(key), default.replace("`null`", "not set"), _kind(field, schema), " ".join(words)]
-    for name, words, each in _of_kinds(field, schema):
-        (row,) = _rows(f"{key}.{name}", each, schema)
-        yield [*row[:-1], f"{row[-1]} ({words})"]
+        default = json.dumps(field["default"], ensure_ascii=False) if "default" in field else ""
+        yield Row(key, default, _kind(field, schema), " ".join([field.get("description", ""), *_meanings(field)]))
+    of_kinds: dict[Row, list[str]] = {}
+    for kind, path in field.get("discriminator", {}).get("mapping", {}).items():
+        for name, each in _named({"$ref": path}, schema)["properties"].items():
+            if name != field["discriminator"]["propertyName"]:
+                (row,) = _rows(f"{key}.{name}", each, schema)
+                of_kinds.setdefault(row, []).append(_code(kind))
+    yield from (row._replace(meaning=f"{row.meaning} ({', '.join(kinds)})") for row, kinds in of_kinds.items())
     if inner is not None:
         below = key + ("[]." if field.get("type") == "array" else ".")
         for name, each in inner["properties"].items():
@@ -210,23 +228,25 @@ def _keys(fields: Schema, schema: Schema, indent: str) -> Iterator[str]:
             yield f"{indent}{name}:"
             yield from _keys(inner["properties"], schema, indent + "  ")
             continue
+        kinds = field.get("discriminator", {}).get("mapping", {})
+        words = [f"`{kind}`: {_named({'$ref': path}, schema)['description']}" for kind, path in kinds.items()]
+        row, *below = _rows(name, field, schema)
+        for each in below:
+            default = f" (default {each.default})" if each.default else ""
+            words.append(f"`{re.split(r'[.]', each.key, maxsplit=1)[1]}`{default}: {each.meaning}{_choice(each)}")
         yield from _comment(field["description"], indent)
-        values = [f"Values: {_kind(field, schema)}."] if "enum" in _named(field, schema) else []
-        for words in [*(_meanings(field) or values), *_kinds(field, schema)]:
-            yield from _comment(words, indent, hang="  ")
-        for key, words, each in _of_kinds(field, schema):
-            text = f"`{key}` (default {_flow(each['default'])}; {words}): {each['description']}"
-            choice = f" Values: {_kind(each, schema)}." if "enum" in _named(each, schema) else ""
-            yield from _comment(text + choice, indent, hang="  ")
-        for key, each in ({} if inner is None else inner["properties"]).items():
-            default = f" (default {_flow(each['default'])})" if "default" in each else ""
-            yield from _comment(f"`{key}`{default}: {each['description']}", indent, hang="  ")
+        for text in [*(_meanings(field) or [_choice(row).strip()] * (not kinds)), *words]:
+            yield from _comment(text, indent, hang="  ")
         value = field["default"] if "default" in field else field["examples"][0]
         if inner is not None and value:
             items = ({key: each[key] for key in inner["properties"] if key in each} for each in value)
             yield from (f"{indent}{name}:", *(f"{indent}  - {_flow(each)}" for each in items))
         else:
             yield f"{indent}{name}: {_flow(value)}"
+
+
+def _choice(row: Row) -> str:
+    return f" Values: {row.values}." if row.values.startswith("`") else ""
 
 
 def _comment(words: str, indent: str, hang: str = "") -> list[str]:
@@ -253,25 +273,6 @@ def _named(field: Schema, schema: Schema) -> Schema:
     return found
 
 
-def _kinds(field: Schema, schema: Schema) -> list[str]:
-    """The kinds of a section that is one of several."""
-    return [f"`{kind}`: {_named(each, schema)['description']}" for kind, each in _by_kind(field).items()]
-
-
-def _by_kind(field: Schema) -> dict[str, Schema]:
-    return {kind: {"$ref": path} for kind, path in field.get("discriminator", {}).get("mapping", {}).items()}
-
-
-def _of_kinds(field: Schema, schema: Schema) -> list[tuple[str, str, Schema]]:
-    """The keys of a section that is one of several kinds, each with the kinds that have it."""
-    having: dict[str, tuple[str, list[str], Schema]] = {}
-    for kind, each in _by_kind(field).items():
-        for key, inner in _named(each, schema)["properties"].items():
-            if key != field["discriminator"]["propertyName"]:
-                having.setdefault(f"{key} {inner}", (key, [], inner))[1].append(f"`{kind}`")
-    return [(key, ", ".join(kinds), inner) for key, kinds, inner in having.values()]
-
-
 def _kind(field: Schema, schema: Schema) -> str:
     """What may stand there, in words."""
     if "discriminator" in field:
@@ -293,18 +294,7 @@ def _meanings(field: Schema) -> list[str]:
     """What the values of an enumeration mean: the docstrings of its members."""
     used = [each["$ref"].rpartition("/")[2] for each in (field, *field.get("anyOf", [])) if "$ref" in each]
     kinds = [kind for kind in StrEnum.__subclasses__() if kind.__name__ in used]
-    return [f"`{value}`: {meaning}" for kind in kinds for value, meaning in members_of(kind).items()]
-
-
-def members_of(kind: type[StrEnum]) -> dict[str, str]:
-    """The docstrings under the members of an enumeration, by value."""
-    (body,) = ast.parse(inspect.getsource(kind)).body
-    assert isinstance(body, ast.ClassDef)  # noqa: S101 - that is what the source of a class is
-    found = {}
-    for member, words in zip(body.body, body.body[1:], strict=False):
-        if isinstance(member, ast.Assign) and isinstance(words, ast.Expr) and isinstance(words.value, ast.Constant):
-            found[ast.literal_eval(member.value)] = " ".join(str(words.value.value).split())
-    return found
+    return [f"`{kind[name].value}`: {words}" for kind in kinds for name, words in _documented(kind).items()]
 
 
 def _option(parameter: Any, context: typer.Context) -> list[str]:

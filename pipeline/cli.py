@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -57,19 +56,10 @@ def _end(*, did: bool, exit_code: bool) -> None:
         raise typer.Exit(Exit.NOTHING_TO_DO)
 
 
-def _complete_stage(incomplete: str) -> Iterable[str]:
-    from pipeline.stages.table import STAGES
-
-    return [stage.name for stage in STAGES if stage.name.startswith(incomplete)]
-
-
 @command
 def run(
     asked: Asked,
-    until: Annotated[
-        str | None,
-        typer.Option("--until", metavar="STAGE", help="The last stage to run.", autocompletion=_complete_stage),
-    ] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="STAGE", help="The last stage to run.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would run, and why (like `plan`).")] = False,
     force: ForceOption = False,
 ) -> None:

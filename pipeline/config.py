@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, Self
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
 from features.settings import FeatureSettings
 from ingestion import plugins
 from ingestion.generation.settings import SimulateSettings
 from ingestion.paths import located
 from ingestion.secrets import keep_secret
-from ingestion.settings import IngestSettings, SampleSettings
+from ingestion.settings import IngestSettings, SampleSettings, StrictSettings
 from models.networks.registry import ModelName, NetworksSettings
 from pipeline.configuration.contradictions import plain, refuse_contradictions
 from pipeline.configuration.keys import Given, Keys, put, source_of
@@ -27,7 +27,6 @@ from pipeline.configuration.shell_sections import (
     MlflowSettings,
     PromoteSettings,
     ReportSettings,
-    ShellSection,
     SparkSettings,
 )
 from pipeline.configuration.yaml_text import read_mapping
@@ -44,12 +43,10 @@ _PUBLISHED: Final = {"qcd", "ttbar", "wjets"}
 SHIPPED: Final = Path(__file__).parent / "configs"
 
 
-class Config(BaseModel):
+class Config(StrictSettings):
     """All settings of a run folder."""
 
-    model_config = ShellSection.model_config
-
-    plugins: list[str] = []
+    plugins: list[str] = Field(default=[])
     """Python files, or installed modules, with features, networks, methods and more of your own (docs/plugins.md). They
     run in every command. Relative paths start at the folder of the config."""
     run_dir: Path = Field(examples=["runs/full"])
@@ -79,9 +76,9 @@ class Config(BaseModel):
     gridsearch: GridSearchSettings = GridSearchSettings()
     model: NetworksSettings = NetworksSettings()
     train: TrainSettings = TrainSettings()
-    train_by_network: dict[ModelName, dict[str, Any]] = {}
+    train_by_network: dict[ModelName, dict[str, Any]] = Field(default={})
     """Values of `train` that differ for one network, for example `{particles: {epochs: 10}}`."""
-    compare: dict[str, Any] = {}
+    compare: dict[str, Any] = Field(default={})
     """Values of the study of `compare` that differ from its file, for example `{seeds: 3, train: {epochs: 5}}`."""
     evaluate: EvaluateSettings = EvaluateSettings()
     export: ExportSettings = ExportSettings()

@@ -26,7 +26,7 @@ from pipeline.errors import (
     NoOutputYetError,
     RunFolderError,
 )
-from pipeline.machine.doctor import Finding, Need, Severity, examine, render
+from pipeline.machine.doctor import Finding, Need, examine, render
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.runs.fingerprint import Fingerprint
 from pipeline.runs.lock import locked, reading
@@ -195,7 +195,7 @@ class RunFolder:
     def refuse_unfit_machine(self, needs: Collection[Need], what: str, *, workers: int | None = None) -> None:
         """Raise if `examine` finds an error; warnings are for `doctor`."""
         findings = self.examine(needs, workers=workers)
-        errors = [each for each in findings if each.severity is Severity.ERROR]
+        errors = [each for each in findings if each.severity == "error"]
         if errors:
             raise MachineError(f"{what} on this machine:\n{render(errors)}")
 

@@ -7,44 +7,39 @@ from typing import Any, NamedTuple
 
 from ingestion.secrets import redact_all
 from pipeline.errors import MachineError
-from pipeline.machine.doctor import Finding, Need, Severity, about_names, render
+from pipeline.machine.doctor import Finding, Need, about_names, render
 from pipeline.run_folder import RunFolder
 from training.errors import LaunchError
 
 
 class Diagnosis(NamedTuple):
-    """Findings, and without errors the result of a test of the ranks."""
+    """Findings, and sentences about what is there."""
 
     findings: list[Finding]
     notes: list[str]
-    """Sentences about what is there."""
-    error: str | None
-    """Reason why the ranks do not start."""
 
     @property
     def is_well(self) -> bool:
         """Whether there are no errors, and the ranks start."""
-        return self.error is None and all(finding.severity is not Severity.ERROR for finding in self.findings)
+        return all(finding.severity != "error" for finding in self.findings)
 
     def as_json(self) -> dict[str, Any]:
         """For machines."""
-        findings = [finding._asdict() for finding in self.findings]
-        found: dict[str, Any] = redact_all({**self._asdict(), "findings": findings})
-        return {"is_well": self.is_well, **found}
+        findings = redact_all([finding._asdict() for finding in self.findings])
+        return {"is_well": self.is_well, "findings": findings, "notes": redact_all(self.notes)}
 
 
 def doctor(run_folder: RunFolder, say: Callable[[str], None]) -> Diagnosis:
     """Check the machine and, if it has no errors, start the ranks for a short test."""
-    clash = about_names()
-    found = Diagnosis([*run_folder.examine(list(Need)), *([clash] if clash else [])], [], None)
+    found = Diagnosis([*run_folder.examine(list(Need)), *filter(None, [about_names()])], [])
     say(render(found.findings))
     try:
         for words in _notes(run_folder) if found.is_well else ():
             found.notes.append(words)
             say(words)
     except (LaunchError, MachineError) as error:
-        say(f"error: {error}")
-        found = found._replace(error=str(error))
+        found.findings.append(Finding("ranks", "error", str(error), "Correct that; `train.workers: 1` needs no ranks."))
+        say(render(found.findings[-1:]))
     finally:
         run_folder.spark.stop()
     return found

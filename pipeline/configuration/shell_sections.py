@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, SecretStr, field_validator
+from pydantic import Field, PositiveInt, SecretStr, field_validator
 
+from ingestion.settings import StrictSettings
 from pipeline.configuration.credentials import holds_credential
 
 
-class ShellSection(BaseModel):
-    """A section: it refuses unknown keys, and its values stay as they are."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class SparkSettings(ShellSection):
+class SparkSettings(StrictSettings):
     """Spark: where it runs, its memory and its properties."""
 
     master: str = "local[*]"
@@ -25,28 +20,23 @@ class SparkSettings(ShellSection):
     selected event; the event data stay on the executors."""
     executor_python: str | None = None
     """Path of Python on the executors of a cluster; null for the path of the driver's Python."""
-    conf: dict[str, str | SecretStr] = {}
+    conf: dict[str, str | SecretStr] = Field(default={})
     """Further Spark properties. Values that Spark or Hadoop treat as secret are hidden in all outputs."""
 
     @field_validator("conf", mode="before")
     @classmethod
     def _credentials_are_secret(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        for name, text in value.items():
+        for name, text in value.items() if isinstance(value, dict) else ():
             if not isinstance(text, str | SecretStr):
                 raise ValueError(f"the value of {name} is no text; write it in quotes")  # noqa: TRY004 - for pydantic
             if isinstance(text, str) and holds_credential(f"{name} {text}"):
                 value = {**value, name: SecretStr(text)}
                 if str(name).endswith("JavaOptions"):
-                    raise ValueError(
-                        f"the list of processes shows {name}, so it must not hold a credential; use a property of its "
-                        f"own, such as spark.hadoop.fs.s3a.secret.key"
-                    )
+                    raise ValueError(f"the list of processes shows {name}, so it must not hold a credential")
         return value
 
 
-class SystematicsSettings(ShellSection):
+class SystematicsSettings(StrictSettings):
     """Relative uncertainties; each is shifted up and down, and 0 leaves it out."""
 
     jet_scale: float = Field(default=0.0, ge=0, lt=1)
@@ -56,7 +46,7 @@ class SystematicsSettings(ShellSection):
     """Uncertainty of the missing transverse energy, such as 0.05: MET and MT follow."""
 
 
-class EvaluateSettings(ShellSection):
+class EvaluateSettings(StrictSettings):
     """The evaluation on the test split."""
 
     signal: str | Annotated[list[str], Field(min_length=1)] | None = None
@@ -95,7 +85,7 @@ class EvaluateSettings(ShellSection):
         return [self.signal] if isinstance(self.signal, str) else list(self.signal or [])
 
 
-class ExportSettings(ShellSection):
+class ExportSettings(StrictSettings):
     """The networks as files for a trigger."""
 
     hls4ml: bool = False
@@ -104,7 +94,7 @@ class ExportSettings(ShellSection):
     """Widths of the numbers in the firmware, each 4 to 64 bits; all are compiled and compared with the network."""
 
 
-class PromoteSettings(ShellSection):
+class PromoteSettings(StrictSettings):
     """The condition under which `promote` replaces the model in use."""
 
     min_sigma: float = Field(default=1.0, ge=0)
@@ -112,7 +102,7 @@ class PromoteSettings(ShellSection):
     test split, in standard errors of the difference; at least 0."""
 
 
-class MlflowSettings(ShellSection):
+class MlflowSettings(StrictSettings):
     """The MLflow server to which `track` logs trainings (needs the extra `mlflow`)."""
 
     uri: str | None = None
@@ -122,7 +112,7 @@ class MlflowSettings(ShellSection):
     """Name of the MLflow experiment that holds the runs."""
 
 
-class ReportSettings(ShellSection):
+class ReportSettings(StrictSettings):
     """Text of the report and of the plots."""
 
     title: str = "HEP event classifier"

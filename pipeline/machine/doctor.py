@@ -11,7 +11,7 @@ from enum import StrEnum
 from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from ingestion.environment import LOCAL_SPARK, ignored
 from pipeline.runs.code_meaning import PACKAGES, ROOT
@@ -32,15 +32,6 @@ _SHM_BASE: Final = 64 * _MIB
 _SHM_PER_WORKER: Final = 16 * _MIB
 
 
-class Severity(StrEnum):
-    """How bad a finding is."""
-
-    ERROR = "error"
-    """The stage fails or hangs."""
-    WARNING = "warning"
-    """The stage runs, but slowly or otherwise than the user may expect."""
-
-
 class Need(StrEnum):
     """What a stage needs, by the extra of pyproject.toml that installs it; this chooses the checks."""
 
@@ -49,10 +40,13 @@ class Need(StrEnum):
 
 
 class Finding(NamedTuple):
-    """One problem: a sentence about it, and a fix."""
+    """One problem: a sentence about it, and a fix.
+
+    After an error the stage fails or hangs; after a warning it runs slowly, or otherwise than the user may expect.
+    """
 
     check: str
-    severity: Severity
+    severity: Literal["error", "warning"]
     problem: str
     fix: str
 
@@ -76,7 +70,7 @@ def examine(
     if Need.MPI in needs:
         free = shutil.disk_usage(_SHARED_MEMORY).free if _SHARED_MEMORY.is_dir() else None
         found += [about_shared_memory(free, workers), about_cores(usable_cores(), workers, threads)]
-    return sorted((each for each in found if each), key=lambda each: each.severity != Severity.ERROR)
+    return sorted((each for each in found if each), key=lambda each: each.severity)
 
 
 def usable_cores() -> int:
@@ -101,7 +95,7 @@ def about_packages(extras: Iterable[str]) -> Finding | None:
     found = ", ".join(f"{wanted} ({version or 'missing'})" for wanted, version in unmet.items())
     install = shlex.join([sys.executable, "-m", "pip", "install", *unmet])
     problem = f"Packages differ from pyproject.toml: {found}."
-    return Finding("packages", Severity.ERROR, problem, f"Run `make setup`, or `{install}`.")
+    return Finding("packages", "error", problem, f"Run `make setup`, or `{install}`.")
 
 
 def about_names() -> Finding | None:
@@ -115,7 +109,7 @@ def about_names() -> Finding | None:
     if not found:
         return None
     problem = f"Python also finds {', '.join(found)}, which have the names of packages of this project."
-    return Finding("names", Severity.WARNING, problem, "Use an environment, and a PYTHONPATH, without them.")
+    return Finding("names", "warning", problem, "Use an environment, and a PYTHONPATH, without them.")
 
 
 def about_disk(run_dir: Path, needed: int) -> Finding | None:
@@ -127,7 +121,7 @@ def about_disk(run_dir: Path, needed: int) -> Finding | None:
     has, wants = (f"{size / _GIB:.2f} GiB" for size in (free, needed))
     problem = f"The disk of {run_dir} has {has} free, but the run needs {wants}."
     fix = "Delete old runs (`python -m pipeline clean`), or choose a run_dir on another disk."
-    return Finding("disk", Severity.ERROR, problem, fix)
+    return Finding("disk", "error", problem, fix)
 
 
 def about_java(env: Mapping[str, str]) -> Finding | None:
@@ -135,7 +129,7 @@ def about_java(env: Mapping[str, str]) -> Finding | None:
 
     If JAVA_HOME is set, Spark uses it and ignores the PATH.
     """
-    error = partial(Finding, "java", Severity.ERROR, fix=_JAVA_FIX)
+    error = partial(Finding, "java", "error", fix=_JAVA_FIX)
     home = env.get("JAVA_HOME")
     java = shutil.which("java", path=os.path.join(home, "bin") if home else env.get("PATH"))  # noqa: PTH118 - a path of `which`
     if java is None:
@@ -163,7 +157,7 @@ def about_shared_memory(free: int | None, workers: int) -> Finding | None:
         return None
     has, should = f"{free // _MIB} MiB", wanted // _MIB
     problem = f"Only {has} of /dev/shm are free, but {workers} workers need {should}: MPI's windows may not fit."
-    return Finding("shared-memory", Severity.WARNING, problem, f"Start the container with `--shm-size={should}m`.")
+    return Finding("shared-memory", "warning", problem, f"Start the container with `--shm-size={should}m`.")
 
 
 def about_cores(cores: int, workers: int, threads: int) -> Finding | None:
@@ -172,7 +166,7 @@ def about_cores(cores: int, workers: int, threads: int) -> Finding | None:
         return None
     problem = f"{workers} worker(s) of {threads} thread(s) share {cores} core(s), so that they wait for cores."
     fix = f"Set `train.threads` to {max(1, cores // workers)}." if threads > 1 else f"Train with `--workers {cores}`."
-    return Finding("cores", Severity.WARNING, problem, fix)
+    return Finding("cores", "warning", problem, fix)
 
 
 @cache  # A process that runs several commands, as tests do, would start a JVM for each.

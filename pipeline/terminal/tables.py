@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.reporting.cutflow import Step, shows_weights
@@ -63,29 +63,24 @@ def _efficiency(each: Efficiency | None) -> str:
 def rank_table(summary: dict[str, Any]) -> Grid:
     """Steps, events and time of each rank; how often each mechanism acted; and whether all events were used."""
     ranks = summary["per_rank"]
-    has_pairs = any(rank.get("averages_begun") for rank in ranks)
-    pair_columns = ("averages", "staleness") if has_pairs else ()
-    mechanisms = [name for name in summary["acted"] if name != "averages_begun"]
-    acted = [name.replace("_", " ") for name in mechanisms]
-    heads = ("rank", "steps", "events", "compute [s]", "communicate [s]", "wait [s]", *pair_columns, *acted, "accuracy")
-    table = Grid(*heads, caption=f"{about_events(summary)}{_about_cycles(summary)}")
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "rank": lambda rank: str(rank["rank"]),
+        "steps": lambda rank: str(rank["steps"]),
+        "events": lambda rank: f"{rank['samples']:,}",
+        "compute [s]": lambda rank: f"{rank['seconds_by_kind'].get('compute', 0.0):.2f}",
+        "communicate [s]": lambda rank: f"{rank['seconds_by_kind'].get('communicate', 0.0):.2f}",
+        "wait [s]": lambda rank: f"{rank['wait_seconds']:.2f}",
+    }
+    if any(rank.get("averages_begun") for rank in ranks):
+        columns["averages"] = lambda rank: f"{rank['averages_begun']}+{rank['averages_received']}"
+        columns["staleness"] = lambda rank: f"{rank['mean_staleness']:.1f}, max {rank['max_staleness']}"
+    for name in summary["acted"]:
+        if name != "averages_begun":
+            columns[name.replace("_", " ")] = lambda rank, name=name: f"{rank.get(name, 0):,}"  # type: ignore[misc]
+    columns["accuracy"] = lambda rank: f"{rank['worker_val_accuracy']:.3f}"
+    table = Grid(*columns, caption=f"{about_events(summary)}{_about_cycles(summary)}")
     for rank in ranks:
-        seconds = rank["seconds_by_kind"]
-        pairs = has_pairs and (
-            f"{rank['averages_begun']}+{rank['averages_received']}",
-            f"{rank['mean_staleness']:.1f}, max {rank['max_staleness']}",
-        )
-        table.add_row(
-            str(rank["rank"]),
-            str(rank["steps"]),
-            f"{rank['samples']:,}",
-            f"{seconds.get('compute', 0.0):.2f}",
-            f"{seconds.get('communicate', 0.0):.2f}",
-            f"{rank['wait_seconds']:.2f}",
-            *(pairs or ()),
-            *(f"{rank.get(name, 0):,}" for name in mechanisms),
-            f"{rank['worker_val_accuracy']:.3f}",
-        )
+        table.add_row(*(cell(rank) for cell in columns.values()))
     return table
 
 

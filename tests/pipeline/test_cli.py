@@ -19,7 +19,7 @@ from pipeline.command_line import Asked
 from pipeline.commands.promote import PromotionOutcome
 from pipeline.configuration.yaml_text import read_yaml
 from pipeline.errors import FolderInUseError
-from pipeline.machine.doctor import Finding, Severity
+from pipeline.machine.doctor import Finding
 from pipeline.run_folder import RunFolder
 from pipeline.runs.lock import locked
 from pipeline.stages.table import STAGES
@@ -28,24 +28,6 @@ from pipeline.terminal.exit_codes import Exit
 COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
 #: They ask for the stage `simulate`.
 PROCESSES = ["--set", "simulate.processes=[{name: ttbar}]"]
-#: Options and arguments that a command has besides those of every command.
-OWN: dict[str, set[str]] = {
-    "run": {"--until", "--dry-run", "--force"},
-    **{name: {"--force", "--exit-code"} for name in ("ingest", "features", "evaluate", "export", "report")},
-    "promote": {"--force", "--exit-code"},
-    **{name: {"--force", "--exit-code", "--if-wanted"} for name in ("simulate", "gridsearch")},
-    "train": {"--force", "--exit-code", "--workers"},
-    "compare": {"--claims", "--study", "--form", "--list", "--publish", "--force", "--workers"},
-    "evaluate-files": {"--model", "--inputs", "--out"},
-    "predict": {"inputs", "--out", "--model", "--network", "--parquet", "--keep", "--throughput"},
-    "rollback": {"network"},
-    "clean": {"--keep", "--dry-run"},
-    "validate-simulation": {"--reference", "--out"},
-    "plan": {"--accept", "--json"},
-    "status": {"--json", "--verify"},
-    **{name: {"--json"} for name in ("config", "doctor")},
-    **{name: set() for name in ("track", "validate")},
-}
 #: They read only, or write nothing of a run folder.
 NEVER_WAIT = {"config", "validate", "status", "doctor", "validate-simulation", "predict"}
 
@@ -53,7 +35,6 @@ NEVER_WAIT = {"config", "validate", "status", "doctor", "validate-simulation", "
 def test_airflow_has_a_task_of_each_stage_in_the_same_order() -> None:
     """The file of the DAG imports nothing of ours, so it has names of its own."""
     assert {stage.name for stage in STAGES} <= set(COMMANDS)
-    assert set(COMMANDS) == set(OWN)
     tree = ast.parse(DAG_FILE.read_text(encoding="utf-8"))
     assigned = {ast.unparse(node.target): node.value for node in tree.body if isinstance(node, ast.AnnAssign)}
     tasks = [[ast.literal_eval(each) for each in task.args[:2]] for task in assigned["TASKS"].elts]  # type: ignore[union-attr]
@@ -63,28 +44,16 @@ def test_airflow_has_a_task_of_each_stage_in_the_same_order() -> None:
     assert optional == {stage.name for stage in STAGES if stage.wanted_by}
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_every_command_helps_with_words_on_each_option_its_own_and_those_of_all(name: str) -> None:
-    shown = {param.opts[0] for param in COMMANDS[name].params if not getattr(param, "hidden", False)}
-    waits = set() if name in NEVER_WAIT else {"--wait"}
-    assert shown == {"--config", "--set", "--debug"} | waits | OWN[name]
-    (config,) = (param for param in COMMANDS[name].params if param.name == "config")
-    assert (config.default, config.envvar, config.secondary_opts) == ("demo", "HEP_PIPELINE_CONFIG", [])
-    assert "-c" in config.opts
-    done = invoke(name, "--help")
-    assert done.exit_code == Exit.OK
-    assert invoke(name, "-h").output == done.output
-    assert COMMANDS[name].help.strip().endswith(".")
-    assert all(param.help for param in COMMANDS[name].params if not getattr(param, "hidden", False))
-    for option in ("--config", "--set", "--debug"):
-        assert option in done.output
-
-
-@pytest.mark.parametrize("name", OWN)
-def test_every_command_takes_config_and_changes_and_debug(name: str, tmp_path: Path) -> None:
-    needed = ["there"] if OWN[name] & {"network", "inputs"} else []
-    needed += ["--out", "scores"] if name == "predict" else []
-    options = ["--config", small_config(tmp_path, SAMPLES), "--set", "train.epoch=3"]
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_takes_config_and_changes_and_debug_and_helps(name: str, tmp_path: Path) -> None:
+    shown = {param.opts[0]: param for param in COMMANDS[name].params}
+    assert {"--config", "--set", "--debug"} <= shown.keys()
+    assert ("--wait" in shown) == (name not in NEVER_WAIT)
+    assert all(param.help for param in shown.values())
+    done = invoke(name, "-h")
+    assert (done.exit_code, done.output) == (Exit.OK, invoke(name, "--help").output)
+    needed = [word for opt, param in shown.items() if param.required for word in ([opt] * (opt[0] == "-") + ["there"])]
+    options = ["-c", small_config(tmp_path, SAMPLES), "--set", "train.epoch=3"]
     done = invoke(name, *needed, *options)
     assert done.exit_code == Exit.USAGE
     assert "unknown key 'train.epoch'. Did you mean 'epochs'?" in done.stderr
@@ -213,7 +182,7 @@ def test_run_stops_after_the_stage_that_is_named(tmp_path: Path, monkeypatch: py
 
 
 def test_doctor_tells_machines_what_it_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    error = Finding("disk", Severity.ERROR, "The disk is full.", "Make room.")
+    error = Finding("disk", "error", "The disk is full.", "Make room.")
     monkeypatch.setattr(RunFolder, "examine", lambda *_: [error])
     done = invoke("doctor", "--json", "--config", small_config(tmp_path, SAMPLES))
     assert done.exit_code == Exit.USER_ERROR

@@ -18,7 +18,7 @@ from ingestion.errors import FilesToComeError
 from pipeline import run_folder as module
 from pipeline.config import load_config
 from pipeline.errors import FolderInUseError, MachineError, MissingInputError, NoOutputYetError
-from pipeline.machine.doctor import Finding, Need, Severity
+from pipeline.machine.doctor import Finding, Need
 from pipeline.run_folder import RunFolder
 from pipeline.stages.evaluate import Evaluate
 from pipeline.stages.report import Report
@@ -78,7 +78,7 @@ def test_a_machine_with_an_error_is_refused_and_one_with_a_warning_is_not(
     run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    findings = [Finding("java", Severity.WARNING, "Java is old.", "Take a new one.")]
+    findings = [Finding("java", "warning", "Java is old.", "Take a new one.")]
 
     def examine(_: list[Need], *, workers: int, **__: object) -> list[Finding]:
         asked.append(workers)
@@ -86,7 +86,7 @@ def test_a_machine_with_an_error_is_refused_and_one_with_a_warning_is_not(
 
     monkeypatch.setattr(module, "examine", examine)
     run_folder.refuse_unfit_machine([Need.SPARK], "ingest cannot run")
-    findings.append(Finding("disk", Severity.ERROR, "The disk is full.", "Make room."))
+    findings.append(Finding("disk", "error", "The disk is full.", "Make room."))
     with pytest.raises(MachineError, match=r"^ingest cannot run on this machine:\n(?s:.*)Make room") as refused:
         run_folder.refuse_unfit_machine([Need.SPARK], "ingest cannot run", workers=5)
     assert "Java is old" not in str(refused.value)

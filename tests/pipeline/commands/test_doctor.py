@@ -12,12 +12,12 @@ from rich.console import Console
 
 from pipeline.commands.doctor import doctor
 from pipeline.config import load_config
-from pipeline.machine.doctor import Finding, Severity
+from pipeline.machine.doctor import Finding
 from pipeline.run_folder import RunFolder
 from training.errors import LaunchError
 
-ERROR = Finding("disk", Severity.ERROR, "The disk is full.", "Make room.")
-WARNING = Finding("slots", Severity.WARNING, "Few cores.", "Use fewer workers.")
+ERROR = Finding("disk", "error", "The disk is full.", "Make room.")
+WARNING = Finding("slots", "warning", "Few cores.", "Use fewer workers.")
 
 
 def ranks_start(settings: object, hosts: object) -> str:
@@ -33,7 +33,12 @@ def ranks_do_not_start(settings: object, hosts: object) -> str:
     [
         ([], ranks_start, True, "2 ranks reach each other"),
         ([WARNING], ranks_start, True, "2 ranks reach each other"),
-        ([], ranks_do_not_start, False, "error: mpirun is broken"),
+        (
+            [],
+            ranks_do_not_start,
+            False,
+            "broken\n    fix: Correct that; `train.workers: 1` needs no ranks.",
+        ),
         ([ERROR], ranks_start, False, "Make room."),
     ],
 )

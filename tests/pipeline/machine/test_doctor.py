@@ -11,7 +11,6 @@ import pytest
 
 from pipeline.machine.doctor import (
     Need,
-    Severity,
     about_cores,
     about_java,
     about_shared_memory,
@@ -52,7 +51,7 @@ def test_java_of_java_home_and_of_the_path(tmp_path: Path, script: str, problem:
             assert found is None
         else:
             assert found is not None
-            assert found.severity is Severity.ERROR
+            assert found.severity == "error"
             assert f"{java} (from {whose}){problem}" in found.problem
             assert "openjdk-17-jre-headless" in found.fix
 
@@ -81,7 +80,7 @@ def test_java_home_wins_over_the_path(tmp_path: Path) -> None:
 def test_shared_memory(free: int | None, workers: int, problem: str | None) -> None:
     found = about_shared_memory(free, workers)
     assert (found and (found.severity, found.fix)) == (
-        problem and (Severity.WARNING, "Start the container with `--shm-size=96m`.")
+        problem and ("warning", "Start the container with `--shm-size=96m`.")
     )
     assert found is None or str(problem) in found.problem
 
