@@ -77,8 +77,8 @@ def test_images_on_ranks_as_in_the_simulator_and_where_workers_do_not_wait_with_
     assert published["3.running_var"].min() > 0
 
 
-# AD-PSGD depends on which rank is ahead. After 4 epochs it still learns fast: six runs gave 0.922 to 0.969, and one in CI
-# 0.914. After 8 it has levelled off: ten runs, four of them beside three busy loops, gave 0.964 to 0.989.
+# AD-PSGD depends on which rank is ahead. After 4 epochs it still learns fast: six runs gave 0.922 to 0.969, and one in
+# CI 0.914. After 8 it has levelled off: ten runs, four of them beside three busy loops, gave 0.964 to 0.989.
 @pytest.mark.minutes
 @pytest.mark.parametrize("method", ["ar-sgd", "ad-psgd"])
 def test_lenet_learns_the_digits_on_two_ranks(tmp_path: Path, method: str) -> None:
