@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
+import math
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -16,6 +16,14 @@ from ingestion.errors import BadFilesError, ConflictingFilesError, FilesToComeEr
 from ingestion.schema import SCALARS
 from ingestion.settings import NO_WEIGHT, IngestSettings
 from ingestion.storage import file_system
+
+
+class Waiting(NamedTuple):
+    """A file that waits for a later run, and the reason."""
+
+    sample: str
+    path: str
+    reason: str
 
 
 def told_apart(infos: Sequence[Any], known: Mapping[str, Any]) -> list[Any]:
@@ -92,46 +100,30 @@ def _mixed(infos: Iterable[Any], lacks: Callable[[Any], bool]) -> tuple[str, str
     return (first[False].place, first[True].place) if len(first) == 2 else None
 
 
-class Waiting(NamedTuple):
-    """A file that waits for a later run, and the reason."""
-
-    sample: str
-    path: str
-    reason: str
-
-
 def refuse_waiting(waiting: Sequence[Waiting], readable: Collection[str], bad: Sequence[str]) -> None:
     """Refuse a sample whose readable files all wait: the data is fine, but it is too early to read it."""
-    reasons: dict[str, list[str]] = {}
-    for each in waiting:
-        if each.sample not in readable:
-            reasons.setdefault(each.sample, []).append(each.reason)
-    problems = [
-        f"sample '{name}': nothing to do yet (files left for another run: {len(of_files)}, skipped as bad: "
-        f"{bad.count(name)}). The first: {of_files[0]}"
-        for name, of_files in reasons.items()
-    ]
-    if problems:
-        raise FilesToComeError("\n".join(problems))
+    left = [each.sample for each in waiting if each.sample not in readable]
+    if left:
+        first = {each.sample: each.reason for each in reversed(waiting)}
+        raise FilesToComeError(
+            "\n".join(
+                f"sample '{name}': nothing to do yet (files left for another run: {left.count(name)}, skipped as bad: "
+                f"{bad.count(name)}). The first: {first[name]}"
+                for name in dict.fromkeys(left)
+            )
+        )
 
 
-def arrived_late(modified: str, until: dt.datetime | None) -> bool:
-    """Whether a local file was modified at `until` or later; times of servers and None give False.
+def local_time(modified: str) -> float:
+    """When a local file was modified, in seconds since 1970; NaN for the formats of servers.
 
     Examples:
-        >>> arrived_late("1767225600.0", dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
-        True
-        >>> arrived_late("1767225599.9", dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
-        False
+        >>> local_time("1767225600.5"), local_time("Sat, 01 Nov 2025 10:00:00 GMT")
+        (1767225600.5, nan)
     """
-    return until is not None and _is_local_time(modified) and float(modified) >= until.timestamp()
+    return float(modified) if re.fullmatch(r"\d+(\.\d+)?", modified) else math.nan
 
 
 def is_recent(modified: str, seconds: float) -> bool:
     """Whether a local file was modified within `seconds` of now, before it or (clocks differ) after it."""
-    return _is_local_time(modified) and abs(time.time() - float(modified)) < seconds
-
-
-def _is_local_time(modified: str) -> bool:
-    """Whether a time is in seconds since 1970, as local file systems give it; servers use other formats."""
-    return re.fullmatch(r"\d+(\.\d+)?", modified) is not None
+    return abs(time.time() - local_time(modified)) < seconds

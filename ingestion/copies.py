@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -26,14 +25,15 @@ _ODD: Final = np.uint64(0xD6E8FEB86659FD93)
 
 
 class Copies(NamedTuple):
-    """The events of one part that an earlier place holds too."""
+    """The events that an earlier place holds too, in the order of their places; all (num_copies,)."""
 
-    entries: NDArray[np.int64]
-    """(num_copies,) entries in the file of the part."""
     parts: NDArray[np.int64]
-    """(num_copies,) number of the part of each original."""
+    """Number of the part of each copy."""
+    entries: NDArray[np.int64]
+    """Its entry in the file of the part."""
+    original_parts: NDArray[np.int64]
     originals: NDArray[np.int64]
-    """(num_copies,) entry of each original in the file of its part."""
+    """The same of the original."""
 
 
 def event_keys(scalars: Mapping[str, NDArray[np.floating]], collections: Mapping[str, Jagged]) -> UInt64s:
@@ -82,8 +82,8 @@ def read_keys(file: Path) -> UInt64s:
     return keys
 
 
-def find_copies(parts: Sequence[tuple[Path, int]]) -> dict[int, Copies]:
-    """The copies in each part, by number of the part; the first of several places counts as the original.
+def find_copies(parts: Sequence[tuple[Path, int]]) -> Copies:
+    """The copies in some parts; the first of several places counts as the original.
 
     A part is given as the file with the keys of its entries, and its first entry.
     """
@@ -94,15 +94,12 @@ def find_copies(parts: Sequence[tuple[Path, int]]) -> dict[int, Copies]:
     _, place, same = np.unique(values, return_index=True, return_inverse=True)
     originals = place[same]
     copies = np.flatnonzero((originals < np.arange(len(values))) & (values != 0))
-    found = {}
-    for number, (begin, end) in enumerate(pairwise(np.searchsorted(copies, starts))):
-        if begin < end:
-            own = originals[copies[begin:end]]
-            place_of = np.searchsorted(starts, own, side="right") - 1
-            # How far the entries of each part are from its places among all keys.
-            shift = np.array([first for _, first in parts]) - starts[:-1]
-            found[number] = Copies(copies[begin:end] + shift[number], place_of, own + shift[place_of])
-    return found
+    # How far the entries of each part are from its places among all keys.
+    shift = np.array([first for _, first in parts], np.int64) - starts[:-1]
+    places = (copies, originals[copies])
+    of_parts = [np.searchsorted(starts, each, side="right") - 1 for each in places]
+    entries = [each + shift[part] for each, part in zip(places, of_parts, strict=True)]
+    return Copies(of_parts[0], entries[0], of_parts[1], entries[1])
 
 
 def _mixed(state: UInt64s) -> UInt64s:

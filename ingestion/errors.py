@@ -118,7 +118,8 @@ def remote_error(path: str, *, where: str, cause: Exception) -> IngestionError |
     reason: BaseException = cause
     while isinstance(reason, FileNotFoundError) and reason.__cause__ is not None:
         reason = reason.__cause__
-    if "://" in path and _is_refused(reason):
+    is_forbidden = isinstance(reason, PermissionError) or getattr(reason, "status", None) in {401, 403, 407}
+    if "://" in path and (is_forbidden or _REFUSALS.match(_described(reason))):
         return RefusedFileError(
             f"{path}: the server refuses {where} ({_described(reason)}). Correct the URL, the credentials or the "
             f"certificate; docs/own-files.md names the variables of each kind of server."
@@ -132,12 +133,6 @@ def remote_error(path: str, *, where: str, cause: Exception) -> IngestionError |
         f"{path}: {where} could not be read ({_described(cause)}). "
         f"Check that its server or disk answers, and run again."
     )
-
-
-def _is_refused(cause: BaseException) -> bool:
-    """Whether a server asks for other credentials, has no such bucket, or shows a certificate that is not trusted."""
-    is_forbidden = isinstance(cause, PermissionError) or getattr(cause, "status", None) in {401, 403, 407}
-    return is_forbidden or _REFUSALS.match(_described(cause)) is not None
 
 
 def _of_the_server(cause: BaseException) -> bool:
@@ -269,9 +264,5 @@ def some(names: Sequence[str], *, at_most: int = 8) -> str:
     return ", ".join(names[:at_most]) + more
 
 
-def _first_line(cause: BaseException) -> str:
-    return next(iter(str(cause).strip().splitlines()), "no message")
-
-
 def _described(cause: BaseException) -> str:
-    return f"{type(cause).__name__}: {_first_line(cause)}"
+    return f"{type(cause).__name__}: {next(iter(str(cause).strip().splitlines()), 'no message')}"

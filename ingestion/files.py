@@ -14,9 +14,9 @@ from ingestion.baskets import basket_boundaries, chunk_edges
 from ingestion.branches import column_numbers, key_of
 from ingestion.conflicts import (
     Waiting,
-    arrived_late,
     content_identity,
     is_recent,
+    local_time,
     refuse_conflicts,
     refuse_too_many,
     refuse_waiting,
@@ -180,27 +180,21 @@ def expand(samples: Iterable[SampleSettings], *, on_unmatched: Callable[[str], N
     """
     found: list[SourceFile] = []
     for sample in samples:
-        matches = [(pattern, patiently(matching, pattern)) for pattern in sample.files]
-        unmatched = [pattern for pattern, paths in matches if not paths]
-        missing = unmatched
+        patterns = [each if is_remote(each) else str(Path(each).absolute()) for each in sample.files]
+        matches = [patiently(matching, pattern) for pattern in sample.files]
+        missing = unmatched = [pattern for pattern, paths in zip(patterns, matches, strict=True) if not paths]
         if on_unmatched and len(unmatched) < len(matches):
             missing = [pattern for pattern in unmatched if not _may_come_later(pattern)]
         if missing:
-            named = " or ".join(f"'{_resolved(pattern)}'" for pattern in missing)
-            near = nearest_names(_resolved(missing[0]), _neighbours(missing[0]))
+            named = " or ".join(f"'{pattern}'" for pattern in missing)
             raise (FilesToComeError if all(map(_awaits_files, missing)) else NoFilesError)(
-                f"sample '{sample.name}': no file matches {named}.{near} Correct the path."
+                f"sample '{sample.name}': no file matches {named}.{_nearest(missing[0])} Correct the path."
             )
         if on_unmatched:
-            for name in map(_resolved, unmatched):
+            for name in unmatched:
                 on_unmatched(f"sample '{sample.name}': no file matches '{name}' (yet?); its other files are taken")
-        found.extend(SourceFile(sample, path) for _, paths in matches for path in paths)
+        found += [SourceFile(sample, path) for paths in matches for path in paths]
     return found
-
-
-def _resolved(pattern: str) -> str:
-    """A pattern from the root of the file system on; a URL stays as it is."""
-    return pattern if is_remote(pattern) else str(Path(pattern).absolute())
 
 
 def _may_come_later(pattern: str) -> bool:
@@ -216,12 +210,12 @@ def _awaits_files(pattern: str) -> bool:
     return _may_come_later(pattern) and (is_remote(pattern) or fixed.is_dir())
 
 
-def _neighbours(pattern: str) -> list[str]:
-    """Content of the folder of a local pattern, or of the nearest existing folder above it."""
+def _nearest(pattern: str) -> str:
+    """Words about what is in the folder of a local pattern, or in the nearest existing folder above it."""
     if is_remote(pattern):
-        return []
-    folder = next(each for each in Path(pattern).absolute().parents if each.is_dir())
-    return [str(path) for path in folder.iterdir() if not path.name.startswith(".")]
+        return ""
+    folder = next(each for each in Path(pattern).parents if each.is_dir())
+    return nearest_names(pattern, [str(path) for path in folder.iterdir() if not path.name.startswith(".")])
 
 
 def inventory(
@@ -283,7 +277,7 @@ def _look(
 ) -> Known | Waiting:
     """Check one file of this size and time; reuse the earlier result if the file is unchanged."""
     size, modified = stamp
-    if arrived_late(modified, settings.until):
+    if settings.until is not None and local_time(modified) >= settings.until.timestamp():
         reason = f"it was modified at or after ingest.until, {settings.until}; a run with a later one takes it"
         return Waiting(source.sample.name, source.path, reason)
     # Without a modification time from the server, changes cannot be seen.
@@ -348,7 +342,7 @@ def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified
         fields = {name: each for name, each in field_branches(settings.branch_map).items() if name not in missing}
         if has_weight:
             fields["weight"] = ColumnSource.of_weight(weight).branch
-        sources = sources_of(names, fields, settings.branch_map, source.path)
+        sources = sources_of(names, fields, settings.branch_map)
         wanted = settings.pass_through_columns | LabelRule.of(sample.label_by).sources
         wanted |= {"weight": ColumnSource.of_weight(weight)} if has_weight else {}
         numbers = {

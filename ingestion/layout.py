@@ -30,9 +30,15 @@ _COUNTERS: Final = ("n{}", "num{}", "numberof{}", "{}n", "{}num", "{}size", "{}c
 class Branch(NamedTuple):
     """A branch of an open tree (or a field of an RNTuple), or one leaf of a branch that is a list of leaves."""
 
+    file: str
     path: str
     branch: Any
     leaf: str = ""
+
+    @property
+    def place(self) -> BranchPlace:
+        """As messages say it."""
+        return BranchPlace(f"{self.file}: branch '{self.path}'")
 
     def read(self, first: int, last: int) -> ak.Array:
         """The content of entries `first` to `last` (exclusive)."""
@@ -42,7 +48,7 @@ class Branch(NamedTuple):
         """Its own part of the content of the branch."""
         return array[self.leaf] if self.leaf else array
 
-    def kind(self, file: str) -> ak.Array:
+    def kind(self) -> ak.Array:
         """An array without entries, which has the type of the content.
 
         Raises:
@@ -50,7 +56,7 @@ class Branch(NamedTuple):
             DamagedFileError: A merge described the baskets wrongly.
         """
         if isinstance(self.branch, RField):
-            with reading(file, f"field '{self.path}'"):
+            with reading(self.file, f"field '{self.path}'"):
                 return self.read(0, 0)
         try:
             interpretation = self.branch.interpretation
@@ -58,7 +64,7 @@ class Branch(NamedTuple):
         except (UnknownInterpretation, CannotBeAwkward, NameError) as cause:
             # NameError: of Float16_t without limits.
             raise WrongBranchTypeError(
-                f"{file}: branch '{self.path}' has a type that uproot cannot read "
+                f"{self.file}: branch '{self.path}' has a type that uproot cannot read "
                 f"({self.branch.member('fLeaves')[0].classname}, '{self.branch.title}'). Write it as Float_t or Int_t, "
                 f"for example by Redefine and Snapshot of RDataFrame."
             ) from cause
@@ -66,8 +72,9 @@ class Branch(NamedTuple):
         is_array = isinstance(interpretation, AsJagged) and not interpretation.header_bytes
         if is_array and self.branch.member("fEntryOffsetLen") == 0:
             raise DamagedFileError(
-                f"{file}: branch '{self.path}' lacks the offsets of its lists: the first file of the merge (hadd) had "
-                f"no entries. ROOT too reads wrong values. Merge again without that file, or list the files themselves."
+                f"{self.file}: branch '{self.path}' lacks the offsets of its lists: the first file of the merge (hadd) "
+                "had no entries. ROOT too reads wrong values. Merge again without that file, or list the files "
+                "themselves."
             )
         return self.of(found)
 
@@ -80,10 +87,10 @@ class BranchNames(Mapping[str, Branch]):
 
     def __init__(self, tree: Any, file: str) -> None:
         """Index the branches of a tree of a file."""
-        self._file = file
+        self.file = file
         self._by_path: dict[str, list[Branch]] = {}
         self._by_plain_name: dict[str, list[Branch]] = {}
-        for source in _sources(tree):
+        for source in _sources(tree, file):
             self._by_path.setdefault(source.path, []).append(source)
             for name in {_plain(source.path), _plain(_short(source.path))}:
                 self._by_plain_name.setdefault(name, []).append(source)
@@ -99,7 +106,7 @@ class BranchNames(Mapping[str, Branch]):
         if len(found) > 1:
             paths = ", ".join(f"'{source.path}'" for source in found)
             raise MissingBranchError(
-                f"{self._file}: '{name}' is the name of {len(found)} branches: {paths}. Give the full path of one in "
+                f"{self.file}: '{name}' is the name of {len(found)} branches: {paths}. Give the full path of one in "
                 f"the config; branches of the same path cannot be told apart."
             )
         if not found:
@@ -117,12 +124,12 @@ class BranchNames(Mapping[str, Branch]):
         return len(self._by_path)
 
 
-def _sources(tree: Any) -> Iterator[Branch]:
+def _sources(tree: Any, file: str) -> Iterator[Branch]:
     for path, branch in tree.iteritems(recursive=True, full_paths=True):
-        yield Branch(path, branch)
-        leaves = [] if isinstance(branch, RField) else branch.member("fLeaves")
+        yield Branch(file, path, branch)
+        leaves = [] if isinstance(branch, RField) else [leaf.member("fName") for leaf in branch.member("fLeaves")]
         if len(leaves) > 1:
-            yield from (Branch(f"{path}/{leaf.member('fName')}", branch, leaf.member("fName")) for leaf in leaves)
+            yield from (Branch(file, f"{path}/{leaf}", branch, leaf) for leaf in leaves)
 
 
 def _short(path: str) -> str:
@@ -133,18 +140,16 @@ def _plain(name: str) -> str:
     return _SEPARATORS.sub("_", name).strip("_")
 
 
-def sources_of(
-    names: BranchNames, wanted: Mapping[str, str], branch_map: Mapping[str, str], file: str
-) -> dict[str, Branch]:
+def sources_of(names: BranchNames, wanted: Mapping[str, str], branch_map: Mapping[str, str]) -> dict[str, Branch]:
     """Where each field is read from, and the counter of each collection (`jets.count`) that needs one.
 
     Raises:
         IngestionError: A branch has a type that its field cannot have, or nothing counts the slots of arrays.
     """
     found = {field: names[branch] for field, branch in wanted.items()}
-    kinds = {field: source.kind(file) for field, source in found.items()}
+    kinds = {field: source.kind() for field, source in found.items()}
     for field, kind in kinds.items():
-        place = BranchPlace(f"{file}: branch '{found[field].path}'")
+        place = found[field].place
         if kind.fields:
             leaves = " or ".join(f"'{found[field].path}/{leaf}'" for leaf in kind.fields)
             raise WrongBranchTypeError(f"{place.words} holds several numbers: map {leaves} in ingest.branch_map.")
@@ -152,23 +157,25 @@ def sources_of(
             list_numbers(kind, place, None)
         elif field in ("met", "met_phi"):
             event_numbers(kind, place, None, 0)
-    _refuse_same_momenta(found, file)
+    _refuse_same_momenta(found)
     for collection in COLLECTIONS:
         own = {field: kind for field, kind in kinds.items() if field.startswith(f"{collection}.")}
         key = f"{collection}.count"
         fixed = [kind for kind in own.values() if is_fixed(kind)]
         counter = branch_map.get(key)
         if fixed and len(fixed) == len(own) and counter is None:
-            counter = _usual_counter(names, [found[field] for field in own], file, key, fixed[0].type.content.size)
+            counter = _usual_counter(names, [found[field] for field in own], key, fixed[0].type.content.size)
         if counter not in {None, FILLED, ALL}:
             if counter not in names:
                 near = nearest_names(counter, list(names))
-                raise MissingBranchError(f"{file}: there is no branch '{counter}' (ingest.branch_map, {key}).{near}")
+                raise MissingBranchError(
+                    f"{names.file}: there is no branch '{counter}' (ingest.branch_map, {key}).{near}"
+                )
             found[key] = names[counter]
     return found
 
 
-def _refuse_same_momenta(found: Mapping[str, Branch], file: str) -> None:
+def _refuse_same_momenta(found: Mapping[str, Branch]) -> None:
     """Refuse one branch for two components of momenta, such as electrons for the muons too, or for one and a weight."""
     seen: dict[str, str] = {}
     # Weights last: several may be in one list.
@@ -179,8 +186,8 @@ def _refuse_same_momenta(found: Mapping[str, Branch], file: str) -> None:
             first = seen.get(source.path, field) if is_weight(field) else seen.setdefault(source.path, field)
             if first != field:
                 raise WrongBranchTypeError(
-                    f"{file}: '{first}' and '{field}' would both be read from branch '{source.path}'. Map a branch of "
-                    f"its own for each in ingest.branch_map."
+                    f"{source.file}: '{first}' and '{field}' would both be read from branch '{source.path}'. Map a "
+                    f"branch of its own for each in ingest.branch_map."
                 )
 
 
@@ -189,7 +196,7 @@ def is_fixed(array: ak.Array) -> bool:
     return isinstance(array.type.content, ak.types.RegularType)
 
 
-def _usual_counter(names: BranchNames, sources: Sequence[Branch], file: str, key: str, size: int) -> str:
+def _usual_counter(names: BranchNames, sources: Sequence[Branch], key: str, size: int) -> str:
     """The one branch with a usual name of a counter, of arrays that begin alike: `nJet` or `Jet_size` of `Jet_PT`."""
     forms = zip(*(_squeezed(source.path) for source in sources), strict=True)
     # Of `Jet_PT`, `Jet_Eta` and so on this is `Jet`.
@@ -200,7 +207,7 @@ def _usual_counter(names: BranchNames, sources: Sequence[Branch], file: str, key
         return found[0]
     several = f"{' and '.join(found)} may both count" if found else "no branch of a usual name (such as nJet) counts"
     raise MissingBranchError(
-        f"{file}: '{sources[0].path}' and the branches beside it are arrays of {size} slots in every event, and "
+        f"{names.file}: '{sources[0].path}' and the branches beside it are arrays of {size} slots in every event, and "
         f"{several} those that hold a candidate. In ingest.branch_map set `{key}` to the branch that does; to "
         f"`{FILLED}` if the others are padded (pT is 0, negative or NaN, or pT, eta and phi are one number); to "
         f"`{ALL}` if all hold one."

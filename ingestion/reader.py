@@ -86,21 +86,6 @@ class Selection(NamedTuple):
     event_weights: NDArray[np.float64]
     """(num_entries,) with 0 for those that are not finite."""
 
-    @property
-    def counts(self) -> dict[str, int]:
-        """Numbers of all events by step."""
-        return self.tally().counts
-
-    @property
-    def weights(self) -> dict[str, list[float]]:
-        """Weights of all events by step."""
-        return self.tally().weights
-
-    @property
-    def rejected(self) -> dict[str, Mask]:
-        """Which of all entries do not pass, by the name of the counter."""
-        return {name: mask for name, mask in self.steps.items() if name.startswith("rejected_")}
-
     def tally(self, chosen: Mask | bool = True) -> StepCounts:
         """The tally of some of the entries."""
         return StepCounts.of({name: mask & chosen for name, mask in self.steps.items()}, self.event_weights)
@@ -121,7 +106,7 @@ def read_events(info: FileInfo, settings: IngestSettings, *, start: int, stop: i
     with file:
         with reading(info.path, "its baskets' index"):
             tree = file[settings.tree]
-            sources = sources_of(BranchNames(tree, info.path), wanted, settings.branch_map, info.path)
+            sources = sources_of(BranchNames(tree, info.path), wanted, settings.branch_map)
             # Several numbers of one list, and several leaves, are one branch.
             branches = {id(source.branch): source._replace(leaf="") for source in sources.values()}
             edges = piece_edges([source.branch for source in branches.values()], start, stop)
@@ -146,9 +131,9 @@ def _raw_events(
 ) -> RawEvents:
     """Flat arrays of the fields of entries `first` to `last` (exclusive); `sources` gives where each was read."""
     num_events = last - first
-    places = {name: BranchPlace(f"{info.path}: branch '{source.path}'") for name, source in sources.items()}
     scalars = {
-        name: event_numbers(arrays[name], places[name], SCALARS[name].dtype, first) for name in ("met", "met_phi")
+        name: event_numbers(arrays[name], sources[name].place, SCALARS[name].dtype, first)
+        for name in ("met", "met_phi")
     }
     weight = ColumnSource.of_weight(info.weight)
     scalars["weight"] = (
@@ -157,10 +142,12 @@ def _raw_events(
         else np.ones(num_events)
     )
     collections = {
-        name: _no_candidates(name, num_events)
+        name: Jagged(
+            np.zeros(num_events + 1, np.int64), {field: np.empty(0, each.dtype) for field, each in own.items()}
+        )
         if info.lacks_particles and name in PARTICLE_COLLECTIONS
-        else _collection(name, arrays, places, info.path, settings, first)
-        for name in COLLECTIONS
+        else _collection(name, arrays, sources, settings, first)
+        for name, own in COLLECTIONS.items()
     }
     pass_through = {
         name: column_numbers(arrays[name], name, each, path=info.path, dtype=info.pass_through[name], first=first)
@@ -169,14 +156,11 @@ def _raw_events(
         else scalars["weight"]
         for name, each in settings.pass_through_columns.items()
     }
-    labels = _labels(arrays, info, first, num_events)
+    labels = _labels(arrays, info, first) if info.label_by else np.full(num_events, info.label)
     return RawEvents(np.arange(first, last), scalars, collections, pass_through, labels)
 
 
-def _labels(arrays: Mapping[str, ak.Array], info: FileInfo, first: int, num_events: int) -> NDArray[np.int64]:
-    """The classes of events; the first one is entry `first`."""
-    if not info.label_by:
-        return np.full(num_events, info.label)
+def _labels(arrays: Mapping[str, ak.Array], info: FileInfo, first: int) -> NDArray[np.int64]:
     rule = LabelRule.of(info.label_by)
     columns = {}
     for name, source in rule.sources.items():
@@ -188,48 +172,37 @@ def _labels(arrays: Mapping[str, ak.Array], info: FileInfo, first: int, num_even
         event = int(np.argmax(wrong))
         values = ", ".join(f"{source.words} is {columns[name][event]:g}" for name, source in rule.sources.items())
         raise WrongBranchTypeError(
-            f"{info.place}: {int(wrong.sum())} of the {num_events} events of entries {first} to "
-            f"{first + num_events - 1} have no class: for {int((num_held == 0).sum())} no condition of label_by holds, "
+            f"{info.place}: {int(wrong.sum())} of the {len(wrong)} events of entries {first} to "
+            f"{first + len(wrong) - 1} have no class: for {int((num_held == 0).sum())} no condition of label_by holds, "
             f"for {int((num_held > 1).sum())} several. In entry {first + event}, {values}. Give each event one "
             f"condition; `null` leaves events out."
         )
     return labels
 
 
-def _no_candidates(name: str, num_events: int) -> Jagged:
-    none = {field: np.empty(0, spec.dtype) for field, spec in COLLECTIONS[name].items()}
-    return Jagged(np.zeros(num_events + 1, np.int64), none)
-
-
 def _collection(
-    name: str,
-    arrays: Mapping[str, ak.Array],
-    places: Mapping[str, BranchPlace],
-    path: str,
-    settings: IngestSettings,
-    first: int,
+    name: str, arrays: Mapping[str, ak.Array], sources: Mapping[str, Branch], settings: IngestSettings, first: int
 ) -> Jagged:
     """The candidates of a collection in the slots that count; the first event is entry `first`."""
     kinds = {field: spec.dtype for field, spec in COLLECTIONS[name].items()}
     if is_discriminant := settings.min_btag is not None and name == "jets":
         kinds["btag"] = "float64"
-    columns = {
-        field: list_numbers(arrays[f"{name}.{field}"], places[f"{name}.{field}"], kind) for field, kind in kinds.items()
-    }
+    places = {field: sources[f"{name}.{field}"].place for field in kinds}
+    columns = {field: list_numbers(arrays[f"{name}.{field}"], places[field], kind) for field, kind in kinds.items()}
     cut = [field for field in kinds if is_fixed(arrays[f"{name}.{field}"])]
     # Beside lists, arrays of a fixed size have the lengths of the lists.
     counts = next((np.diff(columns[field][0]) for field in kinds if field not in cut), None)
-    if counter := places.get(f"{name}.count"):
-        cut, counts = list(kinds), event_numbers(arrays[f"{name}.count"], counter, "int64", first)
+    if counter := sources.get(f"{name}.count"):
+        cut, counts = list(kinds), event_numbers(arrays[f"{name}.count"], counter.place, "int64", first)
     if counts is not None:
         for field in cut:
-            columns[field] = first_numbers(*columns[field], counts, places[f"{name}.{field}"], first)
+            columns[field] = first_numbers(*columns[field], counts, places[field], first)
     (leader, (offsets, _)), *others = columns.items()
     for field, (own, _) in others:
         if not np.array_equal(own, offsets):
             raise WrongBranchTypeError(
-                f"{path}: '{name}.{leader}' and '{name}.{field}' have different numbers of candidates. "
-                f"Map branches of one collection under ingest.branch_map."
+                f"{sources[f'{name}.{field}'].file}: '{name}.{leader}' and '{name}.{field}' have different numbers of "
+                f"candidates. Map branches of one collection under ingest.branch_map."
             )
     found = Jagged(offsets, {field: values for field, (_, values) in columns.items()})
     if settings.branch_map.get(f"{name}.count") == FILLED:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark import Accumulator, SparkContext
@@ -34,7 +35,6 @@ from ingestion.expressions import samples_in
 from ingestion.files import BadFile, FileInfo
 from ingestion.notes import unusual_content
 from ingestion.reader import read_events, select_events
-from ingestion.schema import events_schema
 from ingestion.settings import IngestSettings, OnBadFile, OnDuplicate, SampleSettings
 from ingestion.storage import (
     file_digest,
@@ -139,28 +139,31 @@ def ingest(
     make_folder(keys_folder(out_dir))
     taken = _take_over(infos, earlier, out_dir) if earlier else {}
     ranges = list(split_entries(info for info in infos if info.uuid not in taken))
-    read, failed = _read(spark, ranges, settings, out_dir, done=done, num_tasks=num_tasks)
+    read, digests, failed = _read(spark, ranges, settings, out_dir, done=done, num_tasks=num_tasks)
+    problems = [(info, failed[info.uuid]) for info in infos if info.uuid in failed]
     fails = settings.on_bad_file is OnBadFile.FAIL
-    problems = [(info.path, failed[info.uuid]) for info in infos if info.uuid in failed]
-    BadFilesError.raise_any([(path, error) for path, error in problems if fails or not error.is_of_the_file])
-    bad = [*bad, *(_bad_file(info, failed[info.uuid]) for info in infos if info.uuid in failed)]
+    BadFilesError.raise_any([(info.path, error) for info, error in problems if fails or not error.is_of_the_file])
+    bad = [*bad, *(_bad_file(info, error) for info, error in problems)]
     refuse_too_many(bad, settings)
     _remove_remains(out_dir, failed)
-    digests = {part.file_uuid: digest for part, digest in read if digest}
     good = [
         info._replace(digest=digests[info.uuid]) if info.uuid in digests and not _changed_meanwhile(info) else info
         for info in infos
         if info.uuid not in failed
     ]
-    parts = [*chain(*taken.values()), *(part for part, _ in read if part.file_uuid not in failed)]
+    parts = [*chain(*taken.values()), *(part for part in read if part.file_uuid not in failed)]
     copied = _copied(parts, infos, settings, out_dir)
-    again, failed_again = _read(spark, copied, settings, out_dir, num_tasks=num_tasks)
+    again, _, failed_again = _read(spark, copied, settings, out_dir, num_tasks=num_tasks)
     BadFilesError.raise_any([(info.path, failed_again[info.uuid]) for info in infos if info.uuid in failed_again])
-    by_place = {(part.file_uuid, part.start, part.sample): part for part in (*parts, *(part for part, _ in again))}
+    by_place = {(part.file_uuid, part.start, part.sample): part for part in (*parts, *again)}
     parts = [by_place[place] for place in sorted(by_place)]
     _refuse_empty(samples, parts, {info.sample for info in good}, bad)
-    generated = _generated_sums(good, samples)
     _refuse_copies(samples, parts)
+    generated = {
+        sample.name: {named: math.fsum(info.generated[named] for info in good if info.sample == sample.name)}
+        for sample in samples
+        if isinstance(named := sample.sum_of_weights, str)
+    }
     num_read = len({work.info.uuid for work in [*ranges, *copied]} - failed.keys())
     return IngestResult(parts, good, bad, num_read, generated)
 
@@ -178,25 +181,24 @@ def _read(
     *,
     num_tasks: Callable[[int], int],
     done: Accumulator[int] | None = None,
-) -> tuple[list[tuple[EventsPart, str]], dict[str, IngestionError]]:
-    """Read ranges in Spark tasks: the parts, with the digest of the file beside its first, and errors by UUID."""
+) -> tuple[list[EventsPart], dict[str, str], dict[str, IngestionError]]:
+    """Read ranges in Spark tasks: the parts; digests of local files and errors, by UUID."""
 
-    def run(work: EntryRange) -> tuple[list[EventsPart] | IngestionError, str]:
+    def run(work: EntryRange) -> tuple[list[EventsPart], str, IngestionError | None]:
         try:
             parts = patiently(ingest_range, work, settings, out_dir)
             digest = patiently(content_digest, work.info.path) if work.start == 0 else ""
         except IngestionError as problem:
             # The driver raises it: from here, Spark would retry it four times and bury it in a Java trace.
-            return problem, ""
+            return [], "", problem
         if done is not None:
             done.add(work.stop - work.start)
-        return parts, digest
+        return parts, digest, None
 
     found = spark.parallelize(ranges, num_tasks(len(ranges))).map(run).collect() if ranges else []
-    pairs = zip(ranges, found, strict=True)
-    failed = {work.info.uuid: each for work, (each, _) in pairs if isinstance(each, IngestionError)}
-    read = [(part, digest) for parts, digest in found if isinstance(parts, list) for part in parts]
-    return read, failed
+    of_files = [(work.info.uuid, digest, problem) for work, (_, digest, problem) in zip(ranges, found, strict=True)]
+    digests = {uuid: digest for uuid, digest, _ in of_files if digest}
+    return [part for parts, *_ in found for part in parts], digests, {uuid: each for uuid, _, each in of_files if each}
 
 
 def _remove_remains(out_dir: Path, failed: Iterable[str]) -> None:
@@ -215,35 +217,27 @@ def _copied(
     by_range: dict[tuple[int, int], list[EventsPart]] = {}
     for part in parts:
         by_range.setdefault((place[part.file_uuid], part.start), []).append(part)
-    of_ranges = [by_range[each] for each in sorted(by_range)]
-    ordered = [part for part, *_ in of_ranges]
-    copies = find_copies([(part.keys_file(out_dir), part.start) for part in ordered])
-    info_of = [infos[place[part.file_uuid]] for part in ordered]
-    concerned = {*copies, *chain(*(each.parts.tolist() for each in copies.values()))}
-    label_of = {number: _labels_of(info_of[number], of_ranges[number], out_dir) for number in concerned}
-    for number, (entries, of, originals) in copies.items():
-        own = info_of[number]
-        in_two_classes = np.array(
-            [
-                label_of[number](entry) != label_of[other](original)
-                for entry, other, original in zip(entries.tolist(), of.tolist(), originals.tolist(), strict=True)
-            ]
-        )
-        if settings.on_duplicate is OnDuplicate.DROP and not in_two_classes.any():
-            continue
-        total, shown = sum(len(each.entries) for each in copies.values()), int(in_two_classes.argmax())
+    of_ranges = [by_range[key] for key in sorted(by_range)]
+    ranges = [EntryRange(infos[place[first.file_uuid]], first.start, first.stop) for first, *_ in of_ranges]
+    copies = find_copies([(first.keys_file(out_dir), first.start) for first, *_ in of_ranges])
+    concerned = {*copies.parts.tolist(), *copies.original_parts.tolist()}
+    label_of = {number: _labels_of(ranges[number].info, of_ranges[number], out_dir) for number in concerned}
+    pairs = list(zip(*(column.tolist() for column in copies), strict=True))
+    in_two_classes = [label_of[part](entry) != label_of[of](original) for part, entry, of, original in pairs]
+    if any(in_two_classes) or (pairs and settings.on_duplicate is OnDuplicate.FAIL):
+        part, entry, of, original = pairs[in_two_classes.index(True) if any(in_two_classes) else 0]
         way_out = ", or set ingest.on_duplicate: drop to keep the first of each"
-        if in_two_classes.any():
+        if any(in_two_classes):
             way_out = ": these are in two classes, and the order of the samples would choose one"
         raise ConflictingFilesError(
-            f"{total} event{'s are' if total > 1 else ' is'} there twice: entry {entries[shown]} of "
-            f"{own.place} equals entry {originals[shown]} of {info_of[of[shown]].place}. Copies of an "
+            f"{len(pairs)} event{'s are' if len(pairs) > 1 else ' is'} there twice: entry {entry} of "
+            f"{ranges[part].info.place} equals entry {original} of {ranges[of].info.place}. Copies of an "
             f"event cross the splits and count twice. Take one of the files out (after hadd or a skim){way_out}."
         )
-    return [
-        EntryRange(info_of[number], ordered[number].start, ordered[number].stop, tuple(each.entries.tolist()))
-        for number, each in copies.items()
-    ]
+    without: dict[int, list[int]] = {}
+    for part, entry, _, _ in pairs:
+        without.setdefault(part, []).append(entry)
+    return [ranges[part]._replace(without=tuple(entries)) for part, entries in without.items()]
 
 
 def _labels_of(info: FileInfo, parts: Sequence[EventsPart], events: Path) -> Callable[[int], int | None]:
@@ -280,50 +274,51 @@ def ingest_range(work: EntryRange, settings: IngestSettings, out_dir: Path) -> l
     info, stem = work.info, f"{work.info.uuid}-{work.start:09d}"
     names = {sample: f"{stem}{f'-{label}' if info.label_by else ''}.parquet" for sample, label in info.samples.items()}
     tallies = {sample: StepCounts({}, {}) for sample in names}
-    digests = dict.fromkeys(names, "")
+    writers: dict[str, pq.ParquetWriter] = {}
+    digests: dict[str, str] = {}
     keys: list[UInt64s] = [np.zeros(0, np.uint64)]
-    with ExitStack() as places:
-        unfinished = {sample: places.enter_context(new_file(out_dir / name)) for sample, name in names.items()}
-        with ExitStack() as opened:
-            writers = {
-                sample: opened.enter_context(
-                    pq.ParquetWriter(
-                        file,
-                        events_schema(info.pass_through),
-                        compression="lz4",
-                        use_dictionary=_WITH_DICTIONARY,
-                        write_statistics=_WITH_STATISTICS,
-                    )
-                )
-                for sample, file in unfinished.items()
-            }
-            for raw in read_events(info, settings, start=work.start, stop=work.stop):
-                keys.append(event_keys(raw.scalars, raw.collections))
-                selection = select_events(raw, info, settings, without=work.without)
-                for sample, label in info.samples.items():
-                    number = -1 if label is None else label
-                    tallies[sample] = total((tallies[sample], selection.tally(raw.labels == number)))
-                    table = selection.table
-                    if info.label_by:
-                        table = table.filter(pc.field("label") == number)
-                    if table.num_rows:
-                        writers[sample].write_table(table)
-        for sample, file in unfinished.items():
-            if tallies[sample].counts["events"]:
-                digests[sample] = file_digest(file) if is_remote(out_dir) else ""
-            else:
-                file.unlink()
-                # Of a read that did not leave out copies.
-                (out_dir / names[sample]).unlink(missing_ok=True)
-                names[sample] = ""
+    with ExitStack() as opened:
+        for raw in read_events(info, settings, start=work.start, stop=work.stop):
+            keys.append(event_keys(raw.scalars, raw.collections))
+            selection = select_events(raw, info, settings, without=work.without)
+            for sample, label in info.samples.items():
+                number = -1 if label is None else label
+                tallies[sample] = total((tallies[sample], selection.tally(raw.labels == number)))
+                table = selection.table
+                if info.label_by:
+                    table = table.filter(pc.field("label") == number)
+                if table.num_rows:
+                    if sample not in writers:
+                        writers[sample] = opened.enter_context(_events_file(out_dir / names[sample], table, digests))
+                    writers[sample].write_table(table)
+    for sample in names.keys() - writers.keys():
+        # Of a read that did not leave out copies.
+        (out_dir / names[sample]).unlink(missing_ok=True)
+        names[sample] = ""
     make_folder(keys_folder(out_dir))
     with new_file(keys_folder(out_dir) / f"{stem}.npy") as file, file.open("wb") as stream:
         np.save(stream, np.concatenate(keys))
     lies_in = str(out_dir.parent) if is_remote(out_dir) else ""
     return [
-        EventsPart(sample, info.uuid, work.start, work.stop, name, digests[sample], *tallies[sample], lies_in)
+        EventsPart(sample, info.uuid, work.start, work.stop, name, digests.get(name, ""), *tallies[sample], lies_in)
         for sample, name in names.items()
     ]
+
+
+@contextmanager
+def _events_file(path: Path, table: pa.Table, digests: dict[str, str]) -> Iterator[pq.ParquetWriter]:
+    """What writes tables like this one to a file; `digests` gets that of a file on object storage, by name."""
+    with new_file(path) as unfinished:
+        with pq.ParquetWriter(
+            unfinished,
+            table.schema,
+            compression="lz4",
+            use_dictionary=_WITH_DICTIONARY,
+            write_statistics=_WITH_STATISTICS,
+        ) as writer:
+            yield writer
+        if is_remote(path):
+            digests[path.name] = file_digest(unfinished)
 
 
 def _take_over(infos: Sequence[FileInfo], earlier: EarlierParts, out_dir: Path) -> dict[str, list[EventsPart]]:
@@ -355,15 +350,6 @@ def _changed_meanwhile(info: FileInfo) -> bool:
 def _bad_file(info: FileInfo, error: IngestionError) -> BadFile:
     checked = (info.sample, info.path, type(error).__name__, str(error), info.size, info.modified)
     return BadFile(*checked, found_while_reading=isinstance(error, DamagedFileError | WrongBranchTypeError))
-
-
-def _generated_sums(infos: Sequence[FileInfo], samples: Iterable[SampleSettings]) -> dict[str, dict[str, float]]:
-    """The sum over the files of each sample that names a branch or a bin for it, by sample and by this name."""
-    return {
-        sample.name: {named: math.fsum(info.generated[named] for info in infos if info.sample == sample.name)}
-        for sample in samples
-        if isinstance(named := sample.sum_of_weights, str)
-    }
 
 
 def _refuse_copies(samples: Iterable[SampleSettings], parts: Sequence[EventsPart]) -> None:

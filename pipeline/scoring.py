@@ -110,8 +110,8 @@ class EventClassifier(NamedTuple):
         for raw in read_events(info, settings, start=0, stop=info.entries):
             selected = select_events(raw, info, settings)
             flag = np.zeros(raw.num_events, np.int8)
-            for name, rejected in selected.rejected.items():
-                flag[rejected] = FLAGS.index(name) if name in FLAGS else 0
+            for name in ("rejected_nonfinite", "rejected_no_lepton"):
+                flag[selected.steps[name]] = FLAGS.index(name)
             kept = np.flatnonzero(flag == 0)
             block = build_features(selected.table, self._needed)
             flag[kept] = np.where(block.outcome == SELECTED, 0, block.outcome + FLAGS.index("rejected_no_lepton"))

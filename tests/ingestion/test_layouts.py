@@ -159,7 +159,7 @@ def test_tracks_below_the_threshold_rejected_events_for_their_infinite_eta(tmp_p
 def test_a_rejected_event_names_the_branch(tmp_path: Path) -> None:
     good = made_event(electrons=[lepton(40, 0, 0)])
     events = [good, {**good, "tracks": [track(9.0, np.inf, 0)]}, {**good, "tracks": [track(np.nan, np.nan, 0)]}]
-    counts = select(write_delphes(tmp_path / "a.root", events)).counts
+    counts = select(write_delphes(tmp_path / "a.root", events)).tally().counts
     assert (counts["rejected_nonfinite"], counts["events"]) == (2, 1)
     (words,) = unusual_content({"made": counts})
     assert words.startswith("2 events of made rejected: EFlowTrack.PT of 1, EFlowTrack.Eta of 2 not finite.")
@@ -192,7 +192,7 @@ def test_units_charges_and_tags_that_look_wrong_are_named(
         )
         return {**row, "met": change.get("met", row["met"])}
 
-    counts = select(write_delphes(tmp_path / "a.root", [row(number) for number in range(50)])).counts
+    counts = select(write_delphes(tmp_path / "a.root", [row(number) for number in range(50)])).tally().counts
     unusual = list(unusual_content({"made": counts}))
     assert len(unusual) == len(words)
     assert all(word in note for word, note in zip(words, unusual, strict=True))
@@ -207,7 +207,7 @@ def test_swapped_eta_and_phi_are_named(tmp_path: Path, swapped: bool, words: lis
         made_event(electrons=[lepton(40.0 + n, *angle)], jets=[jet(50.0, *angle, btag=n % 2)], met=float(n))
         for n, angle in enumerate(angles)
     ]
-    found = list(unusual_content({"made": select(write_delphes(tmp_path / "a.root", events)).counts}))
+    found = list(unusual_content({"made": select(write_delphes(tmp_path / "a.root", events)).tally().counts}))
     assert [each[: len(word)] for each, word in zip(found, words, strict=True)] == words
 
 
@@ -284,7 +284,7 @@ def test_a_short_name_read_the_electrons_for_the_muons() -> None:
 def test_a_type_that_cannot_be_read_is_named_when_files_are_checked(field: str, name: str, words: str) -> None:
     names = names_of("types_of_root.root")
     with pytest.raises(WrongBranchTypeError, match=words):
-        sources_of(names, {field: name}, {}, "types_of_root.root")
+        sources_of(names, {field: name}, {})
 
 
 def test_a_merge_behind_an_empty_file_was_called_a_damaged_copy() -> None:

@@ -85,8 +85,8 @@ def test_a_100_tev_file_is_read_through_a_branch_map(threshold: float, expected:
     passing = ak.any(leptons > threshold, axis=1)
     assert np.flatnonzero(passing).tolist() == expected
     selection = select(FCC, IngestSettings(branch_map={"muons": "Muon"}, min_lepton_pt=threshold))
-    assert selection.counts["entries"] == 25
-    assert selection.counts["events"] == int(ak.sum(passing))
+    assert selection.tally().counts["entries"] == 25
+    assert selection.tally().counts["events"] == int(ak.sum(passing))
     assert selection.table["entry"].to_pylist() == expected
     tracks = arrays["EFlowTrack.PT"][passing]
     assert [len(each) for each in selection.table["tracks"].to_pylist()] == ak.sum(tracks > 0.5, axis=1).to_list()
@@ -165,7 +165,7 @@ def test_jets_whose_discriminant_is_no_number_counted_silently_as_light(tmp_path
     path = write_flat(tmp_path / "flat.root", events, more={"Jet_btag": ak.unflatten(flat, offsets)})
     found = select(path, IngestSettings(tree="ntuple", branch_map=FLAT_MAP, min_btag=0.5, min_lepton_pt=0.0))
     last = int(np.flatnonzero(offsets)[-1])
-    assert found.counts["rejected_nonfinite"] == 1
+    assert found.tally().counts["rejected_nonfinite"] == 1
     assert last not in found.table["entry"].to_pylist()
     tags = [each["btag"] for jets in found.table["jets"].to_pylist() for each in jets]
     assert tags == [int(each > 0.5) for each in flat[: len(tags)]]
@@ -236,12 +236,15 @@ def test_a_flat_ntuple_gives_the_table_of_the_delphes_file(tmp_path: Path) -> No
     delphes = select(write_delphes(tmp_path / "delphes.root", events), IngestSettings())
     flat_path = write_flat(tmp_path / "flat.root", events)
     flat = select(flat_path, IngestSettings(tree="ntuple", branch_map=FLAT_MAP), weight="genWeight")
-    assert delphes.counts["rejected_nonfinite"] == 1
-    assert delphes.counts["rejected_no_lepton"] >= 1
+    assert delphes.tally().counts["rejected_nonfinite"] == 1
+    assert delphes.tally().counts["rejected_no_lepton"] >= 1
     assert len(without_file(delphes.table)) >= 5
     assert without_file(flat.table) == without_file(delphes.table)
     assert flat.table.schema.equals(delphes.table.schema)
-    for mine, theirs in ((flat.counts, delphes.counts), (flat.weights, delphes.weights)):
+    for mine, theirs in (
+        (flat.tally().counts, delphes.tally().counts),
+        (flat.tally().weights, delphes.tally().weights),
+    ):
         assert mine == {name.replace("MissingET.MET", "MET"): each for name, each in theirs.items()}
 
 

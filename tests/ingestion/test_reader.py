@@ -78,7 +78,7 @@ def test_events_without_a_lepton_above_threshold_are_dropped_and_counted(tmp_pat
         made_event(electrons=[lepton(3.0, 0, 0), ELECTRON]),
     ]
     selection = select(write_delphes(tmp_path / "a.root", events))
-    assert selection.counts == {
+    assert selection.tally().counts == {
         "entries": 4,
         "rejected_nonfinite": 0,
         "rejected_no_lepton": 2,
@@ -112,8 +112,8 @@ def test_events_with_a_number_that_is_not_finite_are_rejected_and_counted(
     good = made_event(electrons=[ELECTRON])
     events: list[Row] = [good, {**good, **spoil(bad)}, good]
     selection = select(write_delphes(tmp_path / "a.root", events))
-    (branch,) = [key for key in selection.counts if key.startswith("not_finite ")]
-    assert selection.counts == {
+    (branch,) = [key for key in selection.tally().counts if key.startswith("not_finite ")]
+    assert selection.tally().counts == {
         "entries": 3,
         "rejected_nonfinite": 1,
         branch: 1,
@@ -125,7 +125,7 @@ def test_events_with_a_number_that_is_not_finite_are_rejected_and_counted(
 
 
 def test_an_event_that_fails_both_cuts_is_counted_once(tmp_path: Path) -> None:
-    counters = select(write_delphes(tmp_path / "a.root", [made_event(met=math.nan)])).counts
+    counters = select(write_delphes(tmp_path / "a.root", [made_event(met=math.nan)])).tally().counts
     rejected = {"rejected_nonfinite": 1, "not_finite MissingET.MET": 1, "rejected_no_lepton": 0}
     assert counters == {"entries": 1, **rejected, "events": 0, **NONE_NEGATIVE}
 
@@ -171,7 +171,7 @@ def test_integers_of_other_types_are_taken(tmp_path: Path, kind: str, value: flo
 def test_nan_where_an_integer_belongs_rejects_the_event(tmp_path: Path) -> None:
     event = made_event(electrons=[ELECTRON], jets=[jet(40, 0, 0, btag=1)])
     path = write_delphes(tmp_path / "a.root", [event], as_type={"Jet.BTag": ("float32", math.nan)})
-    assert select(path).counts["rejected_nonfinite"] == 1
+    assert select(path).tally().counts["rejected_nonfinite"] == 1
 
 
 def test_a_real_file_against_a_plain_uproot_loop(ttbar_source: SourceFile) -> None:
@@ -202,8 +202,8 @@ def test_azimuths_from_0_to_2_pi_give_the_table_of_those_from_minus_pi_to_pi(tmp
         select(write_delphes(tmp_path / f"{turn}.root", [row(*each, turn) for each in azimuths]))
         for turn in (0.0, 2 * math.pi)
     )
-    assert plain.counts["events_with_wrapped_azimuths"] == 0
-    assert turned.counts["events_with_wrapped_azimuths"] == 3
+    assert plain.tally().counts["events_with_wrapped_azimuths"] == 0
+    assert turned.tally().counts["events_with_wrapped_azimuths"] == 3
     for mine, theirs in zip(plain.table.to_pylist(), turned.table.to_pylist(), strict=True):
         assert theirs["met_phi"] == pytest.approx(mine["met_phi"], abs=5e-7)
         assert theirs["electrons"][0]["phi"] == pytest.approx(mine["electrons"][0]["phi"], abs=5e-7)

@@ -107,7 +107,7 @@ class TestWithTheGenerator:
         assert [info.missing_optional for info in infos] == [(), ()]
         for info in infos:
             for raw in read_events(info, IngestSettings(), start=0, stop=info.entries):
-                counts = select_events(raw, info, IngestSettings()).counts
+                counts = select_events(raw, info, IngestSettings()).tally().counts
                 assert counts["entries"] == 3
                 assert counts["rejected_nonfinite"] == counts["events_with_wrapped_azimuths"] == 0
 
