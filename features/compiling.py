@@ -66,7 +66,7 @@ def cache_folder(name: str, places: Iterable[Path]) -> Path:
     What lies there is run as it is, so a temporary folder that others can write to is not taken.
     """
     for place in places:
-        if _can_be_written(place / name) and _is_ours(place / name):
+        if _is_ours(place / name):
             return place / name
     own = Path(tempfile.gettempdir()) / f"hep-pipeline-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
@@ -77,17 +77,13 @@ def cache_folder(name: str, places: Iterable[Path]) -> Path:
     return own / name
 
 
-def _can_be_written(folder: Path) -> bool:
+def _is_ours(folder: Path) -> bool:
+    """Whether we can write to a folder, and none but its owner and us can change it or the one that holds it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return True
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError:
         return False
-
-
-def _is_ours(folder: Path) -> bool:
-    """Whether neither the folder nor the one that holds it can be changed by others than its owner and us."""
     found = [each.stat() for each in (folder, folder.parent)]
     return all(each.st_uid in (os.getuid(), 0) and not each.st_mode & stat.S_IWOTH for each in found)
 

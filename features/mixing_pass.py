@@ -53,7 +53,7 @@ class GroupWritten(NamedTuple):
     split: int
     group: RowGroup
     digest: str
-    """Digest of the file's content."""
+    """Digest of the content of a file on object storage."""
     hlf: ColumnStatistics
     particles: ColumnStatistics
     """Of the first EVENTS_FOR_PARTICLES events."""
@@ -157,12 +157,24 @@ def write_group(
     out_dir: Path,
     settings: Mapping[str, Any] | None = None,
 ) -> tuple[GroupWritten, Histograms]:
-    """Write rows from `gathered` as one row group, in their order."""
+    """Write rows from `gathered` as one row group, in their order; its file appears whole."""
     own = {*unmixed_schema().names, *features_schema().names}
     schema = described(features_schema([field for field in rows.schema if field.name not in own]), classes, settings)
     table = rows.select(schema.names).combine_chunks().cast(schema)
-    file = RowGroup(group_file(split, group), table.num_rows)
-    digest = write_features(table, out_dir / file.file)
+    file = RowGroup(f"{SPLITS[split]}/part-{group:05d}.parquet", table.num_rows)
+    with new_file(out_dir / file.file) as unfinished:
+        # Float features hardly repeat; the attempt at dictionaries costs a third of the time.
+        pq.write_table(
+            table,
+            unfinished,
+            compression="zstd",
+            compression_level=1,
+            row_group_size=max(1, table.num_rows),
+            use_dictionary=_WITH_DICTIONARY,
+            write_statistics=_WITH_STATISTICS,
+            write_batch_size=1 << 16,
+        )
+        digest = file_digest(unfinished) if is_remote(out_dir) else ""
     hlf, (offsets, particles) = high_level_in(table), particles_in(table)
     few = features_of(particles, int(offsets[: EVENTS_FOR_PARTICLES + 1][-1]))
     # The scaler must depend on the training split only, so no other split has statistics.
@@ -174,27 +186,3 @@ def write_group(
     written = GroupWritten(split, file, digest, hlf_seen, particles_seen)
     num_particles, labels, weights = (table[name].to_numpy() for name in ("num_particles", "label", "weight"))
     return written, fill(hlf, few, num_particles, labels, weights, classes)
-
-
-def write_features(table: pa.Table, path: Path) -> str:
-    """Write one row group, which appears whole; on object storage, returns the digest of its file.
-
-    Columns of numbers have no dictionary: float features hardly repeat, and the attempt costs a third of the time.
-    """
-    with new_file(path) as unfinished:
-        pq.write_table(
-            table,
-            unfinished,
-            compression="zstd",
-            compression_level=1,
-            row_group_size=max(1, table.num_rows),
-            use_dictionary=_WITH_DICTIONARY,
-            write_statistics=_WITH_STATISTICS,
-            write_batch_size=1 << 16,
-        )
-        return file_digest(unfinished) if is_remote(path) else ""
-
-
-def group_file(split: int, group: int) -> str:
-    """Name of a row group's file inside the dataset."""
-    return f"{SPLITS[split]}/part-{group:05d}.parquet"

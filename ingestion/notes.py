@@ -5,36 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from ingestion import tally
 from ingestion.errors import grouped, some
 from ingestion.settings import NO_WEIGHT
-from ingestion.tally import (
-    LARGE_MOMENTA,
-    LIKE_AZIMUTHS,
-    NO_CLASS,
-    NOT_FINITE,
-    OTHER_CHARGES,
-    TAGGED_JETS,
-    UNTAGGED_JETS,
-)
 
 #: In as many events some jets have a b-tag, and some have none.
 _ENOUGH_EVENTS: Final = 50
 #: Share of them with an eta just below pi, if none is above; of one azimuth in an event, 3 % are so near to pi.
 _LIKE_AZIMUTHS: Final = 0.01
 #: Counters of an older ingest, which had fewer.
-_USUAL: Final = {TAGGED_JETS: 1, UNTAGGED_JETS: 1, OTHER_CHARGES: 0, LARGE_MOMENTA: 0}
+_USUAL: Final = {tally.TAGGED_JETS: 1, tally.UNTAGGED_JETS: 1, tally.OTHER_CHARGES: 0, tally.LARGE_MOMENTA: 0}
 #: Sentences about samples, each with what is unusual of their counters.
 _UNUSUAL: Final[dict[str, Callable[[Mapping[str, int]], bool]]] = {
     "No jet of {} has a b-tag. Map another branch as `jets.btag` in ingest.branch_map, lower ingest.min_btag of a "
     "discriminant, or do not train on num_bjets.": lambda counts: (
-        _are_many(counts) and counts[UNTAGGED_JETS] > 0 == counts[TAGGED_JETS]
+        _are_many(counts) and counts[tally.UNTAGGED_JETS] > 0 == counts[tally.TAGGED_JETS]
     ),
     "Each jet of {} has a b-tag. Map another branch as `jets.btag` in ingest.branch_map, or set ingest.min_btag of a "
-    "discriminant.": lambda counts: _are_many(counts) and counts[TAGGED_JETS] > 0 == counts[UNTAGGED_JETS],
+    "discriminant.": lambda counts: _are_many(counts) and counts[tally.TAGGED_JETS] > 0 == counts[tally.UNTAGGED_JETS],
     "Leptons or tracks of {} have charges other than -1 and 1. Map the signed charge in units of e as "
-    "`electrons.charge` (muons, tracks) in ingest.branch_map.": lambda counts: counts[OTHER_CHARGES] > 0,
+    "`electrons.charge` (muons, tracks) in ingest.branch_map.": lambda counts: counts[tally.OTHER_CHARGES] > 0,
     "Most momenta of leptons or jets, or MET, of {} are above 1000 GeV: are they in MeV? GeV is "
-    "needed.": lambda counts: 2 * counts[LARGE_MOMENTA] > counts["events"],
+    "needed.": lambda counts: 2 * counts[tally.LARGE_MOMENTA] > counts["events"],
 }
 Rows = Sequence[Mapping[str, Any]]
 
@@ -115,20 +107,16 @@ def _unclosed(files: Rows) -> list[str]:
 def unusual_content(samples: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
     """Sentences about events without a class, or with units, padding, charges or b-tags that look wrong."""
     for name, counts in samples.items():
-        if left_out := counts.get(NO_CLASS):
+        if left_out := counts.get(tally.NO_CLASS):
             yield f"{left_out} events of {name} are of no class (`null` in label_by) and are left out."
-        bad = [(key.removeprefix(NOT_FINITE), each) for key, each in counts.items() if key.startswith(NOT_FINITE)]
-        if bad:
-            branches = ", ".join(f"{branch} of {number}" for branch, number in bad)
+        if bad := _of_kind(counts, tally.NOT_FINITE):
+            branches = ", ".join(f"{branch} of {number}" for branch, number in bad.items())
             yield (
                 f"{counts['rejected_nonfinite']} events of {name} rejected: {branches} not finite. If lists are padded "
                 f"with NaN, set the counts (such as `jets.count`) in ingest.branch_map."
             )
-        swapped = [
-            key.removeprefix(LIKE_AZIMUTHS)
-            for key, each in counts.items()
-            if key.startswith(LIKE_AZIMUTHS) and _are_many(counts) and each > _LIKE_AZIMUTHS * counts["events"]
-        ]
+        like_azimuths = _of_kind(counts, tally.LIKE_AZIMUTHS) if _are_many(counts) else {}
+        swapped = [key for key, each in like_azimuths.items() if each > _LIKE_AZIMUTHS * counts["events"]]
         if swapped:
             yield (
                 f"No eta of {', '.join(swapped)} of {name} is beyond pi, but many are just below: are eta and phi "
@@ -141,3 +129,7 @@ def unusual_content(samples: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
 
 def _are_many(counts: Mapping[str, int]) -> bool:
     return counts["events"] >= _ENOUGH_EVENTS
+
+
+def _of_kind(counts: Mapping[str, int], begin: str) -> dict[str, int]:
+    return {key.removeprefix(begin): each for key, each in counts.items() if key.startswith(begin)}

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ingestion import tally
 from ingestion.baskets import piece_edges
 from ingestion.branches import BranchPlace, column_numbers, event_numbers, exactly, first_numbers, list_numbers
 from ingestion.errors import DamagedFileError, WrongBranchTypeError, reading
@@ -27,17 +28,7 @@ from ingestion.schema import (
     events_schema,
 )
 from ingestion.settings import IngestSettings
-from ingestion.tally import (
-    LARGE_MOMENTA,
-    LIKE_AZIMUTHS,
-    NO_CLASS,
-    NOT_FINITE,
-    OTHER_CHARGES,
-    TAGGED_JETS,
-    UNTAGGED_JETS,
-    WRAPPED_AZIMUTHS,
-    StepCounts,
-)
+from ingestion.tally import StepCounts
 from ingestion.thresholds import (
     Jagged,
     Mask,
@@ -245,18 +236,18 @@ def select_events(
     steps = {
         "entries": np.ones_like(keep),
         "rejected_copy": copied,
-        **({NO_CLASS: is_out} if info.label_by else {}),
+        **({tally.NO_CLASS: is_out} if info.label_by else {}),
         "rejected_nonfinite": ~dropped & bad,
         "rejected_no_lepton": ~dropped & ~bad & ~has_lepton,
         "events": keep,
         "events_of_negative_weight": keep & (raw.scalars["weight"] < 0),
-        WRAPPED_AZIMUTHS: keep & turned,
-        TAGGED_JETS: keep & any_per_event(jets.offsets, jets.fields["btag"] != 0),
-        UNTAGGED_JETS: keep & any_per_event(jets.offsets, jets.fields["btag"] == 0),
-        OTHER_CHARGES: keep & has_other_charge,
-        LARGE_MOMENTA: keep & _has_large_momenta(raw),
-        **{f"{LIKE_AZIMUTHS}{name}": keep & events for name, events in _like_azimuths(raw).items()},
-        **{f"{NOT_FINITE}{branch}": ~dropped & events for branch, events in not_finite.items()},
+        tally.WRAPPED_AZIMUTHS: keep & turned,
+        tally.TAGGED_JETS: keep & any_per_event(jets.offsets, jets.fields["btag"] != 0),
+        tally.UNTAGGED_JETS: keep & any_per_event(jets.offsets, jets.fields["btag"] == 0),
+        tally.OTHER_CHARGES: keep & has_other_charge,
+        tally.LARGE_MOMENTA: keep & _has_large_momenta(raw),
+        **{f"{tally.LIKE_AZIMUTHS}{name}": keep & events for name, events in _like_azimuths(raw).items()},
+        **{f"{tally.NOT_FINITE}{branch}": ~dropped & events for branch, events in not_finite.items()},
     }
     weight = raw.scalars["weight"].astype(np.float64)
     weight[~np.isfinite(weight)] = 0.0

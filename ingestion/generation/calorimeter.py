@@ -17,11 +17,18 @@ from ingestion.generation.particles import Floats, Integers, compiled
 _MAX_ETA: Final = 5.0
 
 
-class Segments(NamedTuple):
-    """Towers: edges in eta, and the number of towers around the beam between each pair of them."""
+class Calorimeter(NamedTuple):
+    """Towers and their resolution."""
 
     edges: Floats
+    """In eta."""
     around: Integers
+    """Number of towers around the beam between each pair of edges."""
+    resolution_edges: Floats
+    resolution_terms: Floats
+    """As for `parameters.energy_resolution`."""
+    least: float
+    """Least energy of a tower and of a neutral excess [GeV]."""
 
 
 class Hits(NamedTuple):
@@ -56,48 +63,42 @@ class Flow(NamedTuple):
     """Factor on the momentum of each track."""
 
 
-def _segments(*parts: tuple[Floats, int]) -> Segments:
+def _calorimeter(*parts: tuple[Floats, int], resolution: tuple[Floats, Floats], least: float) -> Calorimeter:
     """Towers at positive eta, mirrored: parts from the centre outwards, each with its edges and number around."""
     upper = np.concatenate([edges for edges, _ in parts])
     around = np.concatenate([np.full(len(edges), number) for edges, number in parts])
-    return Segments(np.concatenate([-upper[::-1], [0.0], upper]), np.concatenate([around[::-1], around]))
+    mirrored = np.concatenate([-upper[::-1], [0.0], upper]), np.concatenate([around[::-1], around])
+    return Calorimeter(*mirrored, *resolution, least)
 
 
 _FORWARD: Final = np.array([3.125, 3.3, 3.475, 3.65, 3.825, 4.0, 4.175, 4.35, 4.525, 4.7, 5.0])
-#: 1 degree and 0.0174 in barrel and endcap, 10 degrees and 0.175 forward.
-ECAL_SEGMENTS: Final = _segments((0.0174 * np.arange(1, 171), 360), (_FORWARD, 36))
-#: 5 degrees and 0.087 in the barrel, 1 degree and 0.0174 in the endcap, 10 degrees and 0.175 forward.
-HCAL_SEGMENTS: Final = _segments(
-    (0.087 * np.arange(1, 18), 72), (1.479 + 0.0174 * np.arange(1, 86), 360), (_FORWARD, 36)
+#: Photons and electrons hit it. 1 degree and 0.0174 in barrel and endcap, 10 degrees and 0.175 forward.
+ECAL: Final = _calorimeter(
+    (0.0174 * np.arange(1, 171), 360),
+    (_FORWARD, 36),
+    resolution=(parameters.ECAL_EDGES, parameters.ECAL_TERMS),
+    least=parameters.ECAL_MIN,
+)
+#: All hadrons hit it. 5 degrees and 0.087 in the barrel, 1 degree and 0.0174 in the endcap, forward as above.
+HCAL: Final = _calorimeter(
+    (0.087 * np.arange(1, 18), 72),
+    (1.479 + 0.0174 * np.arange(1, 86), 360),
+    (_FORWARD, 36),
+    resolution=(parameters.HCAL_EDGES, parameters.HCAL_TERMS),
+    least=parameters.HCAL_MIN,
 )
 
 
-def ecal(hits: Hits, tracks: MeasuredTracks, rng: np.random.Generator) -> Flow:
-    """The electromagnetic calorimeter: photons and electrons hit it; `tracks` are those of electrons."""
-    return _flow(hits, tracks, ECAL_SEGMENTS, parameters.ECAL_EDGES, parameters.ECAL_TERMS, parameters.ECAL_MIN, rng)
-
-
-def hcal(hits: Hits, tracks: MeasuredTracks, rng: np.random.Generator) -> Flow:
-    """The hadronic calorimeter: all hadrons hit it; `tracks` are those of charged hadrons."""
-    return _flow(hits, tracks, HCAL_SEGMENTS, parameters.HCAL_EDGES, parameters.HCAL_TERMS, parameters.HCAL_MIN, rng)
-
-
-def _flow(
-    hits: Hits,
-    tracks: MeasuredTracks,
-    segments: Segments,
-    edges: Floats,
-    terms: Floats,
-    least: float,
-    rng: np.random.Generator,
-) -> Flow:
+def measure(calorimeter: Calorimeter, hits: Hits, tracks: MeasuredTracks, rng: np.random.Generator) -> Flow:
+    """What a calorimeter measures; `tracks` are those of the charged particles that hit it."""
+    edges, terms, least = calorimeter[2:]
     hits = Hits(*(column[np.abs(hits.eta) < _MAX_ETA] for column in hits))
-    keys = tower_of(hits.event, hits.eta, hits.phi, segments)
-    track_keys = tower_of(*tracks.hits[:3], segments)
+    keys = tower_of(hits.event, hits.eta, hits.phi, calorimeter)
+    track_keys = tower_of(*tracks.hits[:3], calorimeter)
     order = np.argsort(np.concatenate([hits.event, tracks.hits.event]), kind="stable")
-    towers, place = _distinct(np.concatenate([keys, track_keys]), order, 360 * len(segments.around))
+    towers, place = _distinct(np.concatenate([keys, track_keys]), order, 360 * len(calorimeter.around))
     hit_place, track_place = place[: len(keys)], place[len(keys) :]
-    event, low_eta, high_eta, low_phi, high_phi = _borders(towers, segments)
+    event, low_eta, high_eta, low_phi, high_phi = _borders(towers, calorimeter)
     middle = 0.5 * (low_eta + high_eta)
     true = np.bincount(hit_place, hits.energy, len(towers))
     energy = parameters.lognormal(true, parameters.energy_resolution(true, middle, edges, terms), rng)
@@ -118,11 +119,11 @@ def _flow(
     return Flow(neutral, scale[track_place])
 
 
-def tower_of(event: Integers, eta: Floats, phi: Floats, segments: Segments) -> Integers:
+def tower_of(event: Integers, eta: Floats, phi: Floats, calorimeter: Calorimeter) -> Integers:
     """One number per event and tower, in the order of the events; |eta| is below 5."""
-    num_rows = len(segments.around)
-    row = np.clip(np.searchsorted(segments.edges, eta) - 1, 0, num_rows - 1)
-    around = segments.around[row]
+    num_rows = len(calorimeter.around)
+    row = np.clip(np.searchsorted(calorimeter.edges, eta) - 1, 0, num_rows - 1)
+    around = calorimeter.around[row]
     column = np.minimum(((phi + np.pi) / (2 * np.pi) * around).astype(np.int64), around - 1)
     towers: Integers = (event * num_rows + row) * 360 + column
     return towers
@@ -148,10 +149,10 @@ def _distinct(keys: Integers, order: Integers, per_event: int) -> tuple[Integers
     return towers[:found], place
 
 
-def _borders(towers: Integers, segments: Segments) -> tuple[Integers, Floats, Floats, Floats, Floats]:
+def _borders(towers: Integers, calorimeter: Calorimeter) -> tuple[Integers, Floats, Floats, Floats, Floats]:
     """Event, and edges in eta and phi, of towers."""
     rest, column = np.divmod(towers, 360)
-    event, row = np.divmod(rest, len(segments.around))
-    width = 2 * np.pi / segments.around[row]
+    event, row = np.divmod(rest, len(calorimeter.around))
+    width = 2 * np.pi / calorimeter.around[row]
     low_phi = -np.pi + column * width
-    return event, segments.edges[row], segments.edges[row + 1], low_phi, low_phi + width
+    return event, calorimeter.edges[row], calorimeter.edges[row + 1], low_phi, low_phi + width

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingestion.generation import parameters
-from ingestion.generation.calorimeter import Hits, MeasuredTracks, ecal, hcal
+from ingestion.generation.calorimeter import ECAL, HCAL, Hits, MeasuredTracks, measure
 from ingestion.generation.generator import GeneratedBlock
 from ingestion.generation.jets import FoundJets, b_tags, find_jets, flavours
 from ingestion.generation.particles import Floats, Integers, StableParticles, pseudorapidity
@@ -75,9 +75,9 @@ def simulate(
     seen = arrival.arrives & ~np.isin(code, _UNSEEN)
     is_photon_like = np.isin(code, _PHOTON_LIKE)
     is_electron, is_hadron = np.abs(tracks.pid) == 11, ~np.isin(np.abs(tracks.pid), (11, 13))
-    photons = ecal(_hits(particles, arrival, seen & is_photon_like), _measured(tracks, is_electron), rng)
+    photons = measure(ECAL, _hits(particles, arrival, seen & is_photon_like), _measured(tracks, is_electron), rng)
     tracks = tracks.scaled(is_electron, photons.scale)
-    neutrals = hcal(_hits(particles, arrival, seen & ~is_photon_like), _measured(tracks, is_hadron), rng)
+    neutrals = measure(HCAL, _hits(particles, arrival, seen & ~is_photon_like), _measured(tracks, is_hadron), rng)
     tracks = tracks.scaled(is_hadron, neutrals.scale)
     energy = photons.neutral.energy
     energy = np.maximum(energy * (1 + _PHOTON_SMEARING * rng.standard_normal(len(energy))), 0.0)
@@ -87,7 +87,12 @@ def simulate(
     numbers = np.arange(num_events)
     return {
         "Event": _collection(numbers, num_events, {"Weight": block.weights}),
-        "EFlowTrack": _track_collection(tracks, particles, num_events),
+        "EFlowTrack": _collection(
+            tracks.event,
+            num_events,
+            {"PID": tracks.pid, "Charge": tracks.charge, "PT": tracks.pt, "Eta": tracks.eta, "Phi": tracks.phi}
+            | {name: column[tracks.place] for name, column in zip("XYZ", particles[-3:], strict=True)},
+        ),
         "EFlowPhoton": _tower_collection(photons.neutral, num_events),
         "EFlowNeutralHadron": _tower_collection(neutrals.neutral, num_events),
         "Electron": _identified(tracks, 11, parameters.electron_identification, num_events, rng),
@@ -187,12 +192,6 @@ def _missing_energy(tracks: _TrackArrays, neutral: tuple[Hits, ...], num_events:
     x = -np.bincount(event, pt * np.cos(phi), num_events)
     y = -np.bincount(event, pt * np.sin(phi), num_events)
     return np.hypot(x, y), np.arctan2(y, x)
-
-
-def _track_collection(tracks: _TrackArrays, particles: StableParticles, num_events: int) -> Jagged:
-    position = {name: column[tracks.place] for name, column in zip("XYZ", particles[-3:], strict=True)}
-    columns = {"PID": tracks.pid, "Charge": tracks.charge, "PT": tracks.pt, "Eta": tracks.eta, "Phi": tracks.phi}
-    return _collection(tracks.event, num_events, columns | position)
 
 
 def _tower_collection(hits: Hits, num_events: int) -> Jagged:

@@ -10,7 +10,7 @@ or heavy hadron, which is seldom. With heavy-flavour enrichment it is a heavy qu
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pythia8mc
@@ -96,22 +96,15 @@ class EarlyQuarkFilter(EarlyFilter):
         return any(each.idAbs() in _HEAVY_QUARKS and each.isFinal() and each.pT() > self._min_pt for each in event)
 
 
-class _HardLepton(NamedTuple):
-    """An electron or muon of the hard process."""
-
-    place: int
-    """In the record of the hard process."""
-    origin: int
-    """Place, in both records, of the first resonance of its decay chain; its own without any."""
-
-
 class EarlyLeptonFilter(EarlyFilter):
     """Promising is an electron or muon of the hard process near the thresholds."""
 
     def __init__(self, settings: LeptonFilterSettings, rng: np.random.Generator) -> None:
         super().__init__(settings.thinning, _LEPTON_SCALE, rng)
         self._settings = settings
-        self._leptons: list[_HardLepton] = []
+        #: Places of the electrons and muons of the hard process, in its record, and in both records of the first
+        #: resonance of their decay chains, or their own without any.
+        self._leptons: list[tuple[int, int]] = []
         self._process: Any = None
         self._followed: list[Any] = []
 
@@ -132,25 +125,25 @@ class EarlyLeptonFilter(EarlyFilter):
     def _may_promise(self, process: Any) -> bool:
         self._process = process
         self._leptons = [
-            _HardLepton(place, _origin(process, place))
+            (place, _origin(process, place))
             for place in range(5, process.size())
             if process[place].idAbs() in _LEPTONS and process[place].isFinal()
         ]
         return bool(self._leptons)
 
     def _promises(self, event: Any) -> bool:
-        momenta = [self._momentum(each, event) for each in self._leptons]
+        momenta = [self._momentum(*each, event) for each in self._leptons]
         least, most = self._settings.min_pt - _MARGIN_PT, self._settings.max_eta + _MARGIN_ETA
         return any(each.pT() > least and abs(each.eta()) < most for each in momenta)
 
-    def _momentum(self, lepton: _HardLepton, event: Any) -> Any:
+    def _momentum(self, place: int, origin: int, event: Any) -> Any:
         """Of a lepton, carried along with the resonance that it comes from, which decays later in the record."""
-        now = event[event[lepton.origin].iBotCopy()].p()
-        if lepton.origin == lepton.place:
+        now = event[event[origin].iBotCopy()].p()
+        if origin == place:
             return now
         boost = pythia8mc.RotBstMatrix()
-        boost.bst(self._process[lepton.origin].p(), now)
-        momentum = pythia8mc.Vec4(self._process[lepton.place].p())
+        boost.bst(self._process[origin].p(), now)
+        momentum = pythia8mc.Vec4(self._process[place].p())
         momentum.rotbst(boost)
         return momentum
 

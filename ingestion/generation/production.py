@@ -43,29 +43,19 @@ class SimulatedFile(NamedTuple):
     """A file to make."""
 
     process: str
+    """Or the pool, of which it is a part."""
     number: int
     events: int
 
     @property
     def name(self) -> str:
         """Path below the folder of the version."""
-        return f"{self.process}/{self.process}_{self.number:05d}.root"
-
-
-class PoolPart(NamedTuple):
-    """A part of the pool to make."""
-
-    number: int
-    events: int
-
-    @property
-    def name(self) -> str:
-        """Path below the folder of the version."""
-        return f"{POOL}/minimum-bias_{self.number:05d}.npz"
+        name, kind = ("minimum-bias", "npz") if self.process == POOL else (self.process, "root")
+        return f"{self.process}/{name}_{self.number:05d}.{kind}"
 
 
 def files_of(settings: SimulateSettings) -> list[SimulatedFile]:
-    """All files; the last one of each process may be shorter.
+    """All files of the processes.
 
     Examples:
         >>> from ingestion.generation.settings import ProcessSettings
@@ -73,32 +63,24 @@ def files_of(settings: SimulateSettings) -> list[SimulatedFile]:
         >>> [file.events for file in files_of(SimulateSettings(processes=[one], events_per_file=2))]
         [2, 2, 1]
     """
-    size = settings.events_per_file
-    return [
-        SimulatedFile(process.name, number, min(size, process.events - start))
-        for process in settings.processes
-        for number, start in enumerate(range(0, process.events, size))
-    ]
+    return [file for each in settings.processes for file in _files(each.name, each.events, settings.events_per_file)]
 
 
-def pool_of(settings: SimulateSettings) -> list[PoolPart]:
+def pool_of(settings: SimulateSettings) -> list[SimulatedFile]:
     """The parts of the pool; none without pile-up."""
-    if settings.pile_up.mean == 0:
-        return []
-    starts = range(0, settings.pile_up.pool, POOL_PART)
-    return [PoolPart(number, min(POOL_PART, settings.pile_up.pool - start)) for number, start in enumerate(starts)]
+    return _files(POOL, settings.pile_up.pool if settings.pile_up.mean else 0, POOL_PART)
 
 
-def record_of(file: Path) -> Path:
-    """The record of a file."""
-    return file.with_suffix(".json")
+def _files(process: str, events: int, size: int) -> list[SimulatedFile]:
+    starts = enumerate(range(0, events, size))
+    return [SimulatedFile(process, number, min(size, events - start)) for number, start in starts]
 
 
 def finished(folder: Path, file: SimulatedFile) -> dict[str, Any] | None:
     """The record of a file that is there and complete; else None."""
     path = folder / file.name
     with suppress(OSError, ValueError, KeyError):
-        record: dict[str, Any] = json.loads(record_of(path).read_text(encoding="utf-8"))
+        record: dict[str, Any] = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
         # Another generator made a file whose record lacks a number; it is made again.
         has_all = record.keys() >= set(Tally._fields)
         if has_all and path.stat().st_size == record["bytes"] and record["events"] == file.events:
@@ -106,7 +88,7 @@ def finished(folder: Path, file: SimulatedFile) -> dict[str, Any] | None:
     return None
 
 
-def make_pool_part(part: PoolPart, settings: SimulateSettings, folder: Path) -> None:
+def make_pool_part(part: SimulatedFile, settings: SimulateSettings, folder: Path) -> None:
     """Generate minimum-bias events and write their stable particles."""
     generator = Generator(
         list(MINIMUM_BIAS), energy_tev=settings.energy_tev, seed=_pythia_seed(settings.seed, POOL, part.number)
@@ -198,7 +180,7 @@ def make_file(file: SimulatedFile, settings: SimulateSettings, folder: Path) -> 
         "pythia": metadata.version("pythia8mc"),
         "fastjet": metadata.version("fastjet"),
     }
-    with new_file(record_of(path), flushed=True) as unfinished:
+    with new_file(path.with_suffix(".json"), flushed=True) as unfinished:
         unfinished.write_text(json.dumps(record, indent=1), encoding="utf-8")
     return record
 

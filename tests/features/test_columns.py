@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from made_events import events_table, lepton, made_event, tower, track
-from published_reference import published_event
-from reference_features import ReferenceSettings, reference_event
 
 from features.columns import HIGH_LEVEL, INPUT_COLUMNS, MAX_PARTICLES, PARTICLE, hlf_names
 from features.distributions import histogrammed
@@ -26,21 +23,6 @@ def test_the_published_features_come_first_and_in_order() -> None:
     assert hlf_names()[:14] == PUBLISHED, "the row of a new feature belongs at the end of HIGH_LEVEL"
     assert INPUT_COLUMNS["particles"].names == PUBLISHED_OF_A_PARTICLE
     assert INPUT_COLUMNS["particles"].shape == (801, 19)
-
-
-def test_the_references_know_every_published_feature() -> None:
-    event = made_event(
-        electrons=[lepton(40.0, 0.0, 0.0)],
-        tracks=[track(1.0, 1.0, 1.0)],
-        photons=[tower(2.0, 2.0, 2.0)],
-        neutral_hadrons=[tower(2.0, 2.0, -2.0)],
-    )
-    (row,) = events_table([event]).to_pylist()
-    correct, published = reference_event(row, ReferenceSettings()), published_event(row)
-    assert correct is not None
-    for hlf, rows in (correct, (published.hlf, published.rows)):
-        assert set(hlf) == set(PUBLISHED)
-        assert all(set(each) == set(PUBLISHED_OF_A_PARTICLE) for each in rows)
 
 
 @pytest.mark.parametrize("features", [HIGH_LEVEL, PARTICLE], ids=["of an event", "of a particle"])

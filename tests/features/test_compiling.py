@@ -149,7 +149,7 @@ from features.matrices import features_of, matrices_of, of_columns
 from features.mixing_pass import copy_runs
 from features.settings import FeatureSettings
 from ingestion.files import expand, inventory
-from ingestion.generation.calorimeter import Hits, MeasuredTracks, ecal, hcal
+from ingestion.generation.calorimeter import ECAL, HCAL, Hits, MeasuredTracks, measure
 from ingestion.generation.particles import StableParticles
 from ingestion.generation.propagation import propagate
 from ingestion.generation.puppi import Flowing, puppi_weights
@@ -187,7 +187,7 @@ particles = StableParticles(np.array([0, 40, 40, 80]), pid, *momenta, *np.zeros(
 arrival = propagate(particles)
 hits = Hits(event, arrival.eta, arrival.phi, particles.energy)
 tracks = MeasuredTracks(Hits(*(each[:20] for each in hits)), np.full(20, 0.01))
-flows = [find(hits, tracks, rng) for find in (ecal, hcal)]
+flows = [measure(each, hits, tracks, rng) for each in (ECAL, HCAL)]
 candidates = Flowing(event, pt, eta, phi, np.isin(pid, (11, 13, -211)), rng.random(80) < 0.5)
 weights = puppi_weights(candidates, np.array([20, 20, 20]))
 puppi_weights(Flowing(np.zeros(0, int), none, none, none, none > 0, none > 0), np.array([20]))

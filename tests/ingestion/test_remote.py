@@ -15,7 +15,6 @@ from types import SimpleNamespace
 from typing import Final
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from aiohttp import ClientTimeout
 from delphes_files import checked, select, source_of, write_delphes
@@ -132,21 +131,6 @@ def test_finding_files_and_asking_for_the_size_outlive_a_faltering_server(server
         server.fail(fault, FAILURES[fault])
         assert ask()
         assert server.faults_left == 0
-
-
-@pytest.mark.parametrize("after", [0, 1, 3, 10, 30])
-@pytest.mark.parametrize("fault", [UNAVAILABLE, DROPPED])
-@pytest.mark.slow
-def test_reading_outlives_a_faltering_server(
-    server: FaultyServer, served_file: Path, tmp_path: Path, fault: str, after: int, waits: list[float]
-) -> None:
-    info = checked(f"{server.url}/a.root")[0]
-    server.fail(fault, 2, after=after, ranged_only=True)
-    part = ingested(info, tmp_path)
-    assert server.faults_left == 0
-    assert waits
-    assert pq.read_table(tmp_path / part.name).equals(select(served_file).table)
-    assert [path.name for path in tmp_path.iterdir()] == [part.name]
 
 
 def test_a_server_that_is_down_is_named(dead_url: str) -> None:

@@ -52,6 +52,7 @@ def of_module(module: str, *bases: type[Exception]) -> Exception:
         # Uproot says this of damaged bytes; of a server it may be anything.
         (OSError("not a ROOT file"), False, True),
         (OSError(errno.EINVAL, "Invalid argument"), False, True),
+        (OSError("[ERROR] Server responded with an error: [3011] No such file"), False, False),
         (of_module("botocore.exceptions"), False, True),
         (of_module("aiohttplike.exceptions"), False, False),
         (of_module("aiohttp.client_exceptions", FileNotFoundError), False, False),

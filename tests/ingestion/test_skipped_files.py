@@ -12,7 +12,6 @@ from made_events import distinct, lepton, made_event
 from spark_in_process import Here
 
 from ingestion import spark_job as job
-from ingestion.errors import UnreachableFileError, remote_error
 from ingestion.files import Inventory, expand, inventory
 from ingestion.settings import IngestSettings, OnBadFile, SampleSettings
 from ingestion.spark_job import EntryRange, EventsPart, IngestResult, ingest, ingest_range
@@ -62,13 +61,6 @@ def test_a_file_repaired_without_a_trace_in_size_or_time_is_read_again(data: Pat
     assert found(data, known={bad.path: bad}).bad == []
     damaged = bad._replace(reason="DamagedFileError", found_while_reading=True)
     assert found(data, known={bad.path: damaged}).bad == [damaged]
-
-
-def test_a_url_that_is_not_there_is_not_waited_for() -> None:
-    absent = OSError("File stat request failed: [ERROR] Server responded with an error: [3011] No such file")
-    assert remote_error("root://server//a.root", where="it", cause=absent) is None
-    problem = remote_error("root://server//a.root", where="it", cause=OSError("Connection lost"))
-    assert isinstance(problem, UnreachableFileError)
 
 
 def test_a_pattern_on_a_server_is_listed_even_if_it_cannot_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

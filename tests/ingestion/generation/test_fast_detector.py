@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ingestion.generation import parameters
-from ingestion.generation.calorimeter import ECAL_SEGMENTS, HCAL_SEGMENTS, Hits, MeasuredTracks, ecal, hcal, tower_of
+from ingestion.generation.calorimeter import ECAL, HCAL, Hits, MeasuredTracks, measure, tower_of
 from ingestion.generation.detector import _tracks, simulate
 from ingestion.generation.generator import GeneratedBlock, HeavyQuarks
 from ingestion.generation.particles import StableParticles, charges, passes
@@ -96,7 +96,7 @@ def test_photons_are_measured_without_bias_and_with_the_resolution_of_the_card(
 ) -> None:
     number = 4000
     hits = Hits(np.arange(number), np.full(number, eta), np.zeros(number), np.full(number, energy))
-    found = ecal(hits, no_tracks(), np.random.default_rng(1)).neutral
+    found = measure(ECAL, hits, no_tracks(), np.random.default_rng(1)).neutral
     assert len(found.energy) == number
     assert found.energy.mean() == pytest.approx(energy, rel=4 * relative / np.sqrt(number))
     assert found.energy.std() / energy == pytest.approx(relative, rel=0.06)
@@ -105,7 +105,7 @@ def test_photons_are_measured_without_bias_and_with_the_resolution_of_the_card(
 def test_a_charged_hadron_with_a_track_leaves_at_most_a_significant_excess() -> None:
     number = 4000
     hits = Hits(np.arange(number), np.full(number, 0.3), np.zeros(number), np.full(number, 20.0))
-    flow = hcal(hits, MeasuredTracks(hits, np.full(number, 0.006)), np.random.default_rng(2))
+    flow = measure(HCAL, hits, MeasuredTracks(hits, np.full(number, 0.006)), np.random.default_rng(2))
     # One standard deviation above the track is the condition for a neutral candidate.
     assert len(flow.neutral.energy) / number == pytest.approx(0.14, abs=0.03)
     assert flow.scale.mean() == pytest.approx(1.0, abs=0.002)
@@ -114,11 +114,11 @@ def test_a_charged_hadron_with_a_track_leaves_at_most_a_significant_excess() -> 
 def test_the_energy_of_a_charged_hadron_without_a_track_becomes_neutral() -> None:
     number = 2000
     hits = Hits(np.arange(number), np.full(number, 1.0), np.zeros(number), np.full(number, 30.0))
-    found = hcal(hits, no_tracks(), np.random.default_rng(4)).neutral
+    found = measure(HCAL, hits, no_tracks(), np.random.default_rng(4)).neutral
     assert found.energy.mean() == pytest.approx(30.0, rel=0.02)
 
 
-@pytest.mark.parametrize("segments", [ECAL_SEGMENTS, HCAL_SEGMENTS])
+@pytest.mark.parametrize("segments", [ECAL, HCAL])
 def test_towers_cover_the_calorimeter_once(segments: Any) -> None:
     rng = np.random.default_rng(6)
     eta, phi = rng.uniform(-5, 5, 5000), rng.uniform(-np.pi, np.pi, 5000)

@@ -27,7 +27,6 @@ from ingestion.generation.production import (
     make_file,
     make_pool_part,
     pool_of,
-    record_of,
 )
 from ingestion.generation.settings import HeavyFlavourSettings, PileUpSettings, ProcessSettings, SimulateSettings
 from ingestion.reader import read_events, select_events
@@ -168,7 +167,7 @@ class TestWithTheGenerator:
         process = subprocess.Popen(
             [sys.executable, "-c", program, str(tmp_path)], env={**os.environ, "PYTHONPATH": here}
         )
-        last = record_of(tmp_path / files_of(small())[-1].name)
+        last = (tmp_path / files_of(small())[-1].name).with_suffix(".json")
         wait_until(last.exists, what="the first file has been made")
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
@@ -186,7 +185,7 @@ class TestWithTheGenerator:
         path = tmp_path / file.name
         path.parent.mkdir()
         path.write_bytes((folder / file.name).read_bytes()[:-1])
-        record_of(path).write_text(json.dumps(records[0]))
+        path.with_suffix(".json").write_text(json.dumps(records[0]))
         assert production.finished(folder, file) == records[0]
         assert production.finished(tmp_path, file) is None
 
@@ -220,10 +219,10 @@ def test_a_file_of_an_earlier_generator_is_made_again(tmp_path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"root")
     record = {"bytes": 4, "events": file.events, **Tally(9, 3.0, 3.0, 1.0, 0.1)._asdict()}
-    record_of(path).write_text(json.dumps(record))
+    path.with_suffix(".json").write_text(json.dumps(record))
     assert production.finished(tmp_path, file) == record
     del record["passed_weight_squared"]
-    record_of(path).write_text(json.dumps(record))
+    path.with_suffix(".json").write_text(json.dumps(record))
     assert production.finished(tmp_path, file) is None
 
 
