@@ -107,19 +107,13 @@ def _of_classes(config: Any) -> Iterator[str]:
     names = list(map(plain, config.classes))
     for label, (name, letters) in enumerate(zip(config.classes, names, strict=True)):
         if letters in {"", plain(_TOGETHER)} or names.count(letters) > 1:
-            yield (
-                f"classes: the name '{name}' is blank, given twice, or taken; names must differ in letters and digits "
-                f"(of either case), and '{_TOGETHER}' are all classes but the signal"
-            )
+            yield f"classes: the name '{name}' is blank, given twice, or taken; only letters and digits count"
         samples = [sample for sample in config.samples if label in sample.labels]
         if not samples:
             yield f"class '{name}' (label {label}) has no samples; add one, or take it out of classes"
         without = [sample.name for sample in samples if not _has_cross_section(sample)]
         if 0 < len(without) < len(samples):
-            yield (
-                f"class '{name}': {', '.join(without)} has no cross_section_pb, but other samples of the class have "
-                f"one; give it for all, or for none (they then count by their numbers of events)"
-            )
+            yield f"class '{name}': {', '.join(without)} has no cross_section_pb, others have; give it for all or none"
     signals = config.evaluate.signals
     for signal in signals:
         if signal not in config.classes:
@@ -140,26 +134,14 @@ def _of_samples(config: Any) -> Iterator[str]:
         if names.count(sample.name.casefold()) > 1:
             yield f"samples: the name '{sample.name}' is given twice; names must differ"
         if (label := max(sample.labels)) >= len(classes):
-            yield (
-                f"samples: '{sample.name}' has the label {label}, but classes has only {len(classes)} names "
-                f"(labels 0 to {len(classes) - 1})"
-            )
+            yield f"samples: '{sample.name}' has the label {label}, but classes has only {len(classes)} names, from 0"
         elif not sample.label_by and plain(sample.name) in {*map(plain, classes)} - {plain(classes[label])}:
-            yield (
-                f"samples: '{sample.name}' has the label {label}, that is class '{classes[label]}', but "
-                f"has the name of another class; correct the label, the order of classes, or the name"
-            )
+            yield f"samples: '{sample.name}' has the label of class '{classes[label]}', but the name of another class"
         for name in simulated_processes(sample):
             if name not in processes:
-                yield (
-                    f"samples: '{sample.name}' reads {SCHEME}{name}, but simulate.processes has no '{name}'."
-                    f"{nearest(name, processes)}"
-                )
+                yield f"samples: '{sample.name}': simulate.processes has no '{name}'.{nearest(name, processes)}"
             if len(sample.files) > 1:
-                yield (
-                    f"samples: '{sample.name}' reads {SCHEME}{name} and other files. All events of a sample have one "
-                    f"luminosity, those of different processes do not; make it a sample of its own"
-                )
+                yield f"samples: '{sample.name}' reads {SCHEME}{name} and files of another luminosity; make two samples"
 
 
 def _of_sections(config: Any) -> Iterator[str]:
@@ -175,11 +157,9 @@ def _of_sections(config: Any) -> Iterator[str]:
     folder = config.run_dir.resolve()
     if folder in {ROOT, *ROOT.parents} or any(folder.is_relative_to(ROOT / name) for name in PACKAGES):
         yield f"run_dir: '{config.run_dir}' holds the code of the pipeline; choose another folder"
-    if config.features.min_lepton_pt < config.ingest.min_lepton_pt:
-        yield (
-            f"features.min_lepton_pt ({config.features.min_lepton_pt:g}) is below ingest.min_lepton_pt "
-            f"({config.ingest.min_lepton_pt:g}): ingest has already dropped the events in between; lower the latter"
-        )
+    cut, before = config.features.min_lepton_pt, config.ingest.min_lepton_pt
+    if cut < before:
+        yield f"features.min_lepton_pt ({cut:g}) is below ingest.min_lepton_pt ({before:g}), which drops these events"
     lacking = [name for name in config.model.names if "particles" in config.model.of(name).inputs]
     if lacking and not config.features.particles:
         yield f"model.names: {', '.join(lacking)} needs particle lists, but features.particles is false"
@@ -188,20 +168,16 @@ def _of_sections(config: Any) -> Iterator[str]:
 def _of_trainings(config: Any) -> Iterator[str]:
     model, fewest = config.model, {"epochs": min(config.gridsearch.epochs)}
     searched = {name: fewest for name in model.names if model.of(name).is_searched}
-    for name in config.train_by_network.keys() | searched.keys():
+    trainings = [config.train]
+    for name in dict.fromkeys([*config.train_by_network, *searched]):
         try:
-            training = config.training_of(name)
-            TrainSettings.model_validate(training.model_dump(exclude_unset=True) | searched.get(name, {}))
+            trainings.append(config.training_of(name))
+            TrainSettings.model_validate(trainings[-1].model_dump(exclude_unset=True) | searched.get(name, {}))
         except ValidationError as cause:
             mistakes = " ".join(about(each, TrainSettings)[1] for each in cause.errors())
             where = " with the fewest gridsearch.epochs" if name in searched else ""
             yield f"train_by_network.{name}{where}: {mistakes}"
-            return
-    for training in (config.train, *map(config.training_of, config.train_by_network)):
-        # `MY_TOKEN=x` and `--export=ALL,MY_TOKEN=x`.
-        for name in re.findall(r"(?:^|[,=])([\w.-]+)=", "\n".join(training.launcher_args), re.MULTILINE):
-            if holds_credential(name):
-                yield (
-                    f"launcher_args: the value of '{name}' would stand in the list of processes; set it in the "
-                    f"environment, and give its name alone (-x {name})"
-                )
+    # `MY_TOKEN=x` and `--export=ALL,MY_TOKEN=x`.
+    words = "\n".join(word for training in trainings for word in training.launcher_args)
+    for name in filter(holds_credential, re.findall(r"(?:^|[,=])([\w.-]+)=", words, re.MULTILINE)):
+        yield f"launcher_args: the list of processes would show '{name}'; export it and give its name alone (-x {name})"

@@ -51,20 +51,13 @@ class Finding(NamedTuple):
     fix: str
 
 
-def examine(
-    needs: Collection[Need],
-    *,
-    run_dir: Path,
-    workers: int = 1,
-    threads: int = 1,
-    min_free_bytes: int = _LEAST_BYTES,
-) -> list[Finding]:
+def examine(needs: Collection[Need], *, run_dir: Path, workers: int = 1, threads: int = 1) -> list[Finding]:
     """Check the packages and the disk, and what the needs ask for.
 
     Returns:
         The findings, errors first.
     """
-    found = [about_packages(needs), about_disk(run_dir, min_free_bytes)]
+    found = [about_packages(needs), about_disk(run_dir)]
     if Need.SPARK in needs:
         found.append(about_java(os.environ))
     if Need.MPI in needs:
@@ -112,13 +105,13 @@ def about_names() -> Finding | None:
     return Finding("names", "warning", problem, "Use an environment, and a PYTHONPATH, without them.")
 
 
-def about_disk(run_dir: Path, needed: int) -> Finding | None:
+def about_disk(run_dir: Path) -> Finding | None:
     """Too little free disk at the run folder: Spark would fail in the middle of a write."""
     path = run_dir.absolute()
     free = shutil.disk_usage(next(folder for folder in (path, *path.parents) if folder.exists())).free
-    if free >= needed:
+    if free >= _LEAST_BYTES:
         return None
-    has, wants = (f"{size / _GIB:.2f} GiB" for size in (free, needed))
+    has, wants = (f"{size / _GIB:.2f} GiB" for size in (free, _LEAST_BYTES))
     problem = f"The disk of {run_dir} has {has} free, but the run needs {wants}."
     fix = "Delete old runs (`python -m pipeline clean`), or choose a run_dir on another disk."
     return Finding("disk", "error", problem, fix)

@@ -179,7 +179,7 @@ def _end_tasks(context: SparkContext | None) -> None:
     """Cancel all jobs, and wait until no task runs: Spark reports the failure of one task while others still write."""
     from py4j.protocol import Py4JError  # noqa: PLC0415 - see `watched`
 
-    deadline, were_running = time.monotonic() + _SECONDS_FOR_TASKS_TO_END, False
+    deadline = time.monotonic() + _SECONDS_FOR_TASKS_TO_END
     # The JVM may have ended before.
     with suppress(Py4JError, OSError):
         while context is not None and time.monotonic() < deadline:
@@ -189,10 +189,8 @@ def _end_tasks(context: SparkContext | None) -> None:
             _end_python_workers()
             if not running:
                 # Python processes on other hosts are ended by Spark, just after their tasks.
-                is_elsewhere = were_running and not str(context.master).startswith("local")
-                time.sleep(_SECONDS_FOR_WORKERS_TO_END if is_elsewhere else 0)
+                time.sleep(0 if str(context.master).startswith("local") else _SECONDS_FOR_WORKERS_TO_END)
                 break
-            were_running = True
             time.sleep(_SECONDS_BETWEEN_LOOKS / 10)
 
 

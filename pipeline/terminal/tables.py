@@ -135,11 +135,12 @@ def search_table(scores: list[Score]) -> Grid:
 
 def evaluation_tables(metrics: Mapping[str, Any]) -> list[Grid]:
     """Accuracy and areas by model, the working points, and the rates if they are known."""
-    classes, signal = metrics["classes"], metrics["signal"]
+    classes, signal, runs = metrics["classes"], metrics["signal"], metrics["runs"]
+    first = next(iter(runs.values()))
     # Of two classes, one area is both.
-    outputs = list(next(iter(metrics["runs"].values()))["auc"])
-    summary = Grid("model", "accuracy", *(f"AUC {name}" for name in outputs))
-    backgrounds = list(next(iter(metrics["runs"].values()))["working_points"][0]["backgrounds"])
+    areas = [f"AUC {name}" for name in first["auc"]]
+    backgrounds = list(first["working_points"][0]["backgrounds"])
+    summary = Grid("model", "accuracy", *areas)
     points = Grid(
         *("model", "kept", "threshold", *backgrounds),
         keys=2,
@@ -149,46 +150,35 @@ def evaluation_tables(metrics: Mapping[str, Any]) -> list[Grid]:
     rates = Grid(
         "model", "kept", *classes, "purity", keys=2, title=f"rates [1/s] at this signal efficiency for {signal}"
     )
-    for name, run in metrics["runs"].items():
-        summary.add_row(name, estimate(run["accuracy"]), *(estimate(run["auc"][each]) for each in outputs))
-        for point in run["working_points"]:
-            kept = f"{100 * point['wanted']:g}%"
-            if not point["measurable"]:
-                points.add_row(name, kept, *("-" for _ in range(1 + len(backgrounds))))
-                continue
-            points.add_row(
-                name,
-                kept,
-                f"{point['threshold']:.4f}",
-                *(_interval(each, 100) for each in point["backgrounds"].values()),
-            )
-            if metrics["rates_before"] is not None:
-                purity = "not defined" if point["purity"] is None else f"{point['purity']['value']:.3f}"
-                rates.add_row(name, kept, *(_interval(point["rates"][each]) for each in classes), purity)
     signals = Grid(
         *("model", "passes", "threshold", f"{signal} kept", "rejection"),
         keys=2,
         title=f"{signal} kept [%] at this efficiency [%] of all backgrounds",
         caption="-: not measurable, fewer than 10 background events are expected to pass",
     )
-    for name, run in metrics["runs"].items():
+    trainings = Grid(
+        *("model", "trainings", "accuracy", *areas),
+        title="mean and spread over trainings with other seeds, on the same events",
+    )
+    for name, run in runs.items():
+        summary.add_row(name, estimate(run["accuracy"]), *(estimate(run["auc"][each]) for each in first["auc"]))
+        for point in run["working_points"]:
+            kept, cells = f"{100 * point['wanted']:g}%", ["-"] * (1 + len(backgrounds))
+            if point["measurable"]:
+                cells = [f"{point['threshold']:.4f}", *(_interval(each, 100) for each in point["backgrounds"].values())]
+                if metrics["rates_before"] is not None:
+                    purity = "not defined" if point["purity"] is None else f"{point['purity']['value']:.3f}"
+                    rates.add_row(name, kept, *(_interval(point["rates"][each]) for each in classes), purity)
+            points.add_row(name, kept, *cells)
         for point in run.get("background_points", ()):
             cells = ["-"] * 3
             if point["measurable"]:
-                cells = [
-                    f"{point['threshold']:.4f}",
-                    _interval(point["signal"], 100),
-                    rejection(point["all_backgrounds"]),
-                ]
+                kept, rejected = _interval(point["signal"], 100), rejection(point["all_backgrounds"])
+                cells = [f"{point['threshold']:.4f}", kept, rejected]
             signals.add_row(name, f"{100 * point['wanted']:g}", *cells)
-    trainings = Grid(
-        *("model", "trainings", "accuracy", *(f"AUC {name}" for name in outputs)),
-        title="mean and spread over trainings with other seeds, on the same events",
-    )
-    for name, run in metrics["runs"].items():
         if found := run.get("trainings"):
-            areas = (spread(found["auc"][each]) for each in outputs)
-            trainings.add_row(name, str(found["count"]), spread(found["accuracy"]), *areas)
+            of_areas = (spread(found["auc"][each]) for each in first["auc"])
+            trainings.add_row(name, str(found["count"]), spread(found["accuracy"]), *of_areas)
     varied = [table for kind in ("weights", "systematics") if (table := _variations_table(metrics, kind))]
     return [summary, points, *(each for each in (signals, rates, trainings) if len(each.rows) > 1), *varied]
 

@@ -126,7 +126,7 @@ def test_further_trainings_have_the_next_seeds_and_folders_of_their_own(tmp_path
         ("spark=password hush", "--set spark=***: 'spark': Input should be"),
         ("sprak.conf.my.password=hush", "--set sprak.conf.my.password=***: unknown key 'sprak'"),
         ("train.epochs={my.password: hush a}", "'train.epochs': Input should be a valid integer (given: ***)"),
-        ("train.launcher_args=[-x, MY_TOKEN=hush]", "and give its name alone (-x MY_TOKEN)"),
+        ("train.launcher_args=[-x, MY_TOKEN=hush]", "give its name alone (-x MY_TOKEN)"),
         ("train_by_network.hlf.launcher_args=['--export=ALL,MY_TOKEN=hush']", "(-x MY_TOKEN)"),
         ("train.epochs=https://me:hush@host", "(given: 'https://***@host')"),
         (

@@ -64,7 +64,7 @@ def test_the_second_class_was_the_signal(tmp_path: Path, classes: list[str], sig
         ({"classes": ["W+", "W-", "Z"]}, "'W+' is blank, given twice"),
         ({"classes": ["QCD", "ttbar", "All backgrounds"]}, "'All backgrounds' is blank, given twice, or taken"),
         # The demo's samples with another order of classes.
-        ({"classes": ["ttbar", "QCD", "W+jets"]}, "'qcd' has the label 0, that is class 'ttbar'"),
+        ({"classes": ["ttbar", "QCD", "W+jets"]}, "'qcd' has the label of class 'ttbar', but"),
         ({"classes": {"QCD": 0, "ttbar": 1, "W+jets": 2}}, "'classes': Input should be a valid list"),
         ({"evaluate": {"signal": "TTBAR"}}, "there is no class 'TTBAR'"),
     ],

@@ -90,7 +90,7 @@ def test_a_key_without_effect_was_accepted(chosen: dict[str, Any], key: str, bes
                     for name, known in (("low", 2.0), ("high", None if label == 1 else 3.0))
                 ]
             },
-            "class 'ttbar': high1 has no cross_section_pb, but other samples of the class have one",
+            "class 'ttbar': high1 has no cross_section_pb, others have",
         ),
         ({"evaluate": {"luminosity": 1e34}}, r"luminosity: 1e\+34 has no effect: it needs cross_section_pb of all"),
         ({"features": {"integrated_luminosity": 3}}, "integrated_luminosity: 3.0 has no effect: it needs samples with"),

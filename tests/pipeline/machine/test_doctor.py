@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -100,26 +99,27 @@ def test_cores(asked: tuple[int, int, int], fix: str | None) -> None:
 
 
 def test_this_machine_can_run_spark_locally(tmp_path: Path) -> None:
-    assert examine([Need.SPARK, Need.MPI], run_dir=tmp_path / "not" / "there" / "yet", min_free_bytes=0) == []
+    assert examine([Need.SPARK, Need.MPI], run_dir=tmp_path / "not" / "there" / "yet") == []
 
 
 def test_only_what_is_needed_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Errors come first."""
     monkeypatch.setitem(os.environ, "JAVA_HOME", str(tmp_path / "gone"))
 
-    def checks(*needs: Need, **plan: Any) -> list[str]:
-        return [found.check for found in examine(needs, run_dir=tmp_path, workers=1000, **plan)]
+    def checks(*needs: Need) -> list[str]:
+        return [found.check for found in examine(needs, run_dir=tmp_path, workers=1000)]
 
     assert checks() == []
     assert checks(Need.SPARK) == ["java"]
     assert "java" not in checks(Need.MPI)
-    assert checks(Need.MPI, min_free_bytes=10**18)[0] == "disk"
     assert checks(Need.MPI)[-1] == "cores"
+    monkeypatch.setattr("pipeline.machine.doctor._LEAST_BYTES", 10**18)
+    assert checks(Need.MPI)[0] == "disk"
 
 
 def test_packages_that_are_missing_or_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = ["numpy<1", "torch>=1", "no-such-package>=2", "nor-this; extra == 's3'"]
     monkeypatch.setattr(metadata, "requires", lambda _: wanted)
-    (found,) = examine([], run_dir=tmp_path, min_free_bytes=0)
+    (found,) = examine([], run_dir=tmp_path)
     assert f": numpy<1 ({metadata.version('numpy')}), no-such-package>=2 (missing)." in found.problem
     assert "-m pip install 'numpy<1' 'no-such-package>=2'`" in found.fix
