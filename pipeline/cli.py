@@ -268,11 +268,13 @@ def config(asked: Asked, as_json: JsonOption = False) -> None:
     """Show every value of the config, and where it comes from: the default, the file or `--set`."""
     from pipeline.commands.config import as_json as in_json
     from pipeline.commands.config import lines
+    from pipeline.config import load
 
+    loaded = load(asked.config, asked.overrides)
     if as_json:
-        say_json(in_json(asked.loaded()))
+        say_json(in_json(loaded))
     else:
-        say(*lines(asked.loaded()))
+        say(*lines(loaded))
 
 
 @partial(command, without=["wait"])

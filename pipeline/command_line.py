@@ -6,12 +6,12 @@ import inspect
 import json
 import os
 import shlex
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from pipeline.config import LoadedConfig, load, load_config
+from pipeline.config import load_config
 from pipeline.configuration.credentials import shown
 from pipeline.errors import ConfigError, MachineError
 from pipeline.terminal.exit_codes import Exit, err, guard, out
@@ -75,10 +75,6 @@ class Asked(NamedTuple):
 
         return RunFolder(load_config(self.config, self.overrides), err, wait=self.wait)
 
-    def loaded(self) -> LoadedConfig:
-        """The config with the sources of its values."""
-        return load(self.config, self.overrides)
-
     def typed(self, *words: str) -> str:
         """The command line, without secrets."""
         changes = [word for each in map(shown, self.overrides) for word in ("--set", each)]
@@ -117,7 +113,7 @@ def command(work: Callable[..., None], *, without: Collection[str] = ()) -> Call
     ) -> None:
         def start() -> None:
             # Before any lock: of two copies one would wait for the other.
-            _refuse_outer_ranks(os.environ)
+            _refuse_outer_ranks()
             work(Asked(config, [*_set_by_environment(), *(overrides or [])], wait), **options)
 
         guard(start, debug=debug)
@@ -134,13 +130,13 @@ def command(work: Callable[..., None], *, without: Collection[str] = ()) -> Call
     return work
 
 
-def _refuse_outer_ranks(env: Mapping[str, str]) -> None:
+def _refuse_outer_ranks() -> None:
     """Refuse to be one of several copies that mpirun or srun started; ranks of our own training are another program."""
     for name, launcher in _SIZES.items():
-        if env.get(name, "1") != "1":
+        if os.environ.get(name, "1") != "1":
             raise MachineError(
-                f"{launcher} started this command as one of {env[name]} ranks ({name} is set): each would run the "
-                f"whole pipeline. Type it without {launcher}: `train` starts its own ranks, as many as train.workers, "
+                f"{launcher} started this command as one of {os.environ[name]} ranks ({name} is set): each would run "
+                f"the whole pipeline. Type it without {launcher}: `train` starts its own ranks, as many as train.workers, "
                 f"by mpirun or srun (train.launcher)."
             )
 

@@ -218,10 +218,9 @@ def test_a_command_waits_for_the_run_folder_as_long_as_it_is_asked_to(tmp_path: 
     other.join()
 
 
-@pytest.mark.parametrize("job", ["compare", "track", "evaluate-files"])
-def test_side_jobs_and_the_nightly_run_do_not_wait_for_each_other(tmp_path: Path, job: str) -> None:
+def test_side_jobs_and_the_nightly_run_do_not_wait_for_each_other(tmp_path: Path) -> None:
     run_folder = Asked(str(small_config(tmp_path, SAMPLES)), []).run_folder()
-    with run_folder.locked(job), run_folder.locked(), pytest.raises(FolderInUseError), run_folder.locked(job):
+    with run_folder.locked("track"), run_folder.locked(), pytest.raises(FolderInUseError), run_folder.locked("track"):
         pytest.fail("the job runs twice at once")
 
 
@@ -248,7 +247,6 @@ def test_commands_that_only_read_work_beside_a_run(tmp_path: Path) -> None:
     [
         (["ingest"], "incoming/*.root", Exit.NOT_THERE_YET),
         (["validate"], "incoming/*.root", Exit.NOT_THERE_YET),
-        (["features"], "incoming/*.root", Exit.NOT_THERE_YET),
         # Nobody waits for a name that is mistyped.
         (["ingest"], "incomming/*.root", Exit.USER_ERROR),
         (["ingest"], "incoming/qcd.root", Exit.USER_ERROR),

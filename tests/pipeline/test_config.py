@@ -329,3 +329,11 @@ def test_each_value_has_a_source(tmp_path: Path) -> None:
         ("spark", "conf", "my.token"): "--set spark.conf.my.token=***",
     }
     assert {keys: found.source(keys) for keys in sources} == sources
+
+
+def test_plugins_of_an_option_were_said_to_be_those_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ingestion.plugins.load", lambda _: None)
+    loaded = load(write(tmp_path, plugins=["other"]), ["plugins=[mine]"])
+    assert (loaded.config.plugins, loaded.source(("plugins",))) == (["mine"], "--set plugins=[mine]")
