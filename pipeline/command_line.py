@@ -136,8 +136,8 @@ def _refuse_outer_ranks() -> None:
         if os.environ.get(name, "1") != "1":
             raise MachineError(
                 f"{launcher} started this command as one of {os.environ[name]} ranks ({name} is set): each would run "
-                f"the whole pipeline. Type it without {launcher}: `train` starts its own ranks, as many as train.workers, "
-                f"by mpirun or srun (train.launcher)."
+                f"the whole pipeline. Type it without {launcher}: `train` starts its own ranks, as many as "
+                f"train.workers, by mpirun or srun (train.launcher)."
             )
 
 
