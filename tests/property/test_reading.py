@@ -60,7 +60,9 @@ def readers(rows: Sequence[int], layout: BatchLayout) -> Iterator[tuple[Reader, 
     yield StreamedReader(made_dataset(rows), layout, seed=5, row_groups=source.row_groups), source
     source = MadeRows(rows)
     train, val = (
-        MemoryRows.unread_rows(list(rows), lambda group, name=split: source.row_groups(name, [group]), layout, seed=5)  # type: ignore[misc]
+        MemoryRows.of_files(
+            made_dataset(rows), split, layout, seed=5, parts=lambda group: source.row_groups("train", [group])
+        )
         for split in ("train", "val")
     )
     yield MemoryReader(train, val), source

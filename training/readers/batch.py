@@ -31,6 +31,7 @@ Columns = dict[str, NDArray[Any]]
 """Columns of a row group by name; lists are matrices."""
 
 _NUMPY_TYPES: Final = {torch.float32: np.float32, torch.float64: np.float64, torch.int64: np.int64}
+#: Rows of a validation batch; a recurrent network needs ten times the memory of its input particles.
 _VAL_ROWS: Final = 8192
 _VAL_ROWS_PARTICLES: Final = 512
 
@@ -70,42 +71,29 @@ class Rows(NamedTuple):
 
     def batch(self, rows: NDArray[np.int64]) -> Batch:
         """The rows with these numbers, in this order."""
-        return self._take(torch.from_numpy(rows).to(self.labels.device), self._longest(rows))
+        longest = 1 if self.lengths is None else int(self.lengths[rows].max(initial=1))
+        on_device = torch.from_numpy(rows).to(self.labels.device)
+        return Batch(
+            tuple(
+                _cut(column, on_device, longest) if column.dim() == 3 else column.index_select(0, on_device)
+                for column in self.inputs
+            ),
+            self.labels.index_select(0, on_device),
+            self.weights.index_select(0, on_device),
+        )
 
     def batches(self, rows: NDArray[np.int64], sizes: Sequence[int]) -> Iterator[Batch]:
         """The rows with these numbers, in this order, as batches of these sizes."""
-        on_device = torch.from_numpy(rows).to(self.labels.device)
         if self.lengths is None:
             # One copy for all batches, which are views of it.
-            inputs, *others = self._take(on_device, 1)
+            inputs, *others = self.batch(rows)
             split = [column.split_with_sizes(list(sizes)) for column in (*inputs, *others)]
             for *columns, labels, weights in zip(*split, strict=True):
                 yield Batch(tuple(columns), labels, weights)
             return
         # One copy per batch: particles are large, and each batch has its own longest event.
         for start, stop in pairwise(accumulate(sizes, initial=0)):
-            yield self._take(on_device[start:stop], self._longest(rows[start:stop]))
-
-    def _longest(self, rows: NDArray[np.int64]) -> int:
-        """Highest number of particles in these rows, at least 1; 1 if no particles are read."""
-        return 1 if self.lengths is None else int(self.lengths[rows].max(initial=1))
-
-    def _take(self, rows: Tensor, longest: int) -> Batch:
-        """The batch of rows (num_events,) with the first `longest` particles; `rows` is on the device."""
-        return Batch(
-            tuple(
-                _cut(column, rows, longest) if column.dim() == 3 else column.index_select(0, rows)
-                for column in self.inputs
-            ),
-            self.labels.index_select(0, rows),
-            self.weights.index_select(0, rows),
-        )
-
-    def copy(self, rows: NDArray[np.int64]) -> Rows:
-        """A copy of some rows, with all their padding."""
-        rows_of_lists = max((column.shape[1] for column in self.inputs if column.dim() == 3), default=1)
-        picked = self._take(torch.from_numpy(rows).to(self.labels.device), rows_of_lists)
-        return Rows(*picked, None if self.lengths is None else self.lengths[rows])
+            yield self.batch(rows[start:stop])
 
     def write(self, start: int, part: Rows) -> None:
         """Overwrite the rows from `start` on."""
@@ -116,18 +104,6 @@ class Rows(NamedTuple):
         if self.lengths is not None and part.lengths is not None:
             self.lengths[start:stop] = part.lengths
 
-    @classmethod
-    def joined(cls, parts: Sequence[Rows]) -> Self:
-        """The rows of all parts, in order."""
-        columns = zip(*(part.inputs for part in parts), strict=True)
-        lengths = [part.lengths for part in parts if part.lengths is not None]
-        return cls(
-            tuple(torch.cat(column) for column in columns),
-            torch.cat([part.labels for part in parts]),
-            torch.cat([part.weights for part in parts]),
-            np.concatenate(lengths) if lengths else None,
-        )
-
 
 def shape_of(name: str, most_particles: int) -> tuple[int, ...]:
     """Shape of one event of an input, or of a column that is a number."""
@@ -136,12 +112,10 @@ def shape_of(name: str, most_particles: int) -> tuple[int, ...]:
     return INPUT_COLUMNS[name].shape if name in INPUT_COLUMNS else ()
 
 
-def val_sizes(num_rows: int, *, has_particles: bool) -> list[int]:
-    """Rows of each validation batch of a row group.
-
-    A recurrent network needs ten times the memory of its input particles.
-    """
-    return even_parts(num_rows, -(-num_rows // (_VAL_ROWS_PARTICLES if has_particles else _VAL_ROWS)))
+def val_part(rows: Sequence[int], *, rank: int, world_size: int, has_particles: bool) -> tuple[list[int], list[int]]:
+    """A rank's row groups of the validation split, by the rows of each, and the sizes of its batches."""
+    most, groups = _VAL_ROWS_PARTICLES if has_particles else _VAL_ROWS, list(range(rank, len(rows), world_size))
+    return groups, [size for group in groups for size in even_parts(rows[group], -(-rows[group] // most))]
 
 
 def _cut(particles: Tensor, rows: Tensor, longest: int) -> Tensor:
@@ -180,43 +154,36 @@ class BatchLayout:
         lengths = ["num_particles"] if "particles" in self.inputs and "num_particles" not in self.inputs else []
         return [*self.inputs, *lengths, "label", "weight"]
 
+    @property
+    def _tensors(self) -> list[tuple[str, torch.dtype, tuple[int, ...]]]:
+        """Column, type and shape of one event of each tensor."""
+        types = [torch.int64 if name == "num_particles" else self.dtype for name in self.inputs]
+        shapes = [shape_of(name, self.most_particles) for name in self.inputs]
+        inputs = zip(self.inputs, types, shapes, strict=True)
+        return [*inputs, ("label", torch.int64, ()), ("weight", self.dtype, ())]
+
     def rows(self, columns: Columns) -> Rows:
         """Tensors of a row group; they may share the memory of the arrays."""
-        labels = columns["label"]
-        weights = columns["weight"] * np.asarray(self.class_weights)[labels]
-        return Rows(
-            tuple(self._input(name, columns[name]) for name in self.inputs),
-            self._tensor(labels, torch.int64),
-            self._tensor(weights, self.dtype),
-            columns["num_particles"].astype(np.int64) if "particles" in self.inputs else None,
+        weights = columns["weight"] * np.asarray(self.class_weights)[columns["label"]]
+        arrays = {**columns, "weight": weights}
+        *inputs, label, weight = (
+            torch.from_numpy(np.require(arrays[name], requirements=["C", "W"])).to(self.device, dtype).view(-1, *shape)
+            for name, dtype, shape in self._tensors
         )
+        lengths = columns["num_particles"].astype(np.int64) if "particles" in self.inputs else None
+        return Rows(tuple(inputs), label, weight, lengths)
 
     def unfilled(self, num_rows: int) -> Rows:
         """Unwritten memory for `num_rows` rows; in host memory the system allocates a page at its first write."""
-        return Rows(
-            tuple(
-                self._room((num_rows, *shape_of(name, self.most_particles)), self._type_of(name))
-                for name in self.inputs
-            ),
-            self._room((num_rows,), torch.int64),
-            self._room((num_rows,), self.dtype),
-            np.empty(num_rows, dtype=np.int64) if "particles" in self.inputs else None,
-        )
-
-    def _input(self, name: str, values: NDArray[Any]) -> Tensor:
-        return self._tensor(values, self._type_of(name)).view(-1, *shape_of(name, self.most_particles))
-
-    def _type_of(self, name: str) -> torch.dtype:
-        return torch.int64 if name == "num_particles" else self.dtype
-
-    def _tensor(self, values: NDArray[Any], dtype: torch.dtype) -> Tensor:
-        return torch.from_numpy(np.require(values, requirements=["C", "W"])).to(self.device, dtype)
-
-    def _room(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        if self.device.type == "cpu":
+        *inputs, label, weight = (
             # torch.empty would write to all of the memory in torch's deterministic mode.
-            return torch.from_numpy(np.empty(shape, dtype=_NUMPY_TYPES[dtype]))
-        return torch.empty(shape, dtype=dtype, device=self.device)
+            torch.from_numpy(np.empty((num_rows, *shape), dtype=_NUMPY_TYPES[dtype]))
+            if self.device.type == "cpu"
+            else torch.empty((num_rows, *shape), dtype=dtype, device=self.device)
+            for _, dtype, shape in self._tensors
+        )
+        lengths = np.empty(num_rows, dtype=np.int64) if "particles" in self.inputs else None
+        return Rows(tuple(inputs), label, weight, lengths)
 
 
 _PICKLED_KEYS: Final = (b"dataset-toolkit", b"petastorm")

@@ -29,7 +29,7 @@ from training.readers.batch import (
     refuse_pickled_schema,
     reporting,
     shape_of,
-    val_sizes,
+    val_part,
 )
 from training.readers.sharding import Assignment, OwnRows, Piece, reading_orders
 
@@ -87,21 +87,22 @@ class MemoryRows:
         return loaded
 
     @classmethod
-    def of_files(cls, dataset: FeatureDataset, split: str, layout: BatchLayout, *, seed: int) -> Self:
-        """Room for a split that `refuse_pickled_schema` has seen; each row group is read when it is first needed."""
-        rows = [group.rows for group in dataset.splits[split]]
+    def of_files(
+        cls, dataset: FeatureDataset, split: str, layout: BatchLayout, *, seed: int, parts: ReadParts | None = None
+    ) -> Self:
+        """Room for a split that `refuse_pickled_schema` has seen; each row group is read when it is first needed.
+
+        `parts`: reads row groups; None: pyarrow.
+        """
+        group_rows = [group.rows for group in dataset.splits[split]]
+        starts, parts = [0, *accumulate(group_rows)], parts or partial(_arrow_parts, dataset, split, layout)
         try:
-            return cls.unread_rows(rows, partial(_arrow_parts, dataset, split, layout), layout, seed=seed)
+            rows = layout.unfilled(starts[-1])
         except (MemoryError, torch.OutOfMemoryError) as cause:
             raise CacheError(
-                f"the {sum(rows)} rows of the {split} split do not fit into the memory of {layout.device} ({cause}). "
+                f"the {starts[-1]} rows of the {split} split do not fit into the memory of {layout.device} ({cause}). "
                 f"Train with `--set train.reader=petastorm`."
             ) from cause
-
-    @classmethod
-    def unread_rows(cls, group_rows: list[int], parts: ReadParts, layout: BatchLayout, *, seed: int) -> Self:
-        """Room for row groups of these sizes; in host memory, only what is read takes memory."""
-        rows, starts = layout.unfilled(sum(group_rows)), [0, *accumulate(group_rows)]
 
         def read(group: int) -> int:
             start = starts[group]
@@ -131,12 +132,6 @@ class MemoryRows:
         order = np.concatenate(parts or [np.empty(0, dtype=np.int64)])
         # Rows that belong to a worker stay in their row groups.
         return _mixed(len(self), self.seed, assignment.epoch)[order] if self.mixes_groups and own is None else order
-
-    def in_order(self, groups: Sequence[int]) -> NDArray[np.int64]:
-        """Numbers of the rows of some row groups, in file order."""
-        starts = self._starts
-        parts = [np.arange(starts[group], starts[group] + self.group_rows[group]) for group in groups]
-        return np.concatenate(parts)
 
     def batches(self, size: int) -> Iterator[Batch]:
         """All rows in batches of a size, in order."""
@@ -171,12 +166,12 @@ class MemoryReader:
 
     def val_batches(self, *, rank: int, world_size: int) -> Iterator[Batch]:
         """See `Reader`."""
-        rows = self._val.group_rows
-        pieces = [Piece(group, 0, rows[group]) for group in range(rank, len(rows), world_size)]
-        if pieces:
-            has_particles = self._val.rows.lengths is not None
-            sizes = [size for piece in pieces for size in val_sizes(piece.stop, has_particles=has_particles)]
-            yield from _batches(self._val, pieces, self._val.in_order([piece.group for piece in pieces]), sizes)
+        rows, has_particles = self._val.group_rows, self._val.rows.lengths is not None
+        groups, sizes = val_part(rows, rank=rank, world_size=world_size, has_particles=has_particles)
+        starts = [0, *accumulate(rows)]
+        if groups:
+            order = np.concatenate([np.arange(starts[group], starts[group + 1]) for group in groups])
+            yield from _batches(self._val, [Piece(group, 0, rows[group]) for group in groups], order, sizes)
 
 
 def _batches(

@@ -95,8 +95,7 @@ def reading_order(num_groups: int, *, seed: int, epoch: int) -> list[int]:
     """The row groups in the order of an epoch: ranks that follow each other read parts of it that follow each other."""
     # The order of earlier versions.
     fixed = random_stream(seed, "rotation").permutation(num_groups)
-    order: list[int] = random_stream(seed, "groups", epoch).permutation(fixed).tolist()
-    return order
+    return [*random_stream(seed, "groups", epoch).permutation(fixed).tolist()]
 
 
 def _cuts(pieces: Sequence[Piece], world_size: int, batch_size: int) -> list[int]:
@@ -111,8 +110,7 @@ def _cuts(pieces: Sequence[Piece], world_size: int, batch_size: int) -> list[int
     num_steps = -(-most // batch_size)
     near = borders[np.abs(borders[:, None] - cuts).argmin(axis=0)]
     moved = np.abs(near - cuts) <= min(num_steps, num_steps * batch_size - most) // 2
-    found: list[int] = np.where(moved, near, cuts).tolist()
-    return found
+    return [*np.where(moved, near, cuts).tolist()]
 
 
 def cut(pieces: Sequence[Piece], bounds: Sequence[int]) -> list[tuple[Piece, ...]]:
@@ -136,14 +134,7 @@ def cut(pieces: Sequence[Piece], bounds: Sequence[int]) -> list[tuple[Piece, ...
 
 
 def plan_of(pieces: Sequence[Sequence[Piece]], batch_size: int) -> EpochPlan:
-    """The steps in which ranks train on these rows.
-
-    `pieces`: rows of each rank, in reading order.
-
-    Examples:
-        >>> plan_of([[Piece(0, 0, 3)], [Piece(1, 0, 4)]], 2).samples.tolist()
-        [3, 4]
-    """
+    """The steps in which ranks train on these rows of each, in reading order."""
     sizes, ranks = np.unique([rows_in(each) for each in pieces], return_counts=True)
     num_steps = -(-int(sizes.max()) // batch_size)
     samples = np.zeros(num_steps, dtype=np.int64)
@@ -177,12 +168,8 @@ class Assignment(NamedTuple):
 def assignment_of(plan: EpochPlan, *, rank: int, epoch: int, first_step: int = 0) -> Assignment:
     """The rows that a rank reads from some step of a plan on.
 
-    `epoch`: number of the epoch, from 0.
-
     Examples:
         >>> plan = plan_of([[Piece(2, 0, 10), Piece(0, 0, 10)]], 5)
-        >>> assignment_of(plan, rank=0, epoch=0).sizes
-        [5, 5, 5, 5]
         >>> assignment_of(plan, rank=0, epoch=0, first_step=3)
         Assignment(epoch=0, pieces=(Piece(group=0, start=5, stop=10),), sizes=[5], later=())
     """
@@ -195,12 +182,7 @@ def assignment_of(plan: EpochPlan, *, rank: int, epoch: int, first_step: int = 0
 # Cached, since the parts of a row group are read one after the other.
 @lru_cache(maxsize=16)
 def shuffled(num_rows: int, *, seed: int, epoch: int, group: int) -> NDArray[np.int64]:
-    """Reading order of the rows of a row group, (num_rows,): it depends on seed, epoch and row group only.
-
-    Examples:
-        >>> sorted(shuffled(5, seed=1, epoch=0, group=3).tolist())
-        [0, 1, 2, 3, 4]
-    """
+    """Reading order of the rows of a row group, (num_rows,): it depends on seed, epoch and row group only."""
     return random_stream(seed, "rows", epoch, group).permutation(num_rows)
 
 
@@ -229,11 +211,5 @@ def step_bounds(num_rows: int, num_steps: int) -> NDArray[np.int64]:
 
 
 def even_parts(num_rows: int, num_parts: int) -> list[int]:
-    """Sizes of parts of nearly equal size.
-
-    Examples:
-        >>> even_parts(10, 3)
-        [3, 3, 4]
-    """
-    sizes: list[int] = np.diff(step_bounds(num_rows, num_parts)).tolist()
-    return sizes
+    """Sizes of parts of nearly equal size."""
+    return [*np.diff(step_bounds(num_rows, num_parts)).tolist()]

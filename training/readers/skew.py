@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import count
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +21,7 @@ from features.schema import readable
 from training.errors import ShardError
 from training.random_streams import random_stream
 from training.readers.batch import reporting
-from training.readers.sharding import Assignment, EpochPlan, Piece, plan_of, step_bounds
+from training.readers.sharding import Assignment, EpochPlan, Piece, cut, plan_of, step_bounds
 
 
 def labels_of(dataset: FeatureDataset) -> NDArray[np.int64]:
@@ -83,10 +82,7 @@ class Owners:
         """An epoch in which each worker reads all of its rows once."""
         # Kept, since thousands of simulated workers need the same plan.
         if self._planned is None or self._planned[0] != (batch_size, epoch):
-            pieces = [
-                [Piece(group, 0, counts[group]) for group in self._order(rank, epoch).tolist() if counts[group]]
-                for rank, counts in enumerate(self.counts.tolist())
-            ]
+            pieces = [self._pieces(rank, epoch) for rank in range(self.world_size)]
             self._planned = (batch_size, epoch), plan_of(pieces, batch_size)
         return self._planned[1]
 
@@ -95,25 +91,22 @@ class Owners:
 
         The sequence is that of `plan`: all of its rows in the order of the first epoch, then of the second, ...
         """
-        counts = self.counts[rank].tolist()
-        total, missing = sum(counts), sum(assignment.sizes)
-        first, skipped = divmod(start, total)
+        total, stop = int(self.counts[rank].sum()), start + sum(assignment.sizes)
+        first = start // total
         pieces: list[Piece] = []
         later: list[int] = []
-        for epoch in count(first):
-            for group in self._order(rank, epoch).tolist():
-                taken = min(max(0, counts[group] - skipped), missing)
-                if taken:
-                    pieces.append(Piece(group, skipped, skipped + taken))
-                    later.append(epoch - first)
-                skipped = max(0, skipped - counts[group])
-                missing -= taken
-            if not missing:
-                break
+        for epoch in range(first, -(-stop // total)):
+            bounds = [0, max(0, start - epoch * total), min(total, stop - epoch * total)]
+            _, taken = cut(self._pieces(rank, epoch), bounds)
+            pieces += taken
+            later += [epoch - first] * len(taken)
         return Assignment(first, pieces, assignment.sizes, later)
 
-    def _order(self, rank: int, epoch: int) -> NDArray[np.int64]:
-        return random_stream(self._seed, "own groups", rank, epoch).permutation(len(self._bounds) - 1)
+    def _pieces(self, rank: int, epoch: int) -> list[Piece]:
+        """A worker's rows, in the reading order of an epoch."""
+        order = random_stream(self._seed, "own groups", rank, epoch).permutation(len(self._bounds) - 1)
+        counts = self.counts[rank].tolist()
+        return [Piece(group, 0, counts[group]) for group in order.tolist() if counts[group]]
 
 
 def _amounts(

@@ -14,14 +14,17 @@ from weakref import WeakSet
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
 
-from features.columns import COLUMNS, INPUT_COLUMNS
+from features.columns import INPUT_COLUMNS
 from features.dataset import FeatureDataset
 from features.matrices import columns_of, model_inputs
 from features.schema import features_schema
 from ingestion.storage import on_system
-from training.readers.batch import Batch, BatchLayout, Columns, Rows, reporting, shape_of, val_sizes
+from training.readers.batch import Batch, BatchLayout, Columns, Rows, reporting, shape_of, val_part
 from training.readers.petastorm_compat import TransformSpec, make_batch_reader
 from training.readers.sharding import Assignment, OwnRows, reading_orders
 
@@ -37,8 +40,7 @@ _OPEN_READERS: Final[WeakSet[Any]] = WeakSet()
 class StreamedReader:
     """A `Reader` that keeps only the current row group in memory, and the one that is read ahead.
 
-    `dataset`: the features dataset, checked by `refuse_pickled_schema`. `own`: rows of each row group to train on;
-    None: all. `row_groups`: reads row groups; None: petastorm.
+    `dataset`: checked by `refuse_pickled_schema`. `row_groups`: reads row groups; None: petastorm.
     """
 
     def __init__(
@@ -78,10 +80,8 @@ class StreamedReader:
 
     def val_batches(self, *, rank: int, world_size: int) -> Iterator[Batch]:
         """See `Reader`."""
-        rows = self._rows["val"]
-        groups = list(range(rank, len(rows), world_size))
-        has_particles = "particles" in self._layout.inputs
-        sizes = [size for group in groups for size in val_sizes(rows[group], has_particles=has_particles)]
+        rows, has_particles = self._rows["val"], "particles" in self._layout.inputs
+        groups, sizes = val_part(rows, rank=rank, world_size=world_size, has_particles=has_particles)
         orders = (np.arange(rows[group]) for group in groups)
         yield from deal(zip(self._row_groups("val", groups), orders, strict=True), sizes)
 
@@ -99,42 +99,44 @@ class StreamedReader:
 
 
 def deal(pieces: Iterator[tuple[Rows, NDArray[np.int64]]], sizes: Sequence[int]) -> Iterator[Batch]:
-    """Batches of given sizes from a stream of row groups.
+    """Batches of given sizes, which add up to all rows, from a stream of row groups with their reading orders.
 
     The next row group is requested only after the last use of the previous one.
 
-    `pieces`: rows of each row group with their reading order. `sizes`: number of rows of each batch; their sum is the
-    number of all rows.
-
     Examples:
-        >>> import torch
         >>> groups = [Rows((), torch.tensor(labels), torch.ones(3)) for labels in ([0, 1, 2], [3, 4, 5])]
         >>> stream = ((rows, np.array([2, 0, 1])) for rows in groups)
         >>> [batch.labels.tolist() for batch in deal(stream, [1, 3, 2])]
         [[2], [0, 1, 5], [3, 4]]
     """
-    bounds = np.cumsum([0, *sizes])
-    step = 0
-    parts: list[Rows] = []
-    missing = 0
+    bounds, step, done = np.cumsum([0, *sizes]), 0, 0
+    parts: list[Batch] = []
     for rows, order in pieces:
-        start = min(missing, len(order))
-        if parts:
-            parts.append(rows.copy(order[:start]))
-            missing -= start
-            if missing:
-                continue
-            yield Rows.joined(parts).batch(np.arange(sizes[step]))
-            parts.clear()
-            step += 1
-        # Steps that this row group completes.
-        last = int(np.searchsorted(bounds, bounds[step] + len(order) - start, side="right")) - 1
-        stop = start + int(bounds[last] - bounds[step])
-        yield from rows.batches(order[start:stop], sizes[step:last])
-        step = last
-        if stop < len(order):
-            parts.append(rows.copy(order[stop:]))
-            missing = sizes[step] - (len(order) - stop)
+        start, done = done, done + len(order)
+        # Steps that this row group completes, and the part of one that it begins.
+        last = int(np.searchsorted(bounds, done, side="right")) - 1
+        ends = [*bounds[step + 1 : last + 1], *([done] if done > bounds[last] else [])]
+        for batch in rows.batches(order, np.diff([start, *ends]).tolist()):
+            parts.append(batch)
+            if step < last:
+                yield _joined(parts)
+                parts, step = [], step + 1
+
+
+def _joined(parts: Sequence[Batch]) -> Batch:
+    """The events of some batches; lists of particles get the length of the longest."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = zip(*((*part.inputs, part.labels, part.weights) for part in parts), strict=True)
+    *inputs, labels, weights = (torch.cat(_of_one_length(column)) for column in columns)
+    return Batch(tuple(inputs), labels, weights)
+
+
+def _of_one_length(column: Sequence[Tensor]) -> list[Tensor]:
+    if column[0].dim() < 3:
+        return list(column)
+    longest = max(each.shape[1] for each in column)
+    return [functional.pad(each, (0, 0, 0, longest - each.shape[1])) for each in column]
 
 
 @atexit.register
@@ -152,10 +154,7 @@ class _EndsEarlyError(Exception):
 def petastorm_groups(
     dataset: FeatureDataset, fields: Sequence[str], split: str, groups: Sequence[int]
 ) -> Iterator[Columns]:
-    """What `features.matrices.model_inputs` makes of the given row groups, in the given order.
-
-    `dataset`: the features dataset, checked by `refuse_pickled_schema`.
-    """
+    """What `features.matrices.model_inputs` makes of some row groups of a dataset without a pickled schema."""
     given = tries = 0
     while given < len(groups):
         try:
@@ -223,11 +222,11 @@ def transform_spec(fields: Sequence[str], most_particles: int) -> Any:
         inputs = model_inputs(table, fields, most_particles=most_particles)
         return pd.DataFrame({name: _series(values) for name, values in inputs.items()})
 
-    shapes = {name: shape for name in fields if (shape := shape_of(name, most_particles))}
+    lists = {name: math.prod(shape) for name in fields if (shape := shape_of(name, most_particles))}
     return TransformSpec(
         made,
         edit_fields=[
-            (name, np.dtype(_dtype_of(name)).type, (math.prod(shape),), False) for name, shape in shapes.items()
+            (name, np.dtype(INPUT_COLUMNS[name].dtype).type, (width,), False) for name, width in lists.items()
         ],
         removed_fields=[name for name in columns if name not in fields],
     )
@@ -241,7 +240,3 @@ def _series(values: NDArray[Any]) -> pd.Series[Any]:
     offsets = pa.array(np.arange(0, values.size + 1, width, dtype=np.int32))
     lists = pa.ListArray.from_arrays(offsets, pa.array(values.reshape(-1)))
     return pd.Series(lists, dtype=pd.ArrowDtype(lists.type))
-
-
-def _dtype_of(name: str) -> str:
-    return INPUT_COLUMNS[name].dtype if name in INPUT_COLUMNS else COLUMNS[name].dtype

@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from training.errors import NoEventsError
 from training.readers.sharding import Assignment, Piece, even_parts, reading_order
 
 #: Units per worker into which the rest of the run would divide: a unit of a worker that is ten times slower, and the
@@ -79,12 +78,8 @@ class UnitQueue:
         start: Position = Position(0, 0),  # noqa: B008 - a tuple
         rows_between: int | None = None,
     ) -> None:
-        if not sum(rows):
-            raise NoEventsError("the training split has no events. Make the features again, from more events.")
-        self._fixed = (tuple(rows), world_size, batch_size, seed)
-        self._epochs = epochs
-        self._start = start
-        self._rows_between = rows_between
+        self._fixed = (tuple(rows), world_size, batch_size, seed, epochs, rows_between)
+        self._epochs, self._start = epochs, start
         self._units: tuple[Unit, ...] = ()
         self._first = 0
         self._next_epoch = start.epoch
@@ -111,20 +106,23 @@ class UnitQueue:
         self._first += len(self._units)
         if epoch > self._start.epoch:
             self._boundaries.append(Boundary(self._first, Position(epoch, 0)))
-        self._units = _units(*self._fixed, epoch, self._epochs, row) if epoch < self._epochs else ()
-        if self._units and self._rows_between:
-            self._boundaries += [
-                Boundary(self._first + place, self._units[place].start)
-                for place in _turns(*self._fixed, epoch, self._epochs, row, self._rows_between)
-            ]
+        self._units, places = _units(*self._fixed, epoch, row) if epoch < self._epochs else ((), ())
+        self._boundaries += [Boundary(self._first + place, self._units[place].start) for place in places]
 
 
 # Cached, since thousands of simulated workers draw from the same units.
 @lru_cache(maxsize=4)
 def _units(
-    rows: tuple[int, ...], world_size: int, batch_size: int, seed: int, epoch: int, epochs: int, first_row: int
-) -> tuple[Unit, ...]:
-    """The units of an epoch from a row on."""
+    rows: tuple[int, ...],
+    world_size: int,
+    batch_size: int,
+    seed: int,
+    epochs: int,
+    rows_between: int | None,
+    epoch: int,
+    first_row: int,
+) -> tuple[tuple[Unit, ...], tuple[int, ...]]:
+    """The units of an epoch from a row on, and the places of those at which another checkpoint is due."""
     num_rows = sum(rows)
     longest = max(*rows, num_rows // (_UNITS_AN_EPOCH * world_size))
     found: list[Unit] = []
@@ -160,25 +158,9 @@ def _units(
             pieces.append(Piece(group, done, stop))
             held, row, done = held + stop - done, row + stop - done, stop
     emit()
-    return tuple(found)
+    parts = np.array([first_row, *(unit.start.row for unit in found)]) // (rows_between or num_rows)
+    return tuple(found), tuple(np.flatnonzero(np.diff(parts)).tolist())
 
 
 # Cached, since most units are of a few sizes.
 _kept_parts = lru_cache(maxsize=256)(even_parts)
-
-
-@lru_cache(maxsize=4)
-def _turns(
-    rows: tuple[int, ...],
-    world_size: int,
-    batch_size: int,
-    seed: int,
-    epoch: int,
-    epochs: int,
-    first_row: int,
-    rows_between: int,
-) -> tuple[int, ...]:
-    """Places of the units of an epoch at which another checkpoint is due."""
-    units = _units(rows, world_size, batch_size, seed, epoch, epochs, first_row)
-    parts = np.array([first_row, *(unit.start.row for unit in units)]) // rows_between
-    return tuple(np.flatnonzero(np.diff(parts)).tolist())
