@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -51,12 +52,10 @@ def refuse_without_effect(section: BaseModel, rules: Sequence[Needs]) -> None:
 
 def _value_and_default(section: BaseModel, key: str) -> tuple[Any, Any]:
     """The value of a dotted key and its default; None twice inside a section that is null."""
-    inner: Any = section
-    *outer, last = key.split(".")
-    for name in outer:
-        inner = getattr(inner, name)
-        if inner is None:
-            return None, None
+    outer, _, last = key.rpartition(".")
+    inner: Any = attrgetter(outer)(section) if outer else section
+    if inner is None:
+        return None, None
     return getattr(inner, last), type(inner).model_fields[last].get_default(call_default_factory=True)
 
 

@@ -8,35 +8,15 @@ class TrainingError(Exception):
 
 
 class ShardError(TrainingError):
-    """The dataset has too few row groups for the workers."""
+    """A split has no events, or fewer than there are workers."""
 
 
 class IdleSettingError(TrainingError):
     """Something that is set can never act in a run."""
 
 
-class NoEventsError(TrainingError):
-    """A split has no events."""
-
-
-class HostileDatasetError(TrainingError):
-    """The dataset carries a pickled schema, whose code petastorm would execute."""
-
-
-class PetastormVersionError(TrainingError):
-    """The installed petastorm has another version than the compatibility module supports."""
-
-
 class DamagedDatasetError(TrainingError):
-    """A file of the features dataset is missing or cannot be read."""
-
-
-class ImageFileError(TrainingError):
-    """A file of images is missing, damaged, or another than the public one."""
-
-
-class CacheError(TrainingError):
-    """A split does not fit into memory."""
+    """A file of a dataset is missing or unreadable, is not the public one, or would run code."""
 
 
 class DivergedError(TrainingError):

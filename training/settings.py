@@ -249,10 +249,7 @@ class TrainSettings(SettingsSection):
         return found
 
     def refuse_idle(self, rows: int) -> None:
-        """Refuse a training in which something that is set can never act.
-
-        Args:
-            rows: Number of events of the training split.
+        """Refuse a training on this number of events in which something that is set can never act.
 
         Raises:
             IdleSettingError: There is such a setting; the message names it, and what to do.

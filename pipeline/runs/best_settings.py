@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from models.networks.network_settings import NetworkSettings
 from pipeline.runs.store import Version
-from training.gridsearch.settings import Choice
+from training.gridsearch.settings import Trial
 from training.settings import TrainSettings
 
 
@@ -14,7 +14,7 @@ def with_best_settings(
     model: NetworkSettings, settings: TrainSettings, searched: Version, say: Callable[[str], None]
 ) -> tuple[NetworkSettings, TrainSettings]:
     """Settings of a network and of its training after the search; `say` gets a line about them."""
-    best = Choice.load(searched.folder / "best.json")
+    best = Trial.load(searched.folder / "best.json")
     model, settings = best.applied_to(model, settings)
     say(
         f"from the grid search: layers {'-'.join(map(str, best.hidden))}, learning rate {best.learning_rate:g}, "

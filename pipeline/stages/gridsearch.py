@@ -90,7 +90,6 @@ class GridSearch(Stage):
 def _finish(context: Context, common: Search, found: SearchOutcome, dataset: Any, seconds: float, slots: int) -> Result:
     """Measure the candidates, write the result and draw it."""
     from training.gridsearch.results import chosen, latencies, ranked
-    from training.gridsearch.settings import Choice
     from training.random_streams import random_stream
 
     generator = random_stream(common.train.seed, "latency")
@@ -98,13 +97,13 @@ def _finish(context: Context, common: Search, found: SearchOutcome, dataset: Any
     scores = ranked([each._replace(latency=times[each.trial.hidden]) for each in found.scores])
     taken = chosen(scores, one_standard_error=common.settings.one_standard_error)
     best = taken.trial
-    Choice(list(best.hidden), best.batch_size, best.learning_rate, best.epochs).save(context.out_dir / "best.json")
+    best.save(context.out_dir / "best.json")
     content = {
         "search": common.settings.search,
         "folds": common.settings.folds,
         "scores": [each.to_json(scores[0]) for each in scores],
         "chosen": scores.index(taken),
-        "failed": [{"trial": each.trial._asdict(), "reason": each.reason} for each in found.failed],
+        "failed": [{"trial": trial._asdict(), "reason": reason} for trial, reason in found.failed.items()],
         "trainings": len(found.training_seconds),
         "trainings_taken_over": found.num_taken_over,
         "seconds": seconds,
@@ -117,8 +116,8 @@ def _finish(context: Context, common: Search, found: SearchOutcome, dataset: Any
     (context.out_dir / "search.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
     _draw(context, scores, found, content)
     context.console.print(search_table(scores))
-    for each in found.failed:
-        context.say(f"failed: {each.trial.key}: {each.reason}")
+    for trial, reason in found.failed.items():
+        context.say(f"failed: {trial.key}: {reason}")
     num_trials = len(scores) + len(found.failed)
     failures = f"; {len(found.failed)} failed" if found.failed else ""
     return Result(

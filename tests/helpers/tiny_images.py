@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from torch import nn
 from models.networks.pixels import Pixels
 from models.networks.scaling_layer import Scaler
 from training.readers.batch import Rows
-from training.readers.memory import MemoryReader, MemoryRows
+from training.readers.memory import MemoryRows
 from training.settings import TrainSettings
 from training.workloads.draws import Augmentation
 from training.workloads.workload import Split, Workload, dtype_of
@@ -51,15 +50,6 @@ class TinyImages(Workload):
     def network(self) -> nn.Module:
         return network()
 
-    def owners(self, settings: TrainSettings, *, world_size: int) -> None:
-        assert world_size
-        assert settings.skew is None
-
-    def reader(self, settings: TrainSettings, device: torch.device, *, own: Any = None) -> MemoryReader:
-        assert device.type == "cpu"
-        assert own is None
-        return MemoryReader(self.rows("train", settings), self.rows("val", settings))
-
     def rows(self, split: Split, settings: TrainSettings) -> MemoryRows:
         count = sum(ROWS[split])
         rng = np.random.default_rng(count)
@@ -69,12 +59,3 @@ class TinyImages(Workload):
         weights = torch.ones(count, dtype=dtype_of(settings))
         rows = Rows((torch.from_numpy(pixels),), torch.from_numpy(labels), weights)
         return MemoryRows(rows, settings.seed, self.group_rows(split), mixes_groups=True)
-
-    def save(self, module: nn.Module, folder: Path) -> None:
-        folder.mkdir(exist_ok=True)
-        torch.save(module.state_dict(), folder / "weights.pt")
-
-    def load(self, folder: Path) -> nn.Module:
-        module = self.network()
-        module.load_state_dict(torch.load(folder / "weights.pt", weights_only=True))
-        return module

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from training.algorithms.registry import METHODS, SlowMoSettings
+from training.algorithms.registry import SlowMoSettings
 from training.settings import TrainSettings
 
 
@@ -16,21 +16,10 @@ def test_sgd_on_several_workers_is_refused_with_the_fix() -> None:
         TrainSettings(algorithm="sgd", workers=2)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "optimizer", "scale", "expected"),
-    [
-        ("ar-sgd", "sgd", True, 0.4),
-        ("ar-sgd", "sgd", False, 0.1),
-        ("ar-sgd", "adam", True, 0.1),
-    ],
-)
-def test_the_linear_rule_holds_for_ar_sgd_with_sgd_only(
-    algorithm: str, optimizer: str, scale: bool, expected: float
-) -> None:
-    settings = TrainSettings(
-        algorithm=algorithm, optimizer=optimizer, workers=4, learning_rate=0.1, scale_learning_rate=scale
-    )
-    assert settings.effective_learning_rate == pytest.approx(expected)
+def test_the_linear_rule_holds_for_ar_sgd_with_sgd_only() -> None:
+    for optimizer, scale, expected in (("sgd", True, 0.4), ("sgd", False, 0.1), ("adam", True, 0.1)):
+        settings = TrainSettings(optimizer=optimizer, workers=4, learning_rate=0.1, scale_learning_rate=scale)
+        assert settings.effective_learning_rate == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -58,28 +47,10 @@ def test_what_makes_no_sense_is_refused(chosen: dict[str, Any], message: str) ->
         TrainSettings.model_validate(chosen)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "exact"),
-    [
-        ("ar-sgd", True),
-        ("local-sgd", True),
-        ("d-psgd", False),
-        ("swarm-sgd", False),
-    ],
-)
-def test_slowmo_averages_exactly_where_nothing_is_gained_by_not_doing_so(algorithm: str, exact: bool) -> None:
-    settings = TrainSettings(algorithm=algorithm, slowmo=SlowMoSettings())
-    assert settings.slowmo_is_exact is exact
-    if not exact:
-        forced = TrainSettings(algorithm=algorithm, slowmo=SlowMoSettings(exact_average=True))
-        assert forced.slowmo_is_exact
-
-
-def test_a_ring_is_for_d_psgd_and_everybody_for_pairs() -> None:
-    graphs = {name: getattr(method.settings(name=name), "topology", None) for name, method in METHODS.items()}
-    assert graphs["d-psgd"] == "ring"
-    assert graphs["ad-psgd"] == graphs["swarm-sgd"] == "complete"
-    assert graphs["ar-sgd"] is None
+def test_slowmo_averages_exactly_where_nothing_is_gained_by_not_doing_so() -> None:
+    for algorithm, exact in (("ar-sgd", True), ("local-sgd", True), ("d-psgd", False), ("swarm-sgd", False)):
+        assert TrainSettings(algorithm=algorithm, slowmo=SlowMoSettings()).slowmo_is_exact is exact
+    assert TrainSettings(algorithm="d-psgd", slowmo=SlowMoSettings(exact_average=True)).slowmo_is_exact
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -16,7 +15,6 @@ from rich.console import Console
 from threadpoolctl import threadpool_info
 from training_runs import make_spec
 
-from features.dataset import FeatureDataset
 from pipeline.commands.compare import compare, read_study
 from pipeline.commands.evaluate_files import evaluate_files
 from pipeline.commands.promote import promote
@@ -44,12 +42,6 @@ def many_threads() -> Iterator[None]:
     use_threads(1)
 
 
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
-    rows = {"train": [20, 20, 20], "val": [10], "test": [10]}
-    return write_dataset(tmp_path_factory.mktemp("data") / "set", rows=rows)
-
-
 def threads() -> set[int]:
     """Numbers of threads of all libraries of this process."""
     return {torch.get_num_threads(), *(library["num_threads"] for library in threadpool_info())}
@@ -62,30 +54,21 @@ def test_all_libraries_have_the_number_that_is_asked_for() -> None:
         assert threads() == {number}
 
 
-@pytest.mark.parametrize(("train", "expected"), [({}, 1), ({"threads": 2}, 2)], ids=str)
-def test_a_worker_has_the_threads_of_the_config(
-    dataset: FeatureDataset, tmp_path: Path, train: dict[str, Any], expected: int
-) -> None:
-    launch(make_spec(dataset, tmp_path / "out", workers=1, epochs=1, **train), on_progress=lambda _: None)
-    assert threads() == {expected}
-
-
-@pytest.mark.parametrize(("train", "expected"), [({}, 1), ({"threads": 2}, 2)], ids=str)
-def test_a_task_of_the_grid_search_has_the_threads_of_the_config(
-    dataset: FeatureDataset, tmp_path: Path, train: dict[str, Any], expected: int
-) -> None:
-    search = Search(dataset.folder, GridSearchSettings(folds=2), TrainSettings(**train))
+def test_a_worker_and_a_task_of_the_grid_search_have_the_threads_of_the_config(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "set", rows={"train": [20, 20, 20], "val": [10], "test": [10]})
+    launch(make_spec(dataset, tmp_path / "out", workers=1, epochs=1, threads=2), on_progress=lambda _: None)
+    assert threads() == {2}
+    search = Search(dataset.folder, GridSearchSettings(folds=2), TrainSettings())
     assert run_job(search, Trial((4,), 16, 0.01, 1), tmp_path).error == ""
-    assert threads() == {expected}
+    assert threads() == {1}
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_ranks_start_with_the_threads_of_the_config(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def test_ranks_start_with_the_threads_of_the_config(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in VARIABLES:
         monkeypatch.setenv(name, "7")
-    settings = TrainSettings(workers=2, threads=number)
+    settings = TrainSettings(workers=2, threads=2)
     environment = rank_environment(settings)
-    assert {environment[name] for name in VARIABLES} == {str(number)}
+    assert {environment[name] for name in VARIABLES} == {"2"}
     command = rank_command(settings, ["true"])
     assert {command[place + 1] for place, word in enumerate(command) if word == "-x"} >= set(VARIABLES)
 
@@ -107,11 +90,8 @@ def in_stage(stage: type[Evaluate | Export], folder: RunFolder) -> None:
     ],
     ids=["evaluate", "export", "evaluate-files", "promote", "compare"],
 )
-@pytest.mark.parametrize(("keys", "expected"), [([], 1), (["train.threads=2"], 2)], ids=str)
-def test_predictions_have_the_threads_of_the_config(
-    tmp_path: Path, predict: Callable[[RunFolder], object], keys: list[str], expected: int
-) -> None:
-    folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES)), keys), Console(quiet=True))
+def test_predictions_have_the_threads_of_the_config(tmp_path: Path, predict: Callable[[RunFolder], object]) -> None:
+    config = load_config(str(small_config(tmp_path, SAMPLES)), ["train.threads=2"])
     with suppress(PipelineError):
-        predict(folder)
-    assert threads() == {expected}
+        predict(RunFolder(config, Console(quiet=True)))
+    assert threads() == {2}

@@ -28,11 +28,10 @@ _LEVEL: Final = 0.05
 
 
 class Cost(NamedTuple):
-    """What a network takes."""
+    """What a network takes, with its standard error."""
 
     value: float
     error: float = 0.0
-    """Standard error of the value."""
 
 
 class Lead(NamedTuple):
@@ -189,11 +188,8 @@ def speed_ups(seconds: Sequence[float], most_slots: int) -> dict[int, float]:
         >>> speed_ups([1.0, 1.0, 1.0], 4)
         {1: 1.0, 2: 1.5, 4: 3.0}
     """
-    found, slots = {}, 1
-    while slots <= most_slots:
-        found[slots] = sum(seconds) / makespan(seconds, slots)
-        slots *= 2
-    return found
+    numbers = (1 << power for power in range(most_slots.bit_length()))
+    return {slots: sum(seconds) / makespan(seconds, slots) for slots in numbers}
 
 
 #: Rounds over all networks, and calls of each network in a round.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self
@@ -25,14 +24,14 @@ class GridSearchSettings(SettingsSection):
         Needs(
             "num_trials",
             "search: random or halving, and more settings in the grid",
-            lambda search: search.search != "grid" and search.num_trials < search.num_settings,
+            lambda search: search.search != "grid" and search.num_trials < len(all_trials(search)),
         ),
         Needs(
             "search",
             "two rounds: epochs above 1, and at least halving_factor settings",
             lambda search: (
                 search.search != "halving"
-                or (max(search.epochs) > 1 and (search.num_trials or search.num_settings) >= search.halving_factor)
+                or (max(search.epochs) > 1 and (search.num_trials or len(all_trials(search))) >= search.halving_factor)
             ),
         ),
         Needs("halving_factor", "search: halving", lambda search: search.search == "halving"),
@@ -60,13 +59,6 @@ class GridSearchSettings(SettingsSection):
     """Number of randomly chosen settings, for `random` and for the first round of `halving` (null there: all)."""
     halving_factor: int = Field(default=3, ge=2)
     """Successive halving: each round keeps 1/factor of the trials and multiplies their epochs by factor."""
-
-    @property
-    def num_settings(self) -> int:
-        """Number of settings of the whole grid."""
-        widths = list(map(len, self.hidden))
-        architectures = sum(math.prod(widths[:depth]) for depth in self.depths or [len(widths)])
-        return architectures * len(self.batch_size) * len(self.learning_rate) * len(self.epochs)
 
     @model_validator(mode="after")
     def _values_suit_each_other(self) -> Self:
@@ -99,6 +91,47 @@ class Trial(NamedTuple):
         """
         widths = "-".join(map(str, self.hidden))
         return f"{widths}_batch-{self.batch_size}_rate-{self.learning_rate:.15g}_epochs-{self.epochs}"
+
+    def save(self, path: Path) -> None:
+        """Write the setting as JSON."""
+        path.write_text(json.dumps(self._asdict(), indent=1), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read what `save` wrote."""
+        try:
+            found = cls(**json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as cause:
+            raise TrainingError(
+                f"{path} holds no result of a grid search ({cause}). Run `python -m pipeline gridsearch --force`."
+            ) from cause
+        return found._replace(hidden=tuple(found.hidden))
+
+    def applied_to(self, model: NetworkSettings, train: TrainSettings) -> tuple[NetworkSettings, TrainSettings]:
+        """Settings of network and training with the best values of the search; all other values stay.
+
+        The batch of the search is the batch of one optimiser step. Workers that average their gradients share it; else
+        each worker has the whole batch size.
+
+        Examples:
+            >>> from models.networks.hlf_settings import HlfSettings
+            >>> best = Trial((8, 4), 64, 0.01, 20)
+            >>> _, settings = best.applied_to(HlfSettings(), TrainSettings(algorithm="ar-sgd", workers=2))
+            >>> settings.batch_size, settings.learning_rate, settings.effective_learning_rate
+            (32, 0.01, 0.01)
+        """
+        sharing = train.workers if train.traits.linear_rate else 1
+        changes = {
+            "batch_size": max(1, self.batch_size // sharing),
+            "learning_rate": self.learning_rate,
+            "epochs": self.epochs,
+            # The rate was searched with this batch; the linear rule would multiply it by the number of workers.
+            "scale_learning_rate": False,
+        }
+        # Without the class of the network: a change of its code would train all other networks again.
+        return model.model_copy(update={"hidden": [*self.hidden], "from_gridsearch": False}), train.model_copy(
+            update=changes
+        )
 
 
 def all_trials(settings: GridSearchSettings) -> list[Trial]:
@@ -142,9 +175,7 @@ def rungs(num_trials: int, most_epochs: int, factor: int) -> list[int]:
         [2, 7, 20]
     """
     found = [most_epochs]
-    left = num_trials
-    while left // factor >= 1 and found[0] > 1 and left > 1:
-        left //= factor
+    while (num_trials := num_trials // factor) and found[0] > 1:
         found.insert(0, max(1, round(found[0] / factor)))
     return found
 
@@ -158,54 +189,3 @@ def promoted(scores: Sequence[tuple[Trial, float]], next_epochs: int, factor: in
     ordered = sorted(scores, key=lambda each: each[1], reverse=True)
     kept = ordered[: max(1, len(ordered) // factor)]
     return [trial._replace(epochs=next_epochs) for trial, _ in kept]
-
-
-class Choice(NamedTuple):
-    """The best setting of a search."""
-
-    hidden: list[int]
-    """Widths of the hidden layers."""
-    batch_size: int
-    """Events per step."""
-    learning_rate: float
-    epochs: int
-
-    def save(self, path: Path) -> None:
-        """Write the choice as JSON."""
-        path.write_text(json.dumps(self._asdict(), indent=1), encoding="utf-8")
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        """Read what `save` wrote."""
-        try:
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as cause:
-            raise TrainingError(
-                f"{path} holds no result of a grid search ({cause}). Run `python -m pipeline gridsearch --force`."
-            ) from cause
-
-    def applied_to(self, model: NetworkSettings, train: TrainSettings) -> tuple[NetworkSettings, TrainSettings]:
-        """Settings of network and training with the best values of the search; all other values stay.
-
-        The batch of the search is the batch of one optimiser step. Workers that average their gradients share it; else
-        each worker has the whole batch size.
-
-        Examples:
-            >>> from models.networks.hlf_settings import HlfSettings
-            >>> best = Choice([8, 4], 64, 0.01, 20)
-            >>> _, settings = best.applied_to(HlfSettings(), TrainSettings(algorithm="ar-sgd", workers=2))
-            >>> settings.batch_size, settings.learning_rate, settings.effective_learning_rate
-            (32, 0.01, 0.01)
-        """
-        sharing = train.workers if train.traits.linear_rate else 1
-        changes = {
-            "batch_size": max(1, self.batch_size // sharing),
-            "learning_rate": self.learning_rate,
-            "epochs": self.epochs,
-            # The rate was searched with this batch; the linear rule would multiply it by the number of workers.
-            "scale_learning_rate": False,
-        }
-        # Without the class of the network: a change of its code would train all other networks again.
-        return model.model_copy(update={"hidden": self.hidden, "from_gridsearch": False}), train.model_copy(
-            update=changes
-        )

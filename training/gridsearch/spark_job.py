@@ -10,25 +10,20 @@ from typing import Final, NamedTuple
 from pyspark import Accumulator, SparkContext
 
 from ingestion.plugins import load_from_environment
+from training.errors import TrainingError
 from training.gridsearch.results import Score, score
 from training.gridsearch.settings import Trial, first_trials, promoted, rungs
-from training.gridsearch.trainings import GridSearchError, JobResult, Search, finished, run_job
+from training.gridsearch.trainings import JobResult, Search, finished, run_job
 
 _NO_FINITE_LOSS: Final = "the validation loss of a fold was never finite; lower the learning rate"
-
-
-class Failed(NamedTuple):
-    """A trial without a score."""
-
-    trial: Trial
-    reason: str
 
 
 class SearchOutcome(NamedTuple):
     """The outcome of a search."""
 
     scores: list[Score]
-    failed: list[Failed]
+    failed: dict[Trial, str]
+    """Why the others have none."""
     training_seconds: list[float]
     """Time of each training, those of an interrupted search included [s]."""
     num_taken_over: int
@@ -52,7 +47,7 @@ def search(
     settings = common.settings
     trials = first_trials(settings, seed=common.train.seed)
     scores: dict[Trial, Score] = {}
-    failed: list[Failed] = []
+    failed: dict[Trial, str] = {}
     results: dict[Trial, JobResult] = {}
     taken_over = 0
     rounds = rungs(len(trials), settings.epochs[0], settings.halving_factor) if settings.search == "halving" else [0]
@@ -68,15 +63,15 @@ def search(
         training_of = common.training_of(trials)
         taken_over += _run_round(spark, common, folder, set(training_of.values()), results, done, num_tasks)
         for trial in trials:
-            outcome = _outcome(trial, results[training_of[trial]], rung=place)
-            if isinstance(outcome, Failed):
-                failed.append(outcome)
+            result = results[training_of[trial]]
+            found = None if result.error else score(trial, result.num_parameters, result.folds, rung=place)
+            if found is None:
+                failed[trial] = result.error or _NO_FINITE_LOSS
             else:
-                scores[trial] = outcome
+                scores[trial] = found
         if not any(trial in scores for trial in trials):
-            first = failed[-len(trials)]
-            raise GridSearchError(
-                f"all {len(trials)} settings of the grid search failed; the first, {first.trial.key}: {first.reason}"
+            raise TrainingError(
+                f"all {len(trials)} settings of the grid search failed; the first, {trials[0].key}: {failed[trials[0]]}"
             )
     return SearchOutcome(list(scores.values()), failed, [each.seconds for each in results.values()], taken_over)
 
@@ -87,11 +82,8 @@ def num_trainings(common: Search) -> int:
     trials = first_trials(settings, seed=common.train.seed)
     if settings.search != "halving":
         return len(set(common.training_of(trials).values()))
-    total, left = 0, len(trials)
-    for place, _ in enumerate(rungs(len(trials), settings.epochs[0], settings.halving_factor)):
-        left = max(1, left // settings.halving_factor) if place else left
-        total += left
-    return total
+    rounds = rungs(len(trials), settings.epochs[0], settings.halving_factor)
+    return sum(max(1, len(trials) // settings.halving_factor**place) for place, _ in enumerate(rounds))
 
 
 def _run_round(
@@ -127,12 +119,6 @@ def _cost(trial: Trial) -> tuple[float, Trial]:
     """Approximate relative time of a training, from its number of weights and its steps per event."""
     weights = sum(first * second for first, second in pairwise(trial.hidden))
     return (1000 + weights) / trial.batch_size, trial
-
-
-def _outcome(trial: Trial, result: JobResult, *, rung: int) -> Score | Failed:
-    if result.error:
-        return Failed(trial, result.error)
-    return score(trial, result.num_parameters, result.folds, rung=rung) or Failed(trial, _NO_FINITE_LOSS)
 
 
 # In Spark's workers, which begin with this module.

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 from sklearn.model_selection import StratifiedKFold
 from torch.nn.utils import parameters_to_vector
 
@@ -20,13 +20,13 @@ from features.columns import INPUT_COLUMNS
 from features.dataset import FeatureDataset
 from features.mixing import class_weights
 from features.scaling import ColumnStatistics, scaler_json
+from ingestion.storage import new_file
 from models.networks.hlf import HlfClassifier
 from models.networks.hlf_settings import HlfSettings
 from models.networks.scaling_layer import Scaler
 from training.compiled.engines import PerceptronEngine, events_of
 from training.compiled.optimizer import constants_of
 from training.compiled.perceptron import perceptron_epoch, perceptron_sums
-from training.errors import TrainingError
 from training.gridsearch.settings import GridSearchSettings, Trial
 from training.loop.schedule import learning_rate
 from training.random_streams import random_stream
@@ -39,12 +39,10 @@ from training.workloads.gradients import Sums
 
 
 class Fold(NamedTuple):
-    """One division of the training split into rows for training and for validation."""
+    """One division of the training split: numbers of the rows for training and for validation."""
 
     train: NDArray[np.int64]
-    """Numbers of the rows for training."""
     val: NDArray[np.int64]
-    """Numbers of the rows for validation."""
 
 
 class Curves(NamedTuple):
@@ -79,12 +77,7 @@ def make_folds(labels: NDArray[np.int64], num_folds: int, *, seed: int) -> list[
 
 
 def steps_per_epoch(folds: Sequence[Fold], batch_size: int) -> int:
-    """Number of steps per epoch on every fold: as many as the largest one needs.
-
-    Examples:
-        >>> steps_per_epoch([Fold(np.arange(10), np.arange(5)), Fold(np.arange(11), np.arange(4))], batch_size=5)
-        3
-    """
+    """Number of steps per epoch on every fold: as many as the largest one needs."""
     return -(-max(len(fold.train) for fold in folds) // batch_size)
 
 
@@ -113,23 +106,13 @@ def train_on_fold(
     for epoch in range(settings.epochs):
         order = random_stream(seed, "fold", epoch).permutation(fold.train)
         of_training, of_validation = np.zeros((2, 4))
-        rates = _rates(settings, epoch + bounds[1:] / bounds[-1])
+        rates = np.array([learning_rate(settings, done) for done in (epoch + bounds[1:] / bounds[-1]).tolist()])
         perceptron_epoch(parameters, *state, rates, constants, network, events, order, bounds, of_training)
         perceptron_sums(parameters, network, events, fold.val, of_validation)
         train, val = Sums.of(of_training), Sums.of(of_validation)
         for curve, value in zip(curves, (train.mean_loss, val.mean_loss, val.accuracy), strict=True):
             curve.append(value)
     return curves
-
-
-def _rates(settings: TrainSettings, epochs_done: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The learning rate of each step, by the epochs at its end."""
-    if settings.schedule.is_constant:
-        return np.full(len(epochs_done), settings.effective_learning_rate)
-    return np.array([learning_rate(settings, done) for done in epochs_done.tolist()])
-
-
-_INPUTS: Final = ("hlf",)
 
 
 class Search(NamedTuple):
@@ -163,22 +146,13 @@ class JobResult(NamedTuple):
     error: str
     """The error if the job failed, else empty."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Content for the result file."""
-        return {**self._asdict(), "trial": self.trial._asdict(), "folds": [curves._asdict() for curves in self.folds]}
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Self:
-        """From the content of a result file."""
-        trial = Trial(**{**content["trial"], "hidden": tuple(content["trial"]["hidden"])})
-        return cls(**{**content, "trial": trial, "folds": [Curves(**curves) for curves in content["folds"]]})
-
 
 def finished(folder: Path, trial: Trial) -> JobResult | None:
     """The result of a training that succeeded before, else None."""
     try:
-        found = JobResult.from_json(json.loads((folder / f"{trial.key}.json").read_text(encoding="utf-8")))
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        content = json.loads((folder / f"{trial.key}.json").read_text(encoding="utf-8"))
+        found = TypeAdapter(JobResult).validate_python(content)
+    except (FileNotFoundError, ValueError):
         # A file that a power cut left empty is made again.
         return None
     return None if found.error else found
@@ -204,14 +178,8 @@ def run_job(search: Search, trial: Trial, folder: Path) -> JobResult:
     except Exception as problem:  # noqa: BLE001 - the table shows any error, and the other jobs continue
         error = f"{type(problem).__name__}: {problem}"
     result = JobResult(trial, num_parameters, folds, time.perf_counter() - started, error)
-    # Two attempts of a task may run at once.
-    unfinished = folder / f".{trial.key}.{os.getpid()}.json"
-    try:
-        unfinished.write_text(json.dumps(result.to_json()), encoding="utf-8")
-        unfinished.replace(folder / f"{trial.key}.json")
-    finally:
-        # Half a file on a full disk would look like work that can be continued.
-        unfinished.unlink(missing_ok=True)
+    with new_file(folder / f"{trial.key}.json") as unfinished:
+        unfinished.write_text(json.dumps(result), encoding="utf-8")
     return result
 
 
@@ -259,10 +227,6 @@ def balanced(rows: Rows, fold: Fold, classes: list[str]) -> Rows:
 
 @lru_cache(maxsize=1)
 def _load(dataset: Path, seed: int) -> tuple[Rows, list[str]]:
-    """The high-level features of the training split, and the names of the classes; loaded once per process."""
+    """Once per process: the high-level features of the training split, and the names of the classes."""
     features = FeatureDataset.load(dataset)
-    return MemoryRows.load(features, "train", _INPUTS, seed=seed).rows, features.classes
-
-
-class GridSearchError(TrainingError):
-    """All trainings of a search failed."""
+    return MemoryRows.load(features, "train", ["hlf"], seed=seed).rows, features.classes

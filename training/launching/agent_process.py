@@ -20,18 +20,15 @@ _CONNECT_SECONDS: Final = 30.0
 
 
 class AgentStart(NamedTuple):
-    """What all agents of a run get."""
+    """What all agents of a run get; the files are on storage that all hosts share."""
 
     driver: tuple[str, int]
-    """Host and port."""
     token: str
-    """Secret of the run."""
     runs: str
-    """File of the list with the run, on storage that all hosts share."""
+    """File of the list with the run."""
     log: str
-    """File of what the agents print, likewise."""
+    """File of what the agents print."""
     environment: dict[str, str]
-    """Variables of their processes."""
 
 
 def start_agent(start: AgentStart, rank: int, workers: int, local_rank: int) -> None:

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial, reduce
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -29,9 +28,9 @@ from pyspark.serializers import CPickleSerializer
 from training.door import Door
 from training.errors import LaunchError
 from training.launching.agent_process import AgentStart, start_agent
-from training.launching.launcher import Job, Tell, launch
+from training.launching.launcher import Job, launch
 from training.launching.rank import RunSpec
-from training.launching.rank_reports import RULE, LaunchFiles, StartLimit
+from training.launching.rank_reports import RULE, StartLimit
 from training.launching.spark_agent import keep_alive, write_line
 from training.launching.spark_job import driver_address, refuse_impossible
 from training.loop.progress import Progress
@@ -66,18 +65,18 @@ def train_on_spark(
         raise LaunchError(f"a Spark job of the training with agents failed: {error}"[:1000]) from error
 
 
-def _run_agents(spark: SparkContext, job: Job, files: LaunchFiles, log: Path, tell: Tell) -> tuple[int, str]:
-    log.write_text("", encoding="utf-8")
+def _run_agents(spark: SparkContext, job: Job) -> tuple[int, str]:
+    job.files.log.write_text("", encoding="utf-8")
     with ExitStack() as stack:
-        stack.callback(files.end_ranks_here)
+        stack.callback(job.files.end_ranks_here)
         agents = _Agents(spark, job)
         stack.callback(agents.close)
-        limit = StartLimit(files, job.settings, agents.stop)
+        limit = StartLimit(job.files, job.settings, agents.stop)
         stack.callback(limit.end)
-        agents.start(log)
-        lost = agents.follow(files, tell)
+        agents.start()
+        lost = agents.follow()
     if lost:
-        with log.open("a", encoding="utf-8") as file:
+        with job.files.log.open("a", encoding="utf-8") as file:
             file.write(f"{RULE}\n{lost}\n{RULE}\n")
     return int(bool(lost)), limit.late
 
@@ -100,16 +99,15 @@ class _Agents:
         begin = partial(spark.setJobGroup, self._token[:8], "sums over the agents")
         self._jobs = ThreadPoolExecutor(1, thread_name_prefix="sums", initializer=begin)
 
-    def start(self, log: Path) -> None:
+    def start(self) -> None:
         """Start an agent in each of some tasks that run at the same time; it stays on the host of its task."""
-        driver, files = (self._name, self._door.address[1]), (str(self._job.argument), str(log))
-        begin = partial(
-            _begin_agent, AgentStart(driver, self._token, *files, thread_variables(self._job.settings.threads))
-        )
+        driver, files = (self._name, self._door.address[1]), self._job.files
+        variables = thread_variables(self._job.settings.threads)
+        begin = partial(_begin_agent, AgentStart(driver, self._token, str(files.runs), str(files.log), variables))
         tasks = self._spark.parallelize(range(self._workers), self._workers).barrier()
         self._hosts = tasks.mapPartitions(begin).collect()
 
-    def follow(self, files: LaunchFiles, tell: Tell) -> str:
+    def follow(self) -> str:
         """Wait for the end of all agents; returns what was lost before it, or nothing."""
         at_work, has_started = set(range(self._workers)), False
         while at_work:
@@ -118,11 +116,11 @@ class _Agents:
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
             if not has_started and len(self._addresses) == self._workers:
                 has_started = True
-                files.say_started()
+                self._job.files.say_started()
             while not self._news.empty():
                 news = self._news.get()
                 if "progress" in news:
-                    tell(0, Progress(**news["progress"]))
+                    self._job.tell(0, Progress(**news["progress"]))
                 elif "done" in news:
                     at_work.discard(news["rank"])
                 elif "lost" in news:
@@ -185,16 +183,13 @@ class _Agents:
             sent = self._spark.broadcast(total)
             self._tasks(agents).foreach(lambda agent: give(agent, token, number, sent.value))
             sent.destroy()
-            self._log(number, total.nbytes * self._workers, reduced - began, time.perf_counter() - reduced)
+            seconds = {"reduce_seconds": reduced - began, "broadcast_seconds": time.perf_counter() - reduced}
+            nbytes = dict.fromkeys(("bytes_reduced", "bytes_broadcast"), total.nbytes * self._workers)
+            with (self._job.folder / CYCLES).open("a", encoding="utf-8") as file:
+                content = {"number": number, "seconds": sum(seconds.values()), **seconds, **nbytes}
+                file.write(json.dumps(content) + "\n")
         except Exception as error:  # noqa: BLE001 - the thread that follows the agents says it
             self._news.put({"lost": f"a sum over the agents failed: {error}"[:1000]})
-
-    def _log(self, number: int, nbytes: int, reduce_seconds: float, broadcast_seconds: float) -> None:
-        content: dict[str, float] = {"number": number, "seconds": reduce_seconds + broadcast_seconds}
-        content |= {"reduce_seconds": reduce_seconds, "broadcast_seconds": broadcast_seconds}
-        content |= {"bytes_reduced": nbytes, "bytes_broadcast": nbytes}
-        with (self._job.folder / CYCLES).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(content) + "\n")
 
     def _tasks(self, items: dict[int, Any]) -> RDD[Any]:
         """One task for each agent, which prefers its host; PySpark itself gives no such preference."""

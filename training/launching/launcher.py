@@ -44,21 +44,16 @@ def launch(
     ranks once, without mpirun or srun (`train.launcher: spark-agents`).
 
     Raises:
-        ShardError: There are fewer events than workers.
-        NoEventsError: A split has no events.
-        DivergedError: The loss is no longer finite.
-        LaunchError: mpirun is missing, or a rank failed or was lost too often; the message comes from that rank.
-        StalledError: No rank made progress; the message says what each rank was doing.
-        TrainingError: Training itself failed (one worker).
+        TrainingError: It cannot start, a rank failed or was lost too often, or no rank made progress; the message comes
+            from that rank, or says what each was doing.
     """
     if spec.train.workers == 1:
-        refuse_impossible(spec)
         spec.save(spec.out_dir / "run.json")
         train(spec, Transport(), on_progress=on_progress)
         return
     (spec.out_dir / "summary.json").unlink(missing_ok=True)
-    job = Job(spec.out_dir, spec.train, [spec], run or partial(_run_ranks, hosts))
-    _launch(job, lambda _, progress: on_progress(progress), on_loss)
+    tell: Tell = lambda _, progress: on_progress(progress)  # noqa: E731 - typed
+    _launch(Job([spec], spec.out_dir, run or partial(_run_ranks, hosts), tell), on_loss)
 
 
 def launch_all(
@@ -78,13 +73,10 @@ def launch_all(
     Raises:
         TrainingError: As in `launch`; the message names the run.
     """
-    ways = {(spec.train.workers, spec.train.launcher, *spec.train.launcher_args) for spec in specs}
-    if len(ways) > 1:
-        raise AssertionError(f"these runs cannot share their ranks: {ways}")
     folder.mkdir(parents=True, exist_ok=True)
-    job = Job(folder, specs[0].train, specs, partial(_run_ranks, no_hosts))
+    job = Job(specs, folder, partial(_run_ranks, no_hosts), on_progress)
     try:
-        _launch(job, on_progress, on_loss)
+        _launch(job, on_loss)
     except (DivergedError, LaunchError, StalledError, RuntimeError) as error:
         where = f"in the run {specs[next(iter(job.left()), -1)].out_dir}"
         if isinstance(error, TrainingError):
@@ -93,54 +85,59 @@ def launch_all(
         raise
 
 
+Tell = Callable[[int, Progress], None]
+"""Called with the number of a run and its progress."""
+
+
 class Job(NamedTuple):
     """Runs that the same ranks train."""
 
+    specs: Sequence[RunSpec]
     folder: Path
     """Folder of the ranks' log and errors."""
-    settings: TrainSettings
-    """How the ranks start."""
-    specs: Sequence[RunSpec]
     run: RunRanks
+    tell: Tell
 
     @property
-    def argument(self) -> Path:
-        """The file that tells the ranks what is left to do."""
-        return self.folder / "runs.json"
+    def settings(self) -> TrainSettings:
+        """How the ranks start."""
+        return self.specs[0].train
+
+    @property
+    def files(self) -> LaunchFiles:
+        """What ranks and launcher report to each other."""
+        return LaunchFiles(self.folder)
 
     def left(self) -> list[int]:
         """Numbers of the runs that have no summary, which the ranks write at the end of each."""
         return [number for number, spec in enumerate(self.specs) if not (spec.out_dir / "summary.json").exists()]
 
 
-Tell = Callable[[int, Progress], None]
-"""Called with the number of a run and its progress."""
-RunRanks = Callable[[Job, LaunchFiles, Path, Tell], tuple[int, str]]
-"""Starts all ranks, with a log of what they print, and follows them to their end; returns the status of the launcher,
-0 if all went well, and who was late."""
+RunRanks = Callable[[Job], tuple[int, str]]
+"""Starts all ranks and follows them to their end; returns the status of the launcher, 0 if all went well, and who was
+late."""
 
 
-def _launch(job: Job, on_progress: Tell, on_loss: Callable[[str], None]) -> None:
+def _launch(job: Job, on_loss: Callable[[str], None]) -> None:
     """Start the ranks while there is work left, and restart them when one was lost, as the settings allow."""
     for spec in job.specs:
-        refuse_impossible(spec)
+        _refuse_impossible(spec)
         # The spec later also shows the data of a model's training.
         spec.save(spec.out_dir / "run.json")
-    files, settings = LaunchFiles(job.folder), job.settings
+    most = job.settings.max_restarts
     # Lost ranks of an earlier command do not count.
     (job.folder / "lost_ranks.jsonl").unlink(missing_ok=True)
-    while (left := job.left()) and not _attempt(job, left, files, on_progress):
-        lost = files.lost_ranks()
-        if len(lost) > settings.max_restarts:
+    while (left := job.left()) and not _attempt(job, left):
+        lost = job.files.lost_ranks()
+        if len(lost) > most:
             raise LaunchError(
-                f"a rank was lost, {len(lost)} time(s) so far ({lost[-1]}), and train.max_restarts is "
-                f"{settings.max_restarts}. Find the cause: out of memory, a machine that fails? The same command "
-                f"resumes from the last checkpoint."
+                f"a rank was lost, {len(lost)} time(s) so far ({lost[-1]}), and train.max_restarts is {most}. Find the "
+                f"cause: out of memory, a machine that fails? The same command resumes from the last checkpoint."
             )
         on_loss(f"a rank was lost ({lost[-1]}); all start again from the last checkpoint")
 
 
-def refuse_impossible(spec: RunSpec) -> None:
+def _refuse_impossible(spec: RunSpec) -> None:
     """Refuse impossible runs before the workers start, since these take seconds to find out."""
     workload, settings = spec.workload.open(), spec.train
     if settings.has_static_shards:
@@ -148,29 +145,29 @@ def refuse_impossible(spec: RunSpec) -> None:
         plan_epoch(rows, world_size=settings.workers, batch_size=settings.batch_size, seed=settings.seed, epoch=0)
 
 
-def _attempt(job: Job, left: Sequence[int], files: LaunchFiles, on_progress: Tell) -> bool:
+def _attempt(job: Job, left: Sequence[int]) -> bool:
     """Run all ranks once; False if one was lost."""
+    files = job.files
     files.clear()
     runs = [{"number": number, "spec": str((job.specs[number].out_dir / "run.json").absolute())} for number in left]
-    job.argument.write_text(json.dumps(runs, indent=1), encoding="utf-8")
-    log_path = job.folder / "ranks.log"
-    status, late = job.run(job, files, log_path, on_progress)
-    if status and not files.has_started and _FILES_OF_ANOTHER in log_path.read_text(errors="replace"):
-        status, late = job.run(job, files, log_path, on_progress)
+    files.runs.write_text(json.dumps(runs, indent=1), encoding="utf-8")
+    status, late = job.run(job)
+    if status and not files.has_started and _FILES_OF_ANOTHER in files.log.read_text(errors="replace"):
+        status, late = job.run(job)
     # After the loss of a host, mpirun's exit status is 0.
     if status == 0 and not job.left():
         return True
-    _raise_what_failed(job.settings, files, log_path, status, late)
+    _raise_what_failed(job.settings, files, status, late)
     ended = f"{job.settings.launcher} itself {_how_it_ended(status)}, and the ranks with it"
-    files.note_loss(ended if status < 0 else told_of_loss(log_path.read_text(errors="replace")) or ended)
+    files.note_loss(ended if status < 0 else told_of_loss(files.log.read_text(errors="replace")) or ended)
     return False
 
 
-def _run_ranks(hosts: Hosts, job: Job, files: LaunchFiles, log_path: Path, on_progress: Tell) -> tuple[int, str]:
-    worker = [*PROGRAM, "training.launching.rank_process", str(job.argument), "--launched"]
+def _run_ranks(hosts: Hosts, job: Job) -> tuple[int, str]:
+    worker = [*PROGRAM, "training.launching.rank_process", str(job.files.runs), "--launched"]
     with (
         hosts(job.settings.workers) as where,
-        log_path.open("w", encoding="utf-8") as log,
+        job.files.log.open("w", encoding="utf-8") as log,
         subprocess.Popen(
             rank_command(job.settings, worker, where, folder=job.folder),
             stdin=subprocess.PIPE,
@@ -180,20 +177,20 @@ def _run_ranks(hosts: Hosts, job: Job, files: LaunchFiles, log_path: Path, on_pr
             env=rank_environment(job.settings, where),
         ) as process,
     ):
-        limit = StartLimit(files, job.settings, partial(_stop, process))
+        limit = StartLimit(job.files, job.settings, partial(_stop, process))
         try:
-            _follow(process, on_progress)
+            _follow(process, job.tell)
         except BaseException:
             # On Ctrl-C and on errors: no rank may outlive its launcher.
             _stop(process)
             raise
         finally:
             limit.end()
-            files.end_ranks_here()
+            job.files.end_ranks_here()
     return process.returncode, limit.late
 
 
-def _follow(process: subprocess.Popen[str], on_progress: Tell) -> None:
+def _follow(process: subprocess.Popen[str], tell: Tell) -> None:
     if process.stdout is None:
         raise AssertionError("the ranks were started without a pipe for their output")
     for line in process.stdout:
@@ -203,7 +200,7 @@ def _follow(process: subprocess.Popen[str], on_progress: Tell) -> None:
         except (ValueError, TypeError, LookupError, AttributeError):
             # MPI's own messages; they matter only if the run fails, and the error then quotes ranks.log.
             continue
-        on_progress(number, progress)
+        tell(number, progress)
     process.wait()
 
 
@@ -222,7 +219,7 @@ def _how_it_ended(status: int) -> str:
     return f"was ended by signal {-status} ({signal.strsignal(-status)})" if status < 0 else f"ended with {status}"
 
 
-def _raise_what_failed(settings: TrainSettings, files: LaunchFiles, log_path: Path, status: int, late: str) -> None:
+def _raise_what_failed(settings: TrainSettings, files: LaunchFiles, status: int, late: str) -> None:
     """Raise the error of the rank that failed first, a stall, or a failed start; return if a rank was lost."""
     failed = files.first_error()
     if failed is not None:
@@ -241,7 +238,7 @@ def _raise_what_failed(settings: TrainSettings, files: LaunchFiles, log_path: Pa
             f"raise train.stall_seconds. The same command continues from the last checkpoint, if there is one."
         )
     if not files.has_started:
-        lost, log = files.lost_ranks(), log_path.read_text(errors="replace").strip()
+        lost, log = files.lost_ranks(), files.log.read_text(errors="replace").strip()
         before = f"a rank was lost ({lost[-1]}), and then " if lost else ""
         if status < 0:
             raise LaunchError(

@@ -24,7 +24,6 @@ from training.loop.records import FOLDER, DiskFiles, TensorBoardScalars
 from training.loop.summary import write_summary
 from training.loop.trainer import Trainer
 from training.loop.watchdog import Watchdog
-from training.readers.skew import Owners
 from training.settings import TrainSettings
 from training.threads import be_deterministic, use_threads
 from training.transports.basics import run_now
@@ -39,7 +38,6 @@ class RunSpec(NamedTuple):
     """Specification of a training run; the ranks get it as JSON."""
 
     workload: WorkloadSettings
-    """Rows and network."""
     train: TrainSettings
     out_dir: Path
 
@@ -69,15 +67,8 @@ class RunSpec(NamedTuple):
         return cls(workload, TrainSettings(**content["train"]), resolved(content["out_dir"]))
 
 
-class NumberedRun(NamedTuple):
-    """A run of a list."""
-
-    number: int
-    spec: RunSpec
-
-
-def runs_of(path: Path) -> list[NumberedRun]:
-    """The runs of a list.
+def runs_of(path: Path) -> list[tuple[int, RunSpec]]:
+    """The runs of a list, with their numbers.
 
     Raises:
         LaunchError: This host does not see the file.
@@ -88,7 +79,7 @@ def runs_of(path: Path) -> list[NumberedRun]:
             f"the same path."
         )
     content = json.loads(path.read_text(encoding="utf-8"))
-    return [NumberedRun(run["number"], RunSpec.load(Path(run["spec"]))) for run in content]
+    return [(run["number"], RunSpec.load(Path(run["spec"]))) for run in content]
 
 
 def train(
@@ -103,20 +94,22 @@ def train(
     Writes into `spec.out_dir`: `model/` (the model of the lowest validation loss), `metrics/rank-<n>.jsonl` (one line
     per epoch), `checkpoints/`, `summary.json`.
 
-    Args:
-        spec: Workload and settings.
-        transport: The other ranks.
-        on_progress: Called from time to time; None on ranks without a progress display.
-        watchdog: Checks that there is progress.
+    `on_progress`: called from time to time; None on ranks without a progress display. `watchdog`: checks that there is
+    progress.
 
     Raises:
-        ShardError: There are fewer events than workers.
-        DivergedError: The loss is no longer finite.
-        CheckpointError: A checkpoint is damaged.
-        ImageFileError: A file of images is missing, damaged, or another than the public one.
+        TrainingError: Among others, a checkpoint or the data is damaged, or the loss is no longer finite.
     """
     settings, meter = spec.train, Meter(transport.now)
-    workload, owners, work = opened(spec, transport, rank=transport.rank, meter=meter)
+    use_threads(settings.threads)
+    be_deterministic()
+    workload = spec.workload.open()
+    device = choose_device(settings.device, workload)
+    model = make_model(workload, settings, transport, device)
+    owners = workload.owners(settings, world_size=transport.world_size)
+    reader = workload.reader(settings, device, own=None if owners is None else owners.rows_of(transport.rank))
+    draws = Draws(seed=settings.seed, rank=transport.rank, augmentation=workload.augmentation)
+    work = ReaderWork(model, reader, draws=draws, alive=meter.alive)
     if watchdog is not None:
         watchdog.watch(meter)
     metered = MeteredTransport(transport, meter)
@@ -126,13 +119,13 @@ def train(
         world_size=transport.world_size,
         digest=settings_digest(spec.workload.meaning, settings),
         scalars=TensorBoardScalars(spec.out_dir / FOLDER) if settings.tensorboard and not transport.rank else None,
-        save_model=lambda state: save_state(workload, work.model, state, spec.out_dir / "model"),
+        save_model=lambda state: save_state(workload, model, state, spec.out_dir / "model"),
     )
     trainer = Trainer(
         settings,
         workload.group_rows("train"),
         work,
-        make_algorithm(work.model, settings, metered),
+        make_algorithm(model, settings, metered),
         metered,
         meter,
         files,
@@ -144,36 +137,8 @@ def train(
     run_now(transport.barrier())
     files.close()
     if transport.rank == 0:
-        write_summary(spec.out_dir, spec.workload.network_name, settings, work.model.flat.numel())
+        write_summary(spec.out_dir, spec.workload.network_name, settings, model.flat.numel())
     run_now(transport.barrier())
-
-
-class Opened(NamedTuple):
-    """What a worker trains."""
-
-    workload: Workload
-    owners: Owners | None
-    """Who owns which training rows; None: all read all."""
-    work: ReaderWork
-
-
-def opened(spec: RunSpec, transport: Transport, *, rank: int, meter: Meter) -> Opened:
-    """Build network and reader from a spec, and set up this process for training.
-
-    Raises:
-        LaunchError: There is no GPU.
-    """
-    settings = spec.train
-    use_threads(settings.threads)
-    be_deterministic()
-    workload = spec.workload.open()
-    device = choose_device(settings.device, workload)
-    model = make_model(workload, settings, transport, device)
-    owners = workload.owners(settings, world_size=transport.world_size)
-    own = None if owners is None else owners.rows_of(rank)
-    reader = workload.reader(settings, device, own=own)
-    draws = Draws(seed=settings.seed, rank=rank, augmentation=workload.augmentation)
-    return Opened(workload, owners, ReaderWork(model, reader, draws=draws, alive=meter.alive))
 
 
 def agreed_checkpoint(checkpoints: CheckpointFolder, transport: Transport) -> Checkpoint | None:

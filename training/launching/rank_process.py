@@ -12,11 +12,12 @@ import os
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from training.errors import LaunchError
-from training.launching.rank import NumberedRun, runs_of, train
+from training.launching.rank import runs_of, train
 from training.launching.rank_reports import LaunchFiles, described
 from training.loop.progress import Progress
 from training.loop.watchdog import Watchdog
@@ -38,21 +39,20 @@ def main(argv: list[str]) -> int:
     if world.rank == 0 and "--launched" in argv:
         threading.Thread(target=_exit_when_launcher_ends, daemon=True).start()
     try:
-        first, *others = runs_of(listed)
-        transport = MpiTransport(**first.spec.train.algorithm.transport_options._asdict())
-        seconds = first.spec.train.stall_seconds
-        watchdog = Watchdog(files.stalls, files.signs, rank=transport.rank, seconds=seconds)
-        check_world_size(transport.world_size, first.spec.train.workers)
-        if transport.rank == 0:
+        runs = runs_of(listed)
+        settings = runs[0][1].train
+        watchdog = Watchdog(files.stalls, files.signs, rank=world.rank, seconds=settings.stall_seconds)
+        check_world_size(world.size, settings.workers)
+        world.Barrier()
+        if world.rank == 0:
             files.clear_stalls()
             files.say_started()
-        run_now(transport.barrier())
-        _train(first, transport, watchdog)
-        for run in others:
+        for number, spec in runs:
+            transport = MpiTransport(**spec.train.algorithm.transport_options._asdict())
+            run_now(transport.barrier())
+            show = None if world.rank else partial(_tell, number)
+            train(spec, transport, on_progress=show, watchdog=watchdog)
             transport.close()
-            transport = MpiTransport(**run.spec.train.algorithm.transport_options._asdict())
-            _train(run, transport, watchdog)
-        transport.close()
     except BaseException as error:  # noqa: BLE001 - after any error, the other ranks must not wait forever
         if not _is_rank_loss(error):
             # The launcher knows of a lost rank anyway, and the loss is no error of this rank.
@@ -68,12 +68,9 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _train(run: NumberedRun, transport: MpiTransport, watchdog: Watchdog) -> None:
-    def tell(progress: Progress) -> None:
-        sys.stdout.write(json.dumps({"run": run.number, **progress._asdict()}) + "\n")
-        sys.stdout.flush()
-
-    train(run.spec, transport, on_progress=None if transport.rank else tell, watchdog=watchdog)
+def _tell(number: int, progress: Progress) -> None:
+    sys.stdout.write(json.dumps({"run": number, **progress._asdict()}) + "\n")
+    sys.stdout.flush()
 
 
 def _is_rank_loss(error: BaseException) -> bool:

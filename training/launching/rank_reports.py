@@ -70,9 +70,13 @@ def raise_described(where: str, content: dict[str, Any]) -> NoReturn:
 
 
 class LaunchFiles:
-    """`present/`, `errors/` and `stalls/rank-<n>.json`, `signs/rank-<n>`, `started`, `lost_ranks.jsonl`."""
+    """`present/`, `errors/` and `stalls/rank-<n>.json`, `signs/rank-<n>`, `started`, `lost_ranks.jsonl`, and more."""
 
     def __init__(self, folder: Path) -> None:
+        self.runs = folder / "runs.json"
+        """Tells the ranks what is left to do."""
+        self.log = folder / "ranks.log"
+        """What the ranks print."""
         self._started = folder / "started"
         self._errors = folder / "errors"
         self.present = folder / "present"
@@ -93,15 +97,12 @@ class LaunchFiles:
         # A host that does not see the folder says so later.
         with suppress(OSError):
             if found:
-                self.present.mkdir(exist_ok=True)
                 content = {"host": socket.gethostname(), "pid": os.getpid(), "what": what}
-                with new_file(self.present / f"rank-{found[0]}.json") as unfinished:
-                    unfinished.write_text(json.dumps(content), encoding="utf-8")
+                _write(self.present / f"rank-{found[0]}.json", content)
 
     def presence(self) -> dict[int, dict[str, Any]]:
         """What each rank has noted of its start: its host, process and how far it is."""
-        paths = self.present.glob("rank-*.json")
-        return {int(path.stem.removeprefix("rank-")): json.loads(path.read_text(encoding="utf-8")) for path in paths}
+        return dict(map(_read, self.present.glob("rank-*.json")))
 
     def end_ranks_here(self) -> None:
         """End the ranks on this host that outlive their launcher: they would write beside those of the next start."""
@@ -129,16 +130,12 @@ class LaunchFiles:
 
     def report_error(self, rank: int, error: BaseException) -> None:
         """Write a rank's error."""
-        self._errors.mkdir(exist_ok=True)
-        with new_file(self._errors / f"rank-{rank}.json") as unfinished:
-            unfinished.write_text(json.dumps(described(error)), encoding="utf-8")
+        _write(self._errors / f"rank-{rank}.json", described(error))
 
     def first_error(self) -> tuple[int, dict[str, Any]] | None:
         """The rank that failed first, and its error."""
-        reports = sorted(self._errors.glob("rank-*.json"), key=lambda path: path.stat().st_mtime_ns)
-        if not reports:
-            return None
-        return int(reports[0].stem.removeprefix("rank-")), json.loads(reports[0].read_text(encoding="utf-8"))
+        first = min(self._errors.glob("rank-*.json"), key=lambda path: path.stat().st_mtime_ns, default=None)
+        return None if first is None else _read(first)
 
     def note_loss(self, words: str) -> None:
         """Record that a rank was lost."""
@@ -150,6 +147,17 @@ class LaunchFiles:
         if not self._lost_ranks.exists():
             return []
         return [json.loads(line)["what"] for line in self._lost_ranks.read_text(encoding="utf-8").splitlines()]
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    with new_file(path) as unfinished:
+        unfinished.write_text(json.dumps(content), encoding="utf-8")
+
+
+def _read(path: Path) -> tuple[int, dict[str, Any]]:
+    """The number of a rank, and what it wrote."""
+    return int(path.stem.removeprefix("rank-")), json.loads(path.read_text(encoding="utf-8"))
 
 
 #: Least time without any news from a start [s]; a rank needs seconds to load its libraries.

@@ -69,7 +69,11 @@ def spark_hosts(spark: SparkContext, workers: int) -> Iterator[list[str]]:
         table = {names[name]: {**host, "token": token} for name, host in hosts.items()}
         (folder / "hosts.json").write_text(json.dumps(table), encoding="utf-8")
         slots = ",".join(f"{names[name]}:{host['slots']}" for name, host in hosts.items())
-        agent = _write_agent(folder)
+        # The program that mpirun calls instead of ssh.
+        agent = folder / "agent"
+        words = (sys.executable, "-I", spark_agent.__file__, str(folder / "hosts.json"))
+        agent.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
+        agent.chmod(0o700)
         # A daemon that leaves its session would outlive the task.
         yield [
             "--leave-session-attached",
@@ -141,15 +145,6 @@ def _accept_all(door: Door, workers: int, failures: list[Exception], stack: Exit
             # One task of a host serves it.
             hosts.setdefault(told["name"], {"address": connection.getpeername()[0], "port": told["port"]})
     return {name: {**host, "slots": slots[name]} for name, host in hosts.items()}
-
-
-def _write_agent(folder: Path) -> Path:
-    """The program that mpirun calls instead of ssh."""
-    path = folder / "agent"
-    words = (sys.executable, "-I", spark_agent.__file__, str(folder / "hosts.json"))
-    path.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
-    path.chmod(0o700)
-    return path
 
 
 def _hold_slot(driver: tuple[str, int], token: str) -> None:

@@ -58,11 +58,7 @@ class Checkpoint(NamedTuple):
 
 
 class CheckpointFolder:
-    """The checkpoints of one run.
-
-    `folder`: folder of the checkpoints; made with the first one. `digest`: digest of the settings, from
-    `settings_digest`.
-    """
+    """The checkpoints of one run, with the digest of its settings; the folder is made with the first one."""
 
     def __init__(self, folder: Path, digest: str) -> None:
         self.folder = folder

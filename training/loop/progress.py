@@ -5,34 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from training.algorithms.base import Algorithm, Counters
 from training.loop.metering import Meter
 from training.workloads.gradients import Sums
 from training.workloads.work import Work
-
-
-def record_of(
-    steps: int, sums: Sums, seconds: Mapping[str, float], *, nbytes: int, counted: Counters
-) -> dict[str, Any]:
-    """What a worker did in an epoch, as a record of `training.loop.records`.
-
-    `seconds`: time by kind of work [s].
-    """
-    kinds = {kind: round(value, 6) for kind, value in seconds.items()}
-    return {
-        "steps": steps,
-        "samples": sums.samples,
-        "sums": {"loss": sums.loss, "weight": sums.weight, "correct": sums.correct},
-        "bytes_sent": nbytes,
-        "counted": list(counted),
-        **counted,
-        "wait_seconds": kinds.get("wait", 0.0),
-        "seconds": sum(seconds.values()),
-        "seconds_by_kind": kinds,
-    }
 
 
 class Account:
@@ -65,12 +44,22 @@ class Account:
         return self._sums.plus(self._work.sums_so_far())
 
     def record(self) -> dict[str, Any]:
-        """The record of the epoch."""
+        """What the worker did in the epoch, as a record of `training.loop.records`."""
         meter, self._recorded = self._meter, self._counters()
-        sums = self._sums.plus(self._work.take_sums())
-        counted = self._counted(self._recorded)
-        rate = {"learning_rate": self._algorithm.optimizer.param_groups[0]["lr"]}
-        return record_of(self.steps, sums, meter.seconds, nbytes=meter.bytes, counted=counted) | rate
+        sums, counted = self._sums.plus(self._work.take_sums()), self._counted(self._recorded)
+        kinds = {kind: round(value, 6) for kind, value in meter.seconds.items()}
+        return {
+            "steps": self.steps,
+            "samples": sums.samples,
+            "sums": {"loss": sums.loss, "weight": sums.weight, "correct": sums.correct},
+            "bytes_sent": meter.bytes,
+            "counted": list(counted),
+            **counted,
+            "wait_seconds": kinds.get("wait", 0.0),
+            "seconds": meter.total_seconds,
+            "seconds_by_kind": kinds,
+            "learning_rate": self._algorithm.optimizer.param_groups[0]["lr"],
+        }
 
     def _counters(self) -> Counters:
         return {**self._algorithm.counters(), **self.own}

@@ -31,11 +31,12 @@ _SHOWN: Final = (
 )
 
 
-class TensorBoardScalars:
-    """Writes numbers per epoch.
+Record = dict[str, Any]
+"""What a worker did in an epoch."""
 
-    `folder`: folder for `tensorboard --logdir`.
-    """
+
+class TensorBoardScalars:
+    """Writes numbers per epoch into a folder for `tensorboard --logdir`."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -46,7 +47,7 @@ class TensorBoardScalars:
             ) from cause
         self._writer: Any = SummaryWriter(str(folder))
 
-    def write(self, record: dict[str, Any]) -> None:
+    def write(self, record: Record) -> None:
         """Add the numbers of an epoch."""
         for name in _SHOWN:
             self._writer.add_scalar(name, record[name], record["epoch"])
@@ -57,13 +58,11 @@ class TensorBoardScalars:
         self._writer.close()
 
 
-Record = dict[str, Any]
-"""What a worker did in an epoch."""
 #: What one rank found out about all, in its record of an epoch.
 _OF_ALL: Final = ("train_rows", "samples_seen_by_all", "consensus_distance", "val_loss", "val_accuracy")
 
 
-def merged(ranks: Sequence[Sequence[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
+def merged(ranks: Sequence[Sequence[Record]]) -> list[list[Record]]:
     """The records of all ranks, each with what the ranks have in common, up to the last epoch that was validated.
 
     Examples:
@@ -73,10 +72,10 @@ def merged(ranks: Sequence[Sequence[dict[str, Any]]]) -> list[list[dict[str, Any
         >>> [(each["samples_all_ranks"], each["val_loss"]) for (each,) in merged([[first], [second]])]
         [(5, 0.5), (5, 0.5)]
     """
-    epochs: dict[int, list[dict[str, Any]]] = {}
+    epochs: dict[int, list[Record]] = {}
     for record in (record for records in ranks for record in records):
         epochs.setdefault(record["epoch"], []).append(record)
-    common: dict[int, dict[str, Any]] = {}
+    common: dict[int, Record] = {}
     best = (math.inf, -1)
     for epoch, records in sorted(epochs.items()):
         known = next((record for record in records if "val_loss" in record), None)
@@ -100,7 +99,7 @@ def settled(records: Sequence[Record]) -> Sequence[Record]:
     return records[1:-1] or records[1:] or records
 
 
-def _totals(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _totals(records: Sequence[Record]) -> Record:
     loss, weight, correct = (sum(record["sums"][name] for record in records) for name in ("loss", "weight", "correct"))
     return {
         "samples_all_ranks": sum(record["samples"] for record in records),
@@ -109,29 +108,20 @@ def _totals(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def read_records(out_dir: Path) -> list[list[dict[str, Any]]]:
+def read_records(out_dir: Path) -> list[list[Record]]:
     """The records of each rank, epoch by epoch, with what they have in common."""
     paths = sorted((out_dir / "metrics").glob("rank-*.jsonl"), key=_rank_of)
-    return merged([_lines(path) for path in paths])
-
-
-def complete_records(out_dir: Path) -> None:
-    """Write into the records of each rank what the ranks have in common, after the end of the run."""
-    for rank, records in enumerate(read_records(out_dir)):
-        _write_lines(out_dir / "metrics" / f"rank-{rank}.jsonl", records)
+    # A rank may be writing the last line.
+    ranks = [path.read_text(encoding="utf-8").splitlines(keepends=True) for path in paths]
+    return merged([[json.loads(line) for line in lines if line.endswith("\n")] for lines in ranks])
 
 
 def _rank_of(path: Path) -> int:
     return int(path.stem.removeprefix("rank-"))
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
-    """The complete lines of a file to which a rank may be writing."""
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
-
-
-def _write_lines(path: Path, records: Sequence[dict[str, Any]]) -> None:
+def write_records(path: Path, records: Sequence[Record]) -> None:
+    """Write the records of a rank, one on each line."""
     with new_file(path) as unfinished:
         unfinished.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
 
@@ -162,19 +152,19 @@ class DiskFiles:
         self._shown = 0
         self.checkpoints: CheckpointFolder = CheckpointFolder(out_dir / "checkpoints", digest)
 
-    def begin(self, history: Sequence[dict[str, Any]], position: tuple[int, int], resume: Checkpoint | None) -> None:
+    def begin(self, history: Sequence[Record], position: tuple[int, int], resume: Checkpoint | None) -> None:
         """Begin a run, or resume it after these records at a position: an epoch, and steps or rows of it.
 
         The records replace those that an interrupted run wrote after its checkpoint.
         """
-        _write_lines(self._metrics, history)
+        write_records(self._metrics, history)
         if self._rank == 0:
             self.checkpoints.forget_after(position, resume)
             for path in self._metrics.parent.glob("rank-*.jsonl"):
                 if _rank_of(path) >= self._world_size:
                     path.unlink()
 
-    def record(self, record: dict[str, Any]) -> None:
+    def record(self, record: Record) -> None:
         """Add an epoch's record."""
         with self._metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
@@ -203,14 +193,14 @@ class MemoryFiles:
     checkpoints: CheckpointFolder | None = None
 
     def __init__(self) -> None:
-        self.records: list[dict[str, Any]] = []
+        self.records: list[Record] = []
         self.best: ModelState | None = None
 
-    def begin(self, history: Sequence[dict[str, Any]], *_: object) -> None:
+    def begin(self, history: Sequence[Record], *_: object) -> None:
         """Begin after these records."""
         self.records = list(history)
 
-    def record(self, record: dict[str, Any]) -> None:
+    def record(self, record: Record) -> None:
         """Add an epoch's record."""
         self.records.append(record)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from ingestion.storage import new_file
-from training.loop.records import Record, complete_records, read_records
+from training.loop.records import Record, read_records, write_records
 from training.settings import TrainSettings
 
 CYCLES: Final = "cycles.jsonl"
@@ -17,9 +17,10 @@ CYCLES: Final = "cycles.jsonl"
 
 
 def write_summary(out_dir: Path, network: str, settings: TrainSettings, num_parameters: int) -> None:
-    """Write `summary.json`, after the records are complete."""
-    complete_records(out_dir)
+    """Write `summary.json`, and into the records of each rank what the ranks have in common."""
     ranks = read_records(out_dir)
+    for rank, records in enumerate(ranks):
+        write_records(out_dir / "metrics" / f"rank-{rank}.jsonl", records)
     history = ranks[0]
     best = history[history[-1]["best_epoch"]]
     content = {

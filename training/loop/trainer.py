@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from training.algorithms.base import Algorithm, consensus_distance
-from training.errors import DivergedError, NoEventsError
+from training.errors import DivergedError, ShardError
 from training.flat_model import ModelState
 from training.loop.checkpoints import Checkpoint
 from training.loop.metering import Meter, MeteredTransport
@@ -241,7 +241,7 @@ class Trainer:
 
     def _facts(self, totals: Sums, distance: float) -> dict[str, Any]:
         if not totals.samples:
-            raise NoEventsError("the validation split has no events. Make the features again, from more events.")
+            raise ShardError("the validation split has no events. Make the features again, from more events.")
         self._progress.distance = distance
         return {
             "train_rows": self._num_rows,

@@ -24,7 +24,7 @@ from features.errors import DatasetError
 from features.schema import readable
 from ingestion.errors import IngestionError, remote_error
 from ingestion.storage import is_remote, sizes_below
-from training.errors import DamagedDatasetError, HostileDatasetError
+from training.errors import DamagedDatasetError
 from training.readers.sharding import even_parts
 
 Columns = dict[str, NDArray[Any]]
@@ -203,7 +203,7 @@ def refuse_pickled_schema(dataset: FeatureDataset) -> None:
         for path, keys in zip(files, threads.map(partial(_keys, dataset), files, files.values()), strict=True):
             for key in keys:
                 if any(word in key for word in _PICKLED_KEYS):
-                    raise HostileDatasetError(
+                    raise DamagedDatasetError(
                         f"{path} carries a pickled petastorm schema ({key.decode(errors='replace')}), which could run "
                         f"any code when read. This pipeline never writes one: find out where the file comes from, then "
                         f"make the features again."

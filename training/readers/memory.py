@@ -19,7 +19,7 @@ from features.dataset import FeatureDataset
 from features.matrices import columns_of, model_inputs
 from features.schema import readable
 from ingestion.storage import is_remote
-from training.errors import CacheError
+from training.errors import TrainingError
 from training.random_streams import random_stream
 from training.readers.batch import (
     Batch,
@@ -58,9 +58,7 @@ class MemoryRows:
 
     rows: Rows
     seed: int
-    """Seed of the run."""
     group_rows: list[int]
-    """Rows of each row group."""
     mixes_groups: bool = False
     """Whether the row groups of each epoch are other rows, drawn from all; files cannot do this."""
     unread: set[int] = field(default_factory=set)
@@ -99,7 +97,7 @@ class MemoryRows:
         try:
             rows = layout.unfilled(starts[-1])
         except (MemoryError, torch.OutOfMemoryError) as cause:
-            raise CacheError(
+            raise TrainingError(
                 f"the {starts[-1]} rows of the {split} split do not fit into the memory of {layout.device} ({cause}). "
                 f"Train with `--set train.reader=petastorm`."
             ) from cause

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
-from training.errors import PetastormVersionError
+from training.errors import TrainingError
 
 __all__ = ["TransformSpec", "make_batch_reader"]
 
@@ -71,7 +71,7 @@ def _import_petastorm() -> ModuleType:
     """Import petastorm, then add the missing names to its modules."""
     found = metadata.version("petastorm")
     if found != SUPPORTED:
-        raise PetastormVersionError(
+        raise TrainingError(
             f"petastorm {found} is installed, but {__name__} patches the modules of {SUPPORTED} only. "
             f"Run `make setup`, or `pip install petastorm=={SUPPORTED}`."
         )

@@ -53,9 +53,8 @@ def open_reader(
     train on; None: all.
 
     Raises:
-        HostileDatasetError: The dataset carries petastorm's pickled schema.
-        DamagedDatasetError: A file is missing or is no Parquet file.
-        CacheError: The dataset does not fit into memory.
+        DamagedDatasetError: A file is missing or no Parquet file, or the dataset has petastorm's pickled schema.
+        TrainingError: The dataset does not fit into memory.
     """
     refuse_pickled_schema(dataset)
     layout = BatchLayout.of(dataset, inputs, dtype=dtype, device=device)

@@ -34,7 +34,6 @@ class EpochPlan(NamedTuple):
     pieces: tuple[tuple[Piece, ...], ...]
     """The rows of each rank, in reading order."""
     num_steps: int
-    """Number of steps of every rank."""
     samples: NDArray[np.int64]
     """(num_steps,) number of events per step, of all ranks together."""
 

@@ -147,35 +147,28 @@ def stop_open_readers() -> None:
         reader.join()
 
 
-class _EndsEarlyError(Exception):
-    """A reader of petastorm delivers fewer row groups than it has."""
-
-
 def petastorm_groups(
     dataset: FeatureDataset, fields: Sequence[str], split: str, groups: Sequence[int]
 ) -> Iterator[Columns]:
     """What `features.matrices.model_inputs` makes of some row groups of a dataset without a pickled schema."""
     given = tries = 0
     while given < len(groups):
-        try:
-            for columns in _delivered(dataset, fields, split, groups[given:], is_last_try=tries == _TRIES):
-                given, tries = given + 1, 0
-                yield columns
-        except _EndsEarlyError:
-            tries += 1
+        for columns in _delivered(dataset, fields, split, groups[given:], is_last_try=tries == _TRIES):
+            given, tries = given + 1, 0
+            yield columns
+        tries += 1
 
 
 def _delivered(
     dataset: FeatureDataset, fields: Sequence[str], split: str, groups: Sequence[int], *, is_last_try: bool
 ) -> Iterator[Columns]:
-    """Row groups as one reader of petastorm delivers them.
+    """Row groups as one reader of petastorm delivers them; it may end early.
+
+    Its pool compares two counters of another thread one after the other, and takes itself for done if that thread hands
+    out its last file in between.
 
     One worker thread of petastorm reads the next row group during the use of this one; a single thread keeps the order.
     (Petastorm's dummy pool keeps it too, but sleeps for a tenth of a second every few row groups.)
-
-    Raises:
-        _EndsEarlyError: It ends early. Its pool compares two counters of another thread one after the other, and takes
-            itself for done if that thread hands out its last file in between.
     """
     files, rows = dataset.files(split), [group.rows for group in dataset.splits[split]]
     system = on_system(dataset.data)[0]
@@ -199,7 +192,7 @@ def _delivered(
             with reporting(dataset, split, f"{files[group].name}: "):
                 found = next(reader, None)
                 if found is None and not is_last_try:
-                    raise _EndsEarlyError
+                    return
                 columns: Columns = {name: getattr(found, name, np.empty(0)) for name in fields}
                 counts = {len(values) for values in columns.values()}
                 if counts != {rows[group]}:

@@ -185,7 +185,6 @@ def give(agent: tuple[str, int], token: bytes, number: int, total: Vector) -> No
 
 
 def _connection(agent: tuple[str, int], begin: bytes) -> socket.socket:
-    """A connection to an agent that begins with the token and the header, at once."""
     connection = socket.create_connection(agent, _SECONDS)
     connection.sendall(begin)
     return connection
@@ -194,9 +193,8 @@ def _connection(agent: tuple[str, int], begin: bytes) -> socket.socket:
 def _receive(connection: socket.socket, size: int) -> bytearray:
     content = bytearray(size)
     left = memoryview(content)
-    while left:
-        number = connection.recv_into(left)
-        if not number:
-            raise ConnectionResetError("the connection ended early")
+    while left and (number := connection.recv_into(left)):
         left = left[number:]
+    if left:
+        raise ConnectionResetError("the connection ended early")
     return content

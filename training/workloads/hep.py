@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from typing_extensions import override
 
 from features.dataset import FeatureDataset
 from models.networks.network_settings import NetworkSettings
 from models.saved_model import build, load_model, model_spec, save_model
-from training.errors import NoEventsError
+from training.errors import ShardError
 from training.readers.memory import MemoryRows
 from training.readers.reader import Reader, open_reader
 from training.readers.sharding import OwnRows
-from training.readers.skew import Owners, labels_of
+from training.readers.skew import labels_of
 from training.settings import TrainSettings
 from training.workloads.workload import Split, Workload, dtype_of
 
@@ -24,14 +26,14 @@ class HepEvents(Workload):
     """Events of a features dataset, and one of the networks of `models.networks.registry`.
 
     Raises:
-        NoEventsError: The training or validation split has no events.
+        ShardError: The training or validation split has no events.
     """
 
     def __init__(self, folder: Path, network: NetworkSettings) -> None:
         self.dataset = FeatureDataset.load(folder)
         for split in ("train", "val"):
             if not self.dataset.num_rows(split):
-                raise NoEventsError(f"the {split} split of {folder} has no events. Make the features again, from more.")
+                raise ShardError(f"the {split} split of {folder} has no events. Make the features again, from more.")
         self._spec = model_spec(network, self.dataset)
 
     @override
@@ -41,13 +43,6 @@ class HepEvents(Workload):
     @override
     def network(self) -> nn.Module:
         return build(self._spec)
-
-    @override
-    def owners(self, settings: TrainSettings, *, world_size: int) -> Owners | None:
-        if settings.skew is None:
-            return None
-        alpha, seed = settings.skew.dirichlet, settings.seed
-        return Owners(labels_of(self.dataset), self.group_rows("train"), world_size=world_size, alpha=alpha, seed=seed)
 
     @override
     def reader(self, settings: TrainSettings, device: torch.device, *, own: OwnRows | None = None) -> Reader:
@@ -65,6 +60,10 @@ class HepEvents(Workload):
     def rows(self, split: Split, settings: TrainSettings) -> MemoryRows:
         inputs = self._spec.settings.inputs
         return MemoryRows.load(self.dataset, split, inputs, dtype=dtype_of(settings), seed=settings.seed)
+
+    @override
+    def labels(self, settings: TrainSettings) -> NDArray[np.int64]:
+        return labels_of(self.dataset)
 
     @override
     def save(self, module: nn.Module, folder: Path) -> None:

@@ -18,19 +18,17 @@ from sklearn.datasets import load_digits
 from torch import nn
 from typing_extensions import override
 
-from models.errors import SavedModelError
 from models.networks.lenet5 import lenet5
 from models.networks.resnet20 import resnet20
 from models.networks.scaling_layer import Scaler
 from models.networks.seven_layers import seven_layers
 from models.networks.wide_perceptron import wide_perceptron
-from training.errors import ImageFileError
+from training.errors import DamagedDatasetError
 from training.random_streams import random_stream
 from training.readers.batch import Rows
 from training.readers.memory import MemoryReader, MemoryRows
 from training.readers.reader import Reader
 from training.readers.sharding import OwnRows, even_parts
-from training.readers.skew import Owners
 from training.settings import TrainSettings
 from training.workloads.draws import Augmentation
 from training.workloads.workload import Split, Workload, dtype_of
@@ -73,7 +71,7 @@ def read_mnist(folder: Path) -> tuple[LabelledImages, LabelledImages]:
     """Training and test images of a folder with the four files, each as it is or as `.gz`.
 
     Raises:
-        ImageFileError: A file is missing, or another than the public one.
+        DamagedDatasetError: A file is missing, or another than the public one.
     """
     contents = _read("MNIST", folder, MNIST, "md5")
     train, test = (
@@ -90,7 +88,7 @@ def read_cifar10(folder: Path) -> tuple[LabelledImages, LabelledImages]:
     """Training and test images of a folder with the six files, or of one with the folder `cifar-10-batches-bin`.
 
     Raises:
-        ImageFileError: A file is missing, or another than the public one.
+        DamagedDatasetError: A file is missing, or another than the public one.
     """
     inner = folder / "cifar-10-batches-bin"
     contents = _read("CIFAR-10 (binary version)", inner if inner.is_dir() else folder, CIFAR10, "sha1")
@@ -114,12 +112,12 @@ def _read(what: str, folder: Path, digests: Mapping[str, str], algorithm: str) -
         try:
             content = gzip.decompress(path.read_bytes()) if path is packed else path.read_bytes()
         except (OSError, EOFError, zlib.error) as cause:
-            raise ImageFileError(
+            raise DamagedDatasetError(
                 f"{path} of {what} cannot be read ({cause}). Get the public files, or leave out `folder` for the "
                 f"digits of scikit-learn."
             ) from cause
         if hashlib.new(algorithm, content, usedforsecurity=False).hexdigest() != expected:
-            raise ImageFileError(f"{path} is not the public file: its {algorithm} is not {expected}. Get it again.")
+            raise DamagedDatasetError(f"{path} is not the public file: its {algorithm} is not {expected}. Get that.")
         contents.append(np.frombuffer(content, dtype=np.uint8))
     return contents
 
@@ -134,7 +132,6 @@ _TEST_SHARE, _VAL_SHARE = 0.2, 0.16
 _GROUPS: Final = 960
 #: Images of a batch of the validation.
 _VAL_ROWS: Final = 1024
-_WEIGHTS: Final = "weights.pt"
 
 Splits = dict[Split, LabelledImages]
 
@@ -202,13 +199,6 @@ class Images(Workload):
         return self._network.make(self._scaler)
 
     @override
-    def owners(self, settings: TrainSettings, *, world_size: int) -> Owners | None:
-        if settings.skew is None:
-            return None
-        labels, rows = self._splits["train"].labels, self.group_rows("train")
-        return Owners(labels, rows, world_size=world_size, alpha=settings.skew.dirichlet, seed=settings.seed)
-
-    @override
     def reader(self, settings: TrainSettings, device: torch.device, *, own: OwnRows | None = None) -> Reader:
         train, val = (self.rows(split, settings, device) for split in ("train", "val"))
         # Its row groups are the batches.
@@ -223,22 +213,6 @@ class Images(Workload):
         weights = torch.ones(len(labels), dtype=dtype, device=device)
         rows = Rows((inputs,), labels.to(device), weights)
         return MemoryRows(rows, settings.seed, self.group_rows(split), mixes_groups=True)
-
-    @override
-    def save(self, module: nn.Module, folder: Path) -> None:
-        folder.mkdir(exist_ok=True)
-        unfinished = folder / f".{_WEIGHTS}"
-        torch.save(module.state_dict(), unfinished)
-        unfinished.replace(folder / _WEIGHTS)
-
-    @override
-    def load(self, folder: Path) -> nn.Module:
-        module = self.network()
-        try:
-            module.load_state_dict(torch.load(folder / _WEIGHTS, weights_only=True, map_location="cpu"))
-        except Exception as cause:  # Unpickling damaged bytes raises almost any error.
-            raise SavedModelError(f"{folder} holds no readable model ({cause}). Train again.") from cause
-        return module
 
 
 # Cached, since the runs of a study share them.

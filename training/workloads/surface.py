@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -13,10 +11,8 @@ from typing_extensions import override
 
 from training.random_streams import random_stream
 from training.readers.batch import Rows
-from training.readers.memory import MemoryReader, MemoryRows
-from training.readers.reader import Reader
-from training.readers.sharding import OwnRows, even_parts
-from training.readers.skew import Owners
+from training.readers.memory import MemoryRows
+from training.readers.sharding import even_parts
 from training.settings import TrainSettings
 from training.workloads.workload import Split, Workload, dtype_of
 
@@ -26,7 +22,6 @@ _ROWS: Final = 240
 _LOWEST, _HIGHEST = (1.0, -1.5), (4.0, 0.5)
 #: Keeps the function above 0, where it has a logarithm.
 _ABOVE: Final = 1e-6
-_FILE: Final = "parameters.json"
 
 
 class Beale(nn.Module):
@@ -64,14 +59,6 @@ class Surface(Workload):
         return Beale()
 
     @override
-    def owners(self, settings: TrainSettings, *, world_size: int) -> Owners | None:
-        return None
-
-    @override
-    def reader(self, settings: TrainSettings, device: torch.device, *, own: OwnRows | None = None) -> Reader:
-        return MemoryReader(self.rows("train", settings), self.rows("val", settings), own=own)
-
-    @override
     def rows(self, split: Split, settings: TrainSettings) -> MemoryRows:
         groups, dtype = self.group_rows(split), dtype_of(settings)
         values = np.zeros((sum(groups), 2))
@@ -80,13 +67,3 @@ class Surface(Workload):
         labels = torch.zeros(len(values), dtype=torch.int64)
         rows = Rows((torch.as_tensor(values, dtype=dtype),), labels, torch.ones(len(values), dtype=dtype))
         return MemoryRows(rows, settings.seed, groups, mixes_groups=True)
-
-    @override
-    def save(self, module: nn.Module, folder: Path) -> None:
-        (folder / _FILE).write_text(json.dumps(next(module.parameters()).tolist()), encoding="utf-8")
-
-    @override
-    def load(self, folder: Path) -> nn.Module:
-        found = Beale()
-        found.weights.data = torch.tensor(json.loads((folder / _FILE).read_text(encoding="utf-8")))
-        return found

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
-from training.readers.memory import MemoryRows
+from ingestion.storage import new_file
+from models.errors import SavedModelError
+from training.readers.memory import MemoryReader, MemoryRows
 from training.readers.reader import Reader
 from training.readers.sharding import OwnRows
 from training.readers.skew import Owners
@@ -16,6 +20,7 @@ from training.settings import TrainSettings
 from training.workloads.draws import Augmentation
 
 Split = Literal["train", "val", "test"]
+_WEIGHTS: Final = "weights.pt"
 
 
 class Workload(Protocol):
@@ -30,24 +35,43 @@ class Workload(Protocol):
     def network(self) -> nn.Module:
         """The network with its initial weights, from torch's random state, in torch's default type."""
 
+    def rows(self, split: Split, settings: TrainSettings) -> MemoryRows:
+        """All rows of a split in host memory."""
+
+    def labels(self, settings: TrainSettings) -> NDArray[np.int64]:
+        """(num_rows,) class of each row of the training split."""
+        found: NDArray[np.int64] = self.rows("train", settings).rows.labels.numpy()
+        return found
+
     def owners(self, settings: TrainSettings, *, world_size: int) -> Owners | None:
         """Who owns which training rows; None if all read all.
 
         Raises:
             ShardError: The rows cannot be divided in this way.
         """
+        if settings.skew is None:
+            return None
+        rows, alpha = self.group_rows("train"), settings.skew.dirichlet
+        return Owners(self.labels(settings), rows, world_size=world_size, alpha=alpha, seed=settings.seed)
 
-    def reader(self, settings: TrainSettings, device: torch.device, *, own: OwnRows | None = None) -> Reader:
+    def reader(self, settings: TrainSettings, device: torch.device, *, own: OwnRows | None = None) -> Reader:  # noqa: ARG002
         """A reader of the training and validation rows; `own`: rows of each row group to train on, None for all."""
-
-    def rows(self, split: Split, settings: TrainSettings) -> MemoryRows:
-        """All rows of a split in host memory."""
+        return MemoryReader(self.rows("train", settings), self.rows("val", settings), own=own)
 
     def save(self, module: nn.Module, folder: Path) -> None:
         """Write a trained network into a folder."""
+        folder.mkdir(exist_ok=True)
+        with new_file(folder / _WEIGHTS) as unfinished:
+            torch.save(module.state_dict(), unfinished)
 
     def load(self, folder: Path) -> nn.Module:
         """Read a network that `save` wrote, to the CPU."""
+        module = self.network()
+        try:
+            module.load_state_dict(torch.load(folder / _WEIGHTS, weights_only=True, map_location="cpu"))
+        except Exception as cause:  # Unpickling damaged bytes raises almost any error.
+            raise SavedModelError(f"{folder} holds no readable model ({cause}). Train again.") from cause
+        return module
 
 
 def dtype_of(settings: TrainSettings) -> torch.dtype:

@@ -25,14 +25,14 @@ from pipeline.errors import ConfigError, TrackingError
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
 from pipeline.runs.store import StageStore
-from training.gridsearch.settings import Choice
+from training.gridsearch.settings import Trial
 from training.loop.records import read_records
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-BEST = Choice(hidden=[6, 4], batch_size=20, learning_rate=0.02, epochs=3)
+BEST = Trial(hidden=(6, 4), batch_size=20, learning_rate=0.02, epochs=3)
 CONFIG: dict[str, Any] = {
     "model": {"names": ["hlf", "particles"], "hlf": {"from_gridsearch": True}, "particles": {"gru_width": 4}},
     "train": {"workers": 1, "epochs": 40, "batch_size": 8},

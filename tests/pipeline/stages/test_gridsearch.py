@@ -30,7 +30,7 @@ def test_best_json_holds_the_winner_of_the_last_round_of_halving(
     settings = GridSearchSettings(search="halving", epochs=[6], one_standard_error=one_standard_error)
     context: Any = SimpleNamespace(out_dir=tmp_path, console=Console(quiet=True))
     dataset = SimpleNamespace(num_rows=lambda _: 100)
-    outcome = SearchOutcome([lucky, winner], [], [1.0], 0)
+    outcome = SearchOutcome([lucky, winner], {}, [1.0], 0)
     gridsearch._finish(context, Search(tmp_path, settings, TrainSettings()), outcome, dataset, 1.0, 2)
     best, found = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("best", "search"))
     assert best == {"hidden": [8], "batch_size": 64, "learning_rate": 0.01, "epochs": 6}

@@ -25,22 +25,17 @@ from training.workloads.gradients import sums_of, weighted_losses
 
 NUM_CLASSES = 3
 SCALERS = {"hlf": Scaler(np.linspace(-1, 1, len(hlf_names())).tolist(), np.linspace(1, 2, len(hlf_names())).tolist())}
-SCHEDULE = {"warmup_epochs": 1.5, "decay": "cosine"}
 #: Each by torch and by us.
 OPTIMIZERS: dict[str, tuple[Callable[[list[nn.Parameter]], Optimizer], dict[str, Any]]] = {
-    "adam": (lambda parameters: Adam(parameters, lr=0.01), {"learning_rate": 0.01}),
-    "adam with weight decay": (
-        lambda parameters: Adam(parameters, lr=0.01, weight_decay=0.1), {"learning_rate": 0.01, "weight_decay": 0.1}
+    "adam with weight decay and a schedule": (
+        lambda parameters: Adam(parameters, lr=0.01, weight_decay=0.1),
+        {"learning_rate": 0.01, "weight_decay": 0.1, "schedule": {"warmup_epochs": 1.5, "decay": "cosine"}},
     ),
-    "adam with a schedule": (
-        lambda parameters: Adam(parameters, lr=0.01), {"learning_rate": 0.01, "schedule": SCHEDULE}
-    ),
-    "sgd": (lambda parameters: SGD(parameters, lr=0.05), {"optimizer": "sgd", "learning_rate": 0.05}),
     "sgd with momentum": (
         lambda parameters: SGD(parameters, lr=0.05, momentum=0.9),
         {"optimizer": "sgd", "learning_rate": 0.05, "momentum": 0.9},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(autouse=True)
@@ -96,28 +91,18 @@ def alone(
     return curves
 
 
-def folds_of(rows: Rows) -> list[Fold]:
-    return make_folds(rows.labels.numpy(), 4, seed=3)
-
-
-def settings_of(name: str, epochs: int) -> TrainSettings:
-    return TrainSettings.model_validate({"algorithm": "sgd", "epochs": epochs, **OPTIMIZERS[name][1]})
-
-
-def train(rows: Rows, fold: Fold, name: str, *, seed: int = 1, num_steps: int, epochs: int) -> Curves:
-    return train_on_fold(make_network, settings_of(name, epochs), rows, fold, seed=seed, num_steps=num_steps)
-
-
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_training_has_the_numbers_of_torch(name: str) -> None:
     # 203 events in folds of 50 and 51: some folds have longer batches than others.
     rows = make_rows(203)
-    folds = folds_of(rows)
+    folds = make_folds(rows.labels.numpy(), 4, seed=3)
     num_steps = steps_per_epoch(folds, batch_size=16)
     assert num_steps == 10
+    make_optimizer, keys = OPTIMIZERS[name]
+    settings = TrainSettings.model_validate({"algorithm": "sgd", "epochs": 10, **keys})
     for seed, fold in ((1, folds[0]), (2, folds[3])):
-        found = train(rows, fold, name, seed=seed, num_steps=num_steps, epochs=10)
-        expected = alone(rows, fold, seed, OPTIMIZERS[name][0], settings_of(name, 10), num_steps)
+        found = train_on_fold(make_network, settings, rows, fold, seed=seed, num_steps=num_steps)
+        expected = alone(rows, fold, seed, make_optimizer, settings, num_steps)
         for curve, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(curve, other, rtol=0, atol=1e-8)
     assert found.val_accuracy[-1] > found.val_accuracy[0]
@@ -125,13 +110,18 @@ def test_a_training_has_the_numbers_of_torch(name: str) -> None:
 
 def test_an_event_that_is_not_finite_shows_where_it_is() -> None:
     rows = make_rows(120)
-    folds = folds_of(rows)
+    folds = make_folds(rows.labels.numpy(), 4, seed=3)
     poisoned = rows._replace(inputs=(rows.inputs[0].clone(),))
     poisoned.inputs[0][int(folds[0].val[0])] = float("nan")
-    found = train(poisoned, folds[0], "adam", num_steps=6, epochs=3)
-    assert found.train_loss == train(rows, folds[0], "adam", num_steps=6, epochs=3).train_loss
+
+    def train(rows: Rows, fold: Fold) -> Curves:
+        settings = TrainSettings(algorithm="sgd", epochs=3, learning_rate=0.01)
+        return train_on_fold(make_network, settings, rows, fold, seed=1, num_steps=6)
+
+    found = train(poisoned, folds[0])
+    assert found.train_loss == train(rows, folds[0]).train_loss
     assert np.isnan(found.val_loss).all()
     # As in any training, a step whose gradient is not finite has no update.
-    found = train(poisoned, folds[1], "adam", num_steps=6, epochs=3)
+    found = train(poisoned, folds[1])
     assert np.isnan(found.train_loss).all()
     assert found.val_loss[-1] < found.val_loss[0]

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from feature_datasets import write_dataset
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.runs.outputs import digest_of
+from training.gridsearch import results
 from training.gridsearch.results import (
     Cost,
     Lead,
     Score,
     chosen,
+    latencies,
     latency,
     num_parameters,
     pareto_front,
@@ -133,3 +137,20 @@ def test_another_time_is_the_same_result() -> None:
         for each, best in ((quick, quick), (slow, slow), (made(9, [0.7, 0.7]), slow))
     )
     assert first == second != other
+
+
+def test_each_architecture_is_measured_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = write_dataset(tmp_path / "set", rows={"train": [20], "val": [5], "test": [5]})
+    measured: list[list[int]] = []
+    measure = results.measure_latency
+
+    def noted(exported: Any, columns: Any, **chosen: Any) -> Any:
+        measured.append(exported.settings.hidden)
+        return measure(exported, columns, **chosen)
+
+    monkeypatch.setattr(results, "measure_latency", noted)
+    asked = [(8, 4), (5,), (8, 4), (3, 3, 3), (5,)]
+    found = latencies(iter(asked), dataset, generator=np.random.default_rng(1))
+    assert measured == [[3, 3, 3], [5], [8, 4]] * 5
+    assert found.keys() == set(asked)
+    assert all(each.value > 0 and each.error >= 0 for each in found.values())

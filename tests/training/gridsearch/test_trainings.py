@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +12,7 @@ from spark_in_process import Here
 
 from features.columns import hlf_names
 from features.dataset import FeatureDataset
+from training.errors import TrainingError
 from training.gridsearch import trainings as running
 from training.gridsearch.results import ranked
 from training.gridsearch.settings import GridSearchSettings, Trial
@@ -20,8 +20,6 @@ from training.gridsearch.spark_job import SearchOutcome, num_trainings, search
 from training.gridsearch.trainings import (
     Curves,
     Fold,
-    GridSearchError,
-    JobResult,
     Search,
     finished,
     make_folds,
@@ -106,10 +104,10 @@ def test_a_job_that_fails_is_a_result_with_its_reason_beside_the_others_and_is_t
 
     with monkeypatch.context() as patched:
         patched.setattr(running, "_train", fail)
-        with pytest.raises(GridSearchError, match=r"all 1 settings .* 6-4_batch-16_rate-0.01_.*: MemoryError: no room"):
+        with pytest.raises(TrainingError, match=r"all 1 settings .* 6-4_batch-16_rate-0.01_.*: MemoryError: no room"):
             searched(search_on(dataset), tmp_path, **grid, batch_size=[16])
         found = searched(search_on(dataset), tmp_path, **grid, batch_size=[16, 32])
-    assert [each.reason for each in found.failed] == ["MemoryError: no room"]
+    assert [*found.failed.values()] == ["MemoryError: no room"]
     assert [each.trial.batch_size for each in found.scores] == [32]
     again = searched(search_on(dataset), tmp_path, **grid, batch_size=[16, 32])
     assert (len(again.scores), again.num_taken_over) == (2, 1)
@@ -145,8 +143,8 @@ def test_trials_were_trained_at_a_constant_rate_whatever_the_schedule(dataset: F
         folder = tmp_path / decay
         folder.mkdir()
         found = searched(search_on(dataset, schedule={"decay": decay}), folder, **grid)
-        results = [JobResult.from_json(json.loads(path.read_text())) for path in folder.glob("*.json")]
-        curves[decay] = {result.trial.epochs: result.folds[0].val_loss for result in results}
+        results = [finished(folder, Trial((6,), 16, 0.01, epochs)) for epochs in (6, 9)]
+        curves[decay] = {each.trial.epochs: each.folds[0].val_loss for each in results if each}
         trials[decay] = sorted(each.trial.epochs for each in found.scores)
     assert trials == {"constant": [6, 9], "cosine": [6, 9]}
     assert {decay: sorted(each) for decay, each in curves.items()} == {"constant": [9], "cosine": [6, 9]}

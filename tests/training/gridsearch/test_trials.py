@@ -1,14 +1,19 @@
-"""Which settings a search tries."""
+"""Which settings a search tries, and that what it decides reaches a training whole, and nothing else of it."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from models.networks.hlf_settings import HlfSettings
+from training.errors import TrainingError
 from training.gridsearch.settings import GridSearchSettings, Trial, all_trials, first_trials, promoted
+from training.settings import TrainSettings
 
+BEST = Trial((9, 5), 64, 0.02, 7)
 SMALL: dict[str, Any] = {"hidden": [[4, 8], [2, 3]], "batch_size": [16, 32]}
 
 
@@ -57,3 +62,36 @@ def test_an_impossible_grid_is_refused(chosen: dict[str, Any], message: str) -> 
 def test_rates_that_differ_in_a_late_digit_have_files_of_their_own() -> None:
     rates = (0.00123456, 0.001234561, 0.1, 1 / 3, 1e-300, 1e30)
     assert len({Trial((5,), 16, rate, 1).key for rate in rates}) == len(rates)
+
+
+def test_a_choice_survives_its_file_and_a_damaged_one_is_named_with_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "best.json"
+    BEST.save(path)
+    assert Trial.load(path) == BEST
+    for content in ('{"hidden": [9', '{"hidden": [9], "batch_size": 64, "learning_rate": 0.1}'):
+        path.write_text(content)
+        with pytest.raises(TrainingError, match=r"best\.json holds no result .* gridsearch --force"):
+            Trial.load(path)
+
+
+def test_workers_share_the_batch_only_where_they_average_gradients() -> None:
+    for algorithm, workers, batch_size in (("ar-sgd", 3, 21), ("ar-sgd", 100, 1), ("local-sgd", 4, 64)):
+        train = TrainSettings(algorithm=algorithm, workers=workers)
+        assert BEST.applied_to(HlfSettings(), train)[1].batch_size == batch_size
+
+
+def test_everything_else_stays() -> None:
+    train = TrainSettings.model_validate(
+        {
+            "algorithm": {"name": "ad-psgd", "topology": "ring"},
+            "workers": 2,
+            "seed": 5,
+            "epochs": 99,
+            "weight_decay": 0.1,
+        }
+    )
+    applied, settings = BEST.applied_to(HlfSettings(from_gridsearch=True), train)
+    assert applied == HlfSettings(hidden=[9, 5])
+    assert settings == train.model_copy(
+        update={"batch_size": 64, "learning_rate": 0.02, "epochs": 7, "scale_learning_rate": False}
+    )

@@ -143,25 +143,18 @@ def test_fewer_workers_continue_and_leave_no_records_of_those_who_are_gone(tmp_p
     assert sorted(path.name[-6:] for path in (tmp_path / "checkpoints").iterdir()) == ["of-2-d", "of-2-d"]
 
 
-def test_a_checkpoint_of_other_settings_is_ignored_and_does_not_outlive_the_new_ones(tmp_path: Path) -> None:
+def test_a_checkpoint_is_of_one_setting_and_that_of_another_does_not_outlive_it(tmp_path: Path) -> None:
     old, new = CheckpointFolder(tmp_path, "old"), CheckpointFolder(tmp_path, "new")
-    for epoch in (20, 21):
-        written(old, (epoch, 0))
-    assert new.latest() is None
-    for epoch in (1, 2, 3):
-        assert written(new, (epoch, 0)).epoch == epoch
-    assert old.latest() is None
-
-
-def test_a_complete_checkpoint_is_of_one_run_with_one_setting(tmp_path: Path) -> None:
-    old, new = CheckpointFolder(tmp_path, "old"), CheckpointFolder(tmp_path, "new")
-    first = written(old, (1, 0), value=7.0)
+    first = written(old, (20, 0), value=7.0)
     # A crash after the first rank of a run with other settings came to the same place.
-    new.write_rank([(1, 0)], 2, 0, {"value": torch.zeros(3)})
-    new.complete([(1, 0)], 2)
+    new.write_rank([(20, 0)], 2, 0, {"value": torch.zeros(3)})
+    new.complete([(20, 0)], 2)
     assert new.latest() is None
     assert old.latest() == first
     assert [first.load(rank)["value"][0].item() for rank in range(2)] == [7.0, 8.0]
+    for epoch in (1, 2, 3):
+        assert written(new, (epoch, 0)).epoch == epoch
+    assert old.latest() is None
 
 
 def test_a_run_that_returns_to_an_earlier_place_does_not_mix_with_what_it_wrote_there_before(tmp_path: Path) -> None:
@@ -275,12 +268,13 @@ def test_a_damaged_part_is_said_with_its_path(tmp_path: Path) -> None:
     assert found.load(0)["name"] == "x"
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", '{"epoch": 1}', "null"])
-def test_a_damaged_last_file_is_said_with_its_path(damage: str, tmp_path: Path) -> None:
+def test_a_damaged_last_file_is_said_with_its_path(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path, "d")
-    (written(folder, (1, 0)).folder / "complete.json").write_text(damage)
-    with pytest.raises(CheckpointError, match=r"complete\.json is damaged"):
-        folder.latest()
+    path = written(folder, (1, 0)).folder / "complete.json"
+    for damage in ("", '{"epoch": 1}', "null"):
+        path.write_text(damage)
+        with pytest.raises(CheckpointError, match=r"complete\.json is damaged"):
+            folder.latest()
 
 
 def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:

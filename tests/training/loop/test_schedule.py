@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from simulated import CLUSTER, KeptCheckpoints, LinearGradients, Watcher, run, toy_rows
+from simulated import CLUSTER, KeptCheckpoints, run, toy_rows
 
 from training.loop.schedule import learning_rate
 from training.settings import TrainSettings
@@ -87,14 +87,6 @@ def test_with_work_units_a_slow_worker_has_the_rate_of_the_others(algorithm: str
     assert [records[-1]["samples_seen_by_all"] for records in simulated.records] == [640] * 4
 
 
-@pytest.mark.parametrize("algorithm", ["ar-sgd", "d-psgd", "ad-psgd"])
-def test_the_clock_ends_at_the_last_of_all_rows_though_they_do_not_divide_among_the_workers(algorithm: str) -> None:
-    schedule = {"decay": "cosine", "final_fraction": 0.01}
-    simulated = run(algorithm=algorithm, workers=3, epochs=2, schedule=schedule, sharding="static")
-    rates = [records[-1]["learning_rate"] for records in simulated.records]
-    assert min(rates) == pytest.approx(0.01 * 0.05)
-
-
 def test_the_clock_of_the_learning_rate_continues_with_another_number_of_workers() -> None:
     chosen: dict[str, Any] = {"algorithm": "ar-sgd", "optimizer": "sgd", "scale_learning_rate": False, "epochs": 2}
     chosen |= {"schedule": {"decay": "step", "milestones": [1.0], "factor": 0.1}, "train": toy_rows(240, groups=12)}
@@ -103,10 +95,3 @@ def test_the_clock_of_the_learning_rate_continues_with_another_number_of_workers
     shrunk = run(workers=3, resume=kept.at((0, 5)), **chosen)
     assert [record["learning_rate"] for record in shrunk.records[0]] == pytest.approx([0.05, 0.005])
     assert [record["samples_seen_by_all"] for record in shrunk.records[0]] == [240, 480]
-
-
-def test_the_linear_rule_reaches_the_optimizer() -> None:
-    watcher = Watcher()
-    problem = LinearGradients(workers=2, steps=3, seed=1)
-    problem.drive(algorithm="ar-sgd", optimizer="sgd", learning_rate=0.1, before_step=watcher)
-    assert [watcher.algorithms[rank].optimizer.param_groups[0]["lr"] for rank in range(2)] == [0.2, 0.2]

@@ -13,7 +13,7 @@ from feature_datasets import write_dataset
 from features.dataset import FeatureDataset
 from models.networks.hlf_settings import HlfSettings
 from models.saved_model import load_model
-from training.errors import DivergedError, NoEventsError
+from training.errors import DivergedError, ShardError
 from training.launching.launcher import launch
 from training.launching.rank import RunSpec
 from training.loop.progress import Progress
@@ -85,5 +85,5 @@ def test_a_validation_split_without_events_is_said_before_the_training(tmp_path:
     content = json.loads(description.read_text())
     content["splits"]["val"] = []
     description.write_text(json.dumps(content))
-    with pytest.raises(NoEventsError, match=r"the val split of .* has no events"):
+    with pytest.raises(ShardError, match=r"the val split of .* has no events"):
         run(small, tmp_path / "out")

@@ -40,10 +40,6 @@ def drop_column(path: Path) -> None:
     pq.write_table(pq.read_table(path).drop(["weight"]), path)
 
 
-def drop_feature(path: Path) -> None:
-    pq.write_table(pq.read_table(path).drop(["mt"]), path)
-
-
 def cut_lists(path: Path) -> None:
     replace(path, "particle_eta", pa.array([[1.0]] * 12, pa.list_(pa.float32())))
 
@@ -72,7 +68,7 @@ def dataset(tmp_path: Path) -> FeatureDataset:
 
 @pytest.mark.parametrize("kind", ["petastorm", "arrow"])
 @pytest.mark.parametrize(
-    "damage", [overwrite_pages, drop_rows, drop_column, drop_feature, cut_lists, lengthen, put_nulls, Path.unlink]
+    "damage", [overwrite_pages, drop_rows, drop_column, cut_lists, lengthen, put_nulls, Path.unlink]
 )
 def test_damage_inside_a_file_is_reported_when_it_is_read(
     dataset: FeatureDataset,

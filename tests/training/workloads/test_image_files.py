@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from training.errors import ImageFileError
+from training.errors import DamagedDatasetError
 from training.workloads.images import CIFAR10, MNIST, read_cifar10, read_mnist
 
 LAST = "t10k-labels-idx1-ubyte"
@@ -54,7 +54,7 @@ def test_damaged_files_are_refused(mnist: Path, content: dict[str, bytes], words
     (mnist / LAST).unlink()
     for name, each in content.items():
         (mnist / name).write_bytes(each)
-    with pytest.raises(ImageFileError, match=words):
+    with pytest.raises(DamagedDatasetError, match=words):
         read_mnist(mnist)
 
 

@@ -18,6 +18,7 @@ from training.settings import TrainSettings
 from training.studies.study import opened_kind
 from training.workloads.hep_settings import HepSettings
 from training.workloads.images_settings import Cifar10Settings, MnistSettings
+from training.workloads.surface_settings import SurfaceSettings
 
 NETWORKS: dict[str, tuple[MnistSettings | Cifar10Settings, int]] = {
     "lenet5": (MnistSettings(), 61_706),
@@ -88,12 +89,16 @@ def test_a_saved_network_is_read_again(tmp_path: Path) -> None:
         MnistSettings(network="perceptron"),
         Cifar10Settings(folder=Path("/data/cifar"), augmentation=False),
         HepSettings(folder=Path("/data/features"), network=HlfSettings(hidden=[7])),
+        SurfaceSettings(noise=2.0),
     ],
     ids=lambda each: str(each.name),
 )
-def test_a_run_travels_to_the_ranks_with_its_workload(tmp_path: Path, workload: Any) -> None:
+def test_a_run_travels_to_the_ranks_with_its_workload_but_without_secret_arguments(
+    tmp_path: Path, workload: Any
+) -> None:
     spec = RunSpec(workload, TrainSettings(), tmp_path / "out")
-    spec.save(tmp_path / "run.json")
+    spec._replace(train=TrainSettings(launcher_args=["-x", "MY_TOKEN=hush"])).save(tmp_path / "run.json")
+    assert "hush" not in (tmp_path / "run.json").read_text()
     assert RunSpec.load(tmp_path / "run.json") == spec
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch.nn import functional
@@ -11,9 +9,7 @@ from torch.nn import functional
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
 from training.studies.run_in_simulator import simulate_workload
-from training.workloads.registry import workload_from_json
 from training.workloads.surface import Beale, Surface
-from training.workloads.surface_settings import SurfaceSettings
 
 
 def test_the_loss_is_the_function_and_noise_moves_only_the_gradient() -> None:
@@ -41,11 +37,3 @@ def test_training_goes_to_the_minimum_from_a_start_of_its_seed() -> None:
     losses = [[record["val_loss"] for record in history] for history in found]
     assert losses[0] == losses[1] != losses[2]
     assert losses[0][-1] < 0.7 * losses[0][0]
-
-
-def test_a_run_of_ranks_reads_the_workload_and_its_model_again(tmp_path: Path) -> None:
-    settings = SurfaceSettings(noise=2.0)
-    assert workload_from_json(settings.to_json(str), Path) == settings
-    model = Beale()
-    Surface(2.0).save(model, tmp_path)
-    assert torch.equal(next(Surface(2.0).load(tmp_path).parameters()), model.weights)
