@@ -55,8 +55,6 @@ from training.studies.study_result import PACKED, StudyResult, pack, plain, read
 from training.studies.time_checks import check_times
 from training.threads import use_threads
 from training.workloads.hep_settings import HepSettings
-from training.workloads.images_settings import Cifar10Settings, MnistSettings
-from training.workloads.surface_settings import SurfaceSettings
 
 _RESULT: Final = "result.json"
 _FIGURES: Final = "figures"
@@ -64,6 +62,7 @@ _PAGE: Final = "page.md"
 #: Its table, for the report of the run.
 _TABLE: Final = "table.json"
 _TIMING: Final = "timing"
+_PUBLIC: Final = "the public files"
 #: Files and folders of a study, which `--force` removes.
 _WRITTEN: Final = ("runs", _TIMING, "jobs", _FIGURES, _RESULT, _PAGE, _TABLE)
 #: What the check of the times depends on.
@@ -83,13 +82,14 @@ class Study(NamedTuple):
     settings: StudySettings
 
 
+@cache
 def shipped() -> dict[str, Path]:
     """The studies that come with the code, by name; tables and figures of a study are further names of it."""
     found = {path.stem: path for path in sorted(FOLDER.glob("*.yaml"))}
     return found | {name: path for path in found.values() for name in read_mapping(path).get("shows") or {}}
 
 
-def read_study(name: str, form: str, changes: dict[str, Any] | None = None) -> Study:
+def read_study(name: str, form: str, changes: Mapping[str, Any] | None = None) -> Study:
     """A study by the name of a shipped one, of a table or figure of it, or by the path of a file.
 
     `form`: `small` or `full`. `changes`: values that differ from those of the file.
@@ -97,19 +97,14 @@ def read_study(name: str, form: str, changes: dict[str, Any] | None = None) -> S
     Raises:
         ConfigError: There is no such study, or its file has mistakes.
     """
-    files = shipped()
-    path = files.get(name) or Path(located(name))
+    path, changes = shipped().get(name) or Path(located(name)), changes or {}
     if not path.is_file():
-        words = "file." if path.suffix else f"study.{nearest(name, files)}"
+        words = "file." if path.suffix else f"study.{nearest(name, shipped())}"
         raise ConfigError(
             f"compare --study {name}: there is no such {words} `compare --list` shows the shipped studies."
         )
     if form not in FORMS:
         raise ConfigError(f"compare --form {form}: there is no such form.{nearest(form, FORMS)}")
-    return _study_of(path, form, changes or {})
-
-
-def _study_of(path: Path, form: str, changes: Mapping[str, Any]) -> Study:
     given = read_mapping(path)
     content = form_of(given, form, changes)
     locate_paths({"compare": content}, "", str(path))
@@ -126,19 +121,17 @@ def _study_of(path: Path, form: str, changes: Mapping[str, Any]) -> Study:
             raise ConfigError(explain(cause, _SECTIONS[cause.title], place=f"{path}: {where}")) from None
         if slow >= workers > 1:
             raise ConfigError(f"{path}: {where}: there is no slow rank {slow} among {workers} workers.")
-    replaced = [
-        key for key in changes.get("train", {}) if all(settings.replaces(each, key) for each in settings.methods)
-    ]
-    if replaced:
+    train = changes.get("train", {})
+    if replaced := [key for key in train if all(settings.replaces(each, key) for each in settings.methods)]:
         raise ConfigError(
             f"compare.train.{', '.join(replaced)} has no effect on {path}: every method sets or varies it."
         )
-    layers = [given, (given.get("forms") or {}).get(form) or {}, changes]
-    idle = changes.get("cluster") or any(each.get("cluster") and each.get("execution") == "mpi" for each in layers)
-    if idle and settings.execution == "mpi":
+    by_mpi = settings.execution == "mpi"
+    layers = [given, (given.get("forms") or {}).get(form) or {}]
+    is_idle = any(each.get("cluster") and each.get("execution") == "mpi" for each in layers)
+    if by_mpi and (changes.get("cluster") or is_idle):
         raise ConfigError(f"{path}: cluster has no effect beside execution: mpi, whose workers are ranks here.")
-    others = [form] * (form != FORMS[0]) + [settings.execution] * (settings.execution == "mpi")
-    return Study("-".join([path.stem, *others]), form, settings)
+    return Study("-".join([path.stem, *[form] * (form != FORMS[0]), *["mpi"] * by_mpi]), form, settings)
 
 
 def _combinations(study: StudySettings) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -150,15 +143,19 @@ def _combinations(study: StudySettings) -> Iterator[tuple[str, str, dict[str, An
 
 def list_studies() -> Table:
     """All shipped studies: name, source and what they show, expected time of both forms."""
-    table = Table(
-        "study", "shows", *(f"{form}, min" for form in FORMS), box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False
-    )
-    for path in dict.fromkeys(shipped().values()):
-        small, full = (_study_of(path, form, {}).settings for form in FORMS)
+    times = [f"{form}, min" for form in FORMS]
+    table = Table("study", "shows", *times, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for name in _names():
+        small, full = (read_study(name, form).settings for form in FORMS)
         shows = f"{small.source}: {', '.join(small.shows.values())}"
-        table.add_row(path.stem, shows, f"{small.minutes:g}", f"{full.minutes:g}")
+        table.add_row(name, shows, f"{small.minutes:g}", f"{full.minutes:g}")
     table.columns[0].no_wrap = True
     return table
+
+
+def _names() -> list[str]:
+    """The shipped studies, each once."""
+    return list(dict.fromkeys(path.stem for path in shipped().values()))
 
 
 def make_all(make: Callable[[str], None], say: Callable[[str], None]) -> None:
@@ -167,9 +164,9 @@ def make_all(make: Callable[[str], None], say: Callable[[str], None]) -> None:
     Raises:
         StudyError: Studies fail; the message names them.
     """
-    names, failed = list(dict.fromkeys(path.stem for path in shipped().values())), []
-    for name in names:
-        say(f"compare: study {name}, {names.index(name) + 1} of {len(names)}")
+    names, failed = _names(), []
+    for number, name in enumerate(names, 1):
+        say(f"compare: study {name}, {number} of {len(names)}")
         try:
             make(name)
         except USER_ERRORS as error:
@@ -313,12 +310,11 @@ def _subject(run_folder: RunFolder, study: Study) -> tuple[Subject, dict[str, An
     config, chosen = run_folder.config, study.settings.workload
     if not isinstance(chosen, str):
         opened = chosen.open()
-        counts = {split: opened.group_rows(split) for split in SPLITS}
-        source = "Beale's function" if isinstance(chosen, SurfaceSettings) else "the public files"
-        if isinstance(chosen, MnistSettings | Cifar10Settings) and chosen.folder is None:
+        counts = {split: [sum(opened.group_rows(split))] for split in SPLITS}
+        source = {"surface": "Beale's function", "mnist": _PUBLIC, "cifar10": _PUBLIC}.get(chosen.name, chosen.name)
+        if chosen.meaning.get("digits"):
             source = "the digits of scikit-learn, enlarged"
-        images: dict[str, Any] = {"version": chosen.name, "classes": [], "sample_note": source}
-        return Subject(chosen), images | {"counts": {split: [sum(rows)] for split, rows in counts.items()}}
+        return Subject(chosen), {"version": chosen.name, "classes": [], "sample_note": source, "counts": counts}
     if chosen not in NETWORKS:
         raise ConfigError(f"study {study.name}: there is no workload '{chosen}'.{nearest(chosen, NETWORKS)}")
     upstream = run_folder.upstream(Train(), command="compare")
@@ -340,36 +336,31 @@ def _labels(run_folder: RunFolder) -> PlotLabels:
 
 def _make(run_folder: RunFolder, study: Study, runs: Sequence[PlannedRun], folder: Path, code: str) -> None:
     """Make the runs that are not done; MPI runs of as many workers share their ranks, which start only once."""
-    is_simulated = study.settings.execution == "simulate"
-    groups: dict[str, list[PlannedRun]] = {}
-    for run in runs:
-        words = study.name if is_simulated else f"train with {run.train.workers} worker(s)"
-        groups.setdefault(words, []).append(run)
-        if not is_simulated:
-            # Impossible runs are refused before any other.
-            num_steps(run)
-    for words, of_these in sorted(groups.items(), key=lambda group: group[1][0].train.workers):
+    by_mpi = study.settings.execution == "mpi"
+    for run in runs if by_mpi else ():
+        # Impossible runs are refused before any other.
+        num_steps(run)
+    for workers in sorted({run.train.workers * by_mpi for run in runs}):
+        of_these = [run for run in runs if run.train.workers * by_mpi == workers]
         left = [run for run in of_these if run.result is None]
+        words = f"train with {workers} worker(s)" if by_mpi else study.name
         before = f", {len(of_these) - len(left)} done before" if len(left) < len(of_these) else ""
         run_folder.say(f"compare: {words}: {len(of_these)} run(s){before}")
-        if left and is_simulated:
-            with Bar(run_folder.console, "simulate", "runs") as bar:
-                simulate_all(left, cores=usable_cores(), code=code, on_progress=bar)
-        elif left:
-            workers = left[0].train.workers
+        if left and by_mpi:
             run_folder.refuse_unfit_machine(Train.needs, "optimisers cannot be compared", workers=workers)
             jobs = folder / "jobs" / f"{workers}-workers"
             with Bar(run_folder.console, words, "steps") as bar:
                 measure_all(left, jobs, code=code, on_progress=bar, on_loss=run_folder.say)
+        elif left:
+            with Bar(run_folder.console, "simulate", "runs") as bar:
+                simulate_all(left, cores=usable_cores(), code=code, on_progress=bar)
 
 
 def _write(run_folder: RunFolder, result: StudyResult, folder: Path, publish: Path | None) -> Path:
     """Draw the figures and write the page; also into the folder to publish in. Returns the last page."""
     figures, page = folder / _FIGURES, folder / _PAGE
-    labels = PlotLabels("", result.data["sample_note"], None)
-    if isinstance(result.study.workload, str):
-        labels = _labels(run_folder)
-    draw_all(result, labels, figures)
+    has_events = isinstance(result.study.workload, str)
+    draw_all(result, _labels(run_folder) if has_events else PlotLabels("", result.data["sample_note"], None), figures)
     page.write_text(render(result, folder=_FIGURES), encoding="utf-8")
     for_report = {
         "title": result.study.title,

@@ -61,6 +61,10 @@ class ClusterSettings(SettingsSection):
             self.ring_above_bytes,
         )
 
+    def step_of(self, batch_size: int) -> float:
+        """Mean time of a step without messages [s]."""
+        return self.step_seconds + self.event_seconds * batch_size
+
     def protocol(self, world_size: int) -> str:
         """The protocol of pairwise averages: `memory` on one host, else `sockets`."""
         return "memory" if world_size <= self.workers_per_host else "sockets"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
 from typing import Any, Final, NamedTuple
 
@@ -38,22 +38,29 @@ class Measurement(NamedTuple):
     """Median of the repetitions; of the slowest rank [s]."""
 
 
-def main(argv: list[str]) -> None:
-    """Measure all-reduces, averages and pushes of vectors of these sizes."""
-    transport = MpiTransport(network=argv[1] or None)
+def answer(transport: MpiTransport, measured: Callable[[], Iterable[Any]]) -> None:
+    """Print what this rank measures, if it is the first; one that fails prints the error, and ends all ranks."""
     try:
-        found = [
-            measurement
-            for nbytes in map(int, argv[2:])
-            for measurement in (_all_reduce(transport, nbytes), _average(transport, nbytes), _push(transport, nbytes))
-        ]
+        found = list(measured())
         if transport.rank == 0:
-            sys.stdout.write(json.dumps({"measured": [each._asdict() for each in found]}) + "\n")
+            sys.stdout.write(json.dumps({"measured": found}) + "\n")
         transport.close()
     except BaseException as error:  # noqa: BLE001 - after any error, the other ranks must not wait forever
         sys.stdout.write(json.dumps({"error": str(error) or type(error).__name__}) + "\n")
         sys.stdout.flush()
         transport.abort()
+
+
+def main(argv: list[str]) -> None:
+    """Measure all-reduces, averages and pushes of vectors of these sizes."""
+    transport = MpiTransport(network=argv[1] or None)
+
+    def measured() -> Iterator[dict[str, Any]]:
+        for nbytes in map(int, argv[2:]):
+            for measure in (_all_reduce, _average, _push):
+                yield measure(transport, nbytes)._asdict()
+
+    answer(transport, measured)
 
 
 def _all_reduce(transport: MpiTransport, nbytes: int) -> Measurement:

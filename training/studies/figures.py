@@ -14,7 +14,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocato
 
 from models.evaluation.style import COLOURS, DASHES, GREY, PlotLabels, new_figure, new_grid, save_figure, styled
 from training.studies.measures import CURVES, measure_of
-from training.studies.study import EPOCH, SECONDS, Panel, StudyFigure
+from training.studies.study import EPOCH, SECONDS, Panel, StudyFigure, short
 from training.studies.study_result import Cell, StudyResult
 
 _BAND: Final = 0.2
@@ -68,7 +68,7 @@ def draw(result: StudyResult, figure: StudyFigure, labels: PlotLabels) -> Figure
 def _lines(panel: Panel, result: StudyResult) -> dict[Cell, list[Cell]]:
     """The lines of a panel, each with the cells that it goes through."""
     found: dict[Cell, list[Cell]] = {}
-    for cell in result.shown(panel):
+    for cell in result.cells(panel.methods, panel.where):
         found.setdefault(_line(cell, panel), []).append(cell)
     return found
 
@@ -97,7 +97,11 @@ def _looks(lines: Iterable[Cell]) -> dict[Cell, dict[str, Any]]:
 
 def _epochs(axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, dict[str, Any]]) -> None:
     """A quantity of each epoch: mean over the seeds, with a band of their standard deviation."""
-    found = {cell: values for cell in result.shown(panel) if (values := result.curves(cell, panel.y)).size}
+    found = {
+        cell: values
+        for cell in result.cells(panel.methods, panel.where)
+        if (values := result.curves(cell, panel.y)).size
+    }
     if "y" in panel.log:
         # Methods that average all gradients have a consensus distance of 0, which a logarithmic axis cannot show.
         found = {cell: values for cell, values in found.items() if np.median(values) > 0}
@@ -131,7 +135,7 @@ def _epochs(axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, 
 
 def _boxes(axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, dict[str, Any]]) -> None:
     """A quantity of all epochs but the first, and of all seeds, as boxes (quartiles; whiskers 5 and 95 %)."""
-    cells = result.shown(panel)
+    cells = result.cells(panel.methods, panel.where)
     for place, cell in enumerate(cells):
         values = result.curves(cell, panel.y)
         if not values.size:
@@ -169,7 +173,7 @@ def _values(axes: Axes, panel: Panel, key: str, result: StudyResult, looks: Mapp
         for cell in cells:
             numbers = result.numbers(cell, panel.y)
             numbers = numbers[np.isfinite(numbers)]
-            places = result.study.vary[key] if cell.value(key) is None else [cell.value(key)]
+            places = [cell.plain[key]] if key in cell.plain else result.study.vary[key]
             found |= {float(place): numbers for place in places if len(numbers)}
         found = dict(sorted(found.items()))
         means = [each.mean() for each in found.values()]
@@ -179,7 +183,7 @@ def _values(axes: Axes, panel: Panel, key: str, result: StudyResult, looks: Mapp
         ideal = [min(result.study.vary[key]), max(result.study.vary[key])]
         axes.plot(ideal, ideal, color=GREY, linewidth=1, label="ideal")
     words = measure_of(panel.y).words
-    _finish(axes, panel, key.rpartition(".")[2].replace("_", " ").capitalize(), words[0].upper() + words[1:])
+    _finish(axes, panel, short(key).capitalize(), words[0].upper() + words[1:])
     if len(result.study.vary[key]) <= _MOST_TICKS:
         axes.set_xticks(result.study.vary[key])
         axes.xaxis.set_minor_locator(NullLocator())

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+import pandas as pd
+from numpy.typing import ArrayLike
 from scipy import stats
 
-from training.studies.measures import Measure, measure_of
+from training.settings import TrainSettings
+from training.studies.measures import measure_of
 from training.studies.study import Claim
 from training.studies.study_result import Cell, StudyResult
 
@@ -94,8 +96,7 @@ class Difference(NamedTuple):
 
     def at(self, level: float) -> Interval:
         """Its interval."""
-        width = self.half_width(level)
-        low, high = self.shifts
+        width, (low, high) = self.half_width(level), self.shifts
         return Interval(self.value, self.value - width + low, self.value + width + high, self.shifts)
 
 
@@ -130,11 +131,10 @@ def verdict_of(found: Interval, least: float, *, of_equals: bool = False) -> Ver
         >>> [str(verdict_of(Interval(v, v - 1, v + 1), 3, of_equals=True)) for v in (1, -3.5, -5)]
         ['equivalent', 'undecided', 'contradicted']
     """
-    decided = _decided(found, least, of_equals=of_equals)
-    if decided is None:
-        can = _decided(found.with_data(MOST_DATA), least, of_equals=of_equals) is not None
-        return Verdict.UNDECIDED if can else Verdict.NOT_DECIDABLE
-    return decided
+    if decided := _decided(found, least, of_equals=of_equals):
+        return decided
+    can = _decided(found.with_data(MOST_DATA), least, of_equals=of_equals)
+    return Verdict.UNDECIDED if can else Verdict.NOT_DECIDABLE
 
 
 def _decided(found: Interval, least: float, *, of_equals: bool) -> Verdict | None:
@@ -199,6 +199,7 @@ class Pair(NamedTuple):
     other: Cell
     claim: Claim
     difference: Difference
+    """Of logarithms for times and rates."""
     seeds: tuple[int, int]
     """Number of seeds of which both have a number, and of all."""
     why_not: str
@@ -207,13 +208,8 @@ class Pair(NamedTuple):
     """The level of its interval, after Holm's correction."""
 
     @property
-    def measure(self) -> Measure:
-        """What is compared."""
-        return measure_of(self.claim.measure)
-
-    @property
     def found(self) -> Interval:
-        """The difference with its interval; of logarithms for times and rates."""
+        """The difference with its interval."""
         return self.difference.at(self.level)
 
     @property
@@ -227,6 +223,10 @@ class Pair(NamedTuple):
     def if_times_were_exact(self) -> Verdict:
         """The verdict without the error that simulated times share."""
         return self._replace(difference=self.difference._replace(shifts=(0.0, 0.0))).verdict
+
+    def is_decided(self, level: float) -> bool:
+        """Whether its interval at a level decides."""
+        return self._replace(level=level).verdict not in OPEN
 
 
 class JudgedClaim(NamedTuple):
@@ -253,61 +253,47 @@ def least_of(claim: Claim) -> float:
 
     For a claim of equals it is the margin. Of logarithms for times and rates.
     """
-    measure = measure_of(claim.measure)
-    margin = measure.margin if claim.margin is None else claim.margin
-    if measure.is_ratio:
-        return max(math.log(claim.size or 1.0) - math.log1p(margin), math.log1p(margin))
-    return max((claim.size or 0.0) - margin, margin)
+    if measure_of(claim.measure).is_ratio:
+        return max(math.log(claim.size or 1.0) - math.log1p(claim.least), math.log1p(claim.least))
+    return max((claim.size or 0.0) - claim.least, claim.least)
 
 
 def judge(result: StudyResult) -> list[JudgedClaim]:
     """The verdicts on the claims of a study; claims of a topic are a family in Holm's correction."""
-    claims = result.study.claims
-    pairs = [list(_pairs(result, claim)) for claim in claims]
-    for topic in {claim.topic for claim in claims}:
-        numbers = [number for number, claim in enumerate(claims) if claim.topic == topic]
-        corrected = iter(_corrected([pair for number in numbers for pair in pairs[number]]))
-        for number in numbers:
-            pairs[number] = [next(corrected) for _ in pairs[number]]
-    return [_judged(result, claim, found) for claim, found in zip(claims, pairs, strict=True)]
-
-
-def _corrected(family: Sequence[Pair]) -> list[Pair]:
-    levels = holm([lambda level, pair=pair: pair._replace(level=level).verdict not in OPEN for pair in family])  # type: ignore[misc]
-    return [pair._replace(level=level) for pair, level in zip(family, levels, strict=True)]
+    pairs = [pair for claim in result.study.claims for pair in _pairs(result, claim)]
+    for topic in {claim.topic for claim in result.study.claims}:
+        family = [number for number, pair in enumerate(pairs) if pair.claim.topic == topic]
+        for number, level in zip(family, holm([pairs[number].is_decided for number in family]), strict=True):
+            pairs[number] = pairs[number]._replace(level=level)
+    return [_judged(result, claim, [pair for pair in pairs if pair.claim is claim]) for claim in result.study.claims]
 
 
 def _judged(result: StudyResult, claim: Claim, pairs: list[Pair]) -> JudgedClaim:
     tested = [pair for pair in pairs if not pair.why_not]
     verdict = together([pair.verdict for pair in tested], share=claim.share_of_cells)
     exact = together([pair.if_times_were_exact for pair in tested], share=claim.share_of_cells)
-    is_demonstration = result.study.demonstration and measure_of(claim.measure).learns
-    if claim.not_decidable or is_demonstration:
-        reason = claim.not_decidable or f"a demonstration: {result.study.demonstration}"
-        return JudgedClaim(claim, Verdict.NOT_DECIDABLE, pairs, reason)
-    if not tested:
+    reason = claim.not_decidable
+    if not reason and result.study.demonstration and measure_of(claim.measure).learns:
+        reason = f"a demonstration: {result.study.demonstration}"
+    if reason:
+        verdict = Verdict.NOT_DECIDABLE
+    elif not tested:
         reason = pairs[0].why_not if pairs else "not run"
-    elif verdict is not Verdict.NOT_DECIDABLE:
-        reason = ""
-    elif not all(math.isfinite(pair.difference.value) for pair in tested):
-        reason = "a run diverged or ended too early"
-    else:
-        is_of_times = exact is not Verdict.NOT_DECIDABLE
-        reason = "times not checked well enough" if is_of_times else "needs over ten times the data"
+    elif verdict is Verdict.NOT_DECIDABLE:
+        is_known = all(math.isfinite(pair.difference.value) for pair in tested)
+        needs_more = exact is Verdict.NOT_DECIDABLE
+        reason = "needs over ten times the data" if needs_more else "times not checked well enough"
+        reason = reason if is_known else "a run diverged or ended too early"
     return JudgedClaim(claim, verdict, pairs, reason)
 
 
 def _pairs(result: StudyResult, claim: Claim) -> Iterator[Pair]:
-    cells = result.chosen(claim.this)
-    if claim.over is None:
-        for cell in cells:
-            others = [result.like(cell, selected) for selected in claim.than]
-            yield from (_pair(result, cell, other, claim) for other in others if other is not None and other != cell)
-        return
     groups: dict[Cell, list[Cell]] = {}
-    for cell in cells:
+    for cell in result.cells([claim.this["method"]], claim.this):
+        others = [result.like(cell, selected) for selected in claim.than]
+        yield from (_pair(result, cell, other, claim) for other in others if other is not None and other != cell)
         groups.setdefault(cell.without(claim.over), []).append(cell)
-    for first, *rest in groups.values():
+    for first, *rest in groups.values() if claim.over else ():
         # `flat`: every value of the key against the first; `grows`: the last against the first.
         yield from (_pair(result, cell, first, claim) for cell in (rest if claim.kind == "flat" else rest[-1:]))
 
@@ -316,28 +302,27 @@ def _pair(result: StudyResult, this: Cell, other: Cell, claim: Claim) -> Pair:
     """Two cells over the seeds of which both have a number, test event by test event for the test accuracy."""
     measure, both_cells = measure_of(claim.measure), (this, other)
     seeds = sorted({run.seed for cell in both_cells for run in result.runs_of(cell, claim.at)})[: claim.seeds]
-    numbers = [result.numbers(cell, claim.measure, claim.at) for cell in both_cells]
-    both = [seed for seed in seeds if all(seed in each.index for each in numbers)]
+    numbers = pd.concat([result.numbers(cell, claim.measure, claim.at) for cell in both_cells], axis=1, join="inner")
+    values = numbers[numbers.index.isin(seeds)].sort_index()
     why_not = _why_not(result, both_cells)
-    values = [each.loc[both].to_numpy() for each in numbers]
     if claim.measure == "test_accuracy":
         correct = [result.correct(cell, claim.at) for cell in both_cells]
-        table = [correct[0][seed] - correct[1][seed] for seed in both]
-        return Pair(this, other, claim, Difference.of_events(table), (len(both), len(seeds)), why_not)
-    if measure.is_ratio:
-        zeros = [result.title(cell) for cell, each in zip(both_cells, values, strict=True) if (each <= 0).any()]
-        why_not = why_not or (f"a ratio to 0 says nothing, {' and '.join(zeros)}" if zeros else "")
-        with np.errstate(all="ignore"):
-            values = [np.log(each) for each in values]
-    sign = -1.0 if measure.lower_is_better and claim.kind != "grows" else 1.0
-    with np.errstate(invalid="ignore"):
-        difference = Difference.of_numbers(
-            sign * (values[0] - values[1]), shifts=_shifts(result, both_cells, claim, values)
-        )
-    if claim.measure == "diverged" and both:
+        difference = Difference.of_events([correct[0][seed] - correct[1][seed] for seed in values.index])
+    else:
+        if measure.is_ratio:
+            zeros = [
+                result.title(cell) for cell, is_zero in zip(both_cells, (values <= 0).any(), strict=True) if is_zero
+            ]
+            why_not = why_not or (f"a ratio to 0 says nothing, {' and '.join(zeros)}" if zeros else "")
+            with np.errstate(all="ignore"):
+                values = np.log(values)
+        sign = -1.0 if measure.lower_is_better and claim.kind != "grows" else 1.0
+        shifts = _shifts(result, both_cells, claim, values.mean())
+        difference = Difference.of_numbers(sign * (values[0] - values[1]), shifts=shifts)
+    if claim.measure == "diverged" and len(values):
         # Of numbers that are 0 or 1: that all seeds agree is known no better than one more of them.
-        difference = difference._replace(of_seed=max(difference.of_seed, 1 / len(both)))
-    return Pair(this, other, claim, difference, (len(both), len(seeds)), why_not)
+        difference = difference._replace(of_seed=max(difference.of_seed, 1 / len(values)))
+    return Pair(this, other, claim, difference, (len(values), len(seeds)), why_not)
 
 
 def _why_not(result: StudyResult, cells: Sequence[Cell]) -> str:
@@ -351,26 +336,35 @@ def _why_not(result: StudyResult, cells: Sequence[Cell]) -> str:
     return ""
 
 
-def _shifts(
-    result: StudyResult, cells: Sequence[Cell], claim: Claim, values: Sequence[NDArray[np.float64]]
-) -> tuple[float, float]:
+def _shifts(result: StudyResult, cells: Sequence[Cell], claim: Claim, means: Iterable[float]) -> tuple[float, float]:
     """Between which a difference may be wrong for all seeds together: of logarithms for ratios, of parts for shares.
 
     One end is that of the simulated times, the other that of the checked ones. Workers of unlike numbers are not held
-    up alike, so that each of the two cells counts alone, too.
+    up alike, so that each of the two cells counts alone, too. `means`: of each cell, over its seeds.
     """
     measure = measure_of(claim.measure)
     if not measure.of_time or not result.is_simulated:
         return 0.0, 0.0
-    slower = [result.slower(cell) for cell in cells]
+    trained = [result.study.train_settings(cell.method, cell.plain, 1) for cell in cells]
+    slower = [_slower(result, cell, train) for cell, train in zip(cells, trained, strict=True)]
     if not all(map(math.isfinite, slower)):
         return -math.inf, math.inf
     if measure.is_ratio:
         grows = measure.lower_is_better and claim.kind == "grows"
         this, other = (measure.power_of_time * (each if grows else -each) for each in slower)
     else:
-        this, other = (float(np.mean(each)) * math.expm1(-slow) for each, slow in zip(values, slower, strict=True))
+        this, other = (mean * math.expm1(-slow) for mean, slow in zip(means, slower, strict=True))
     ends = [0.0, this - other]
-    if len({result.settings(cell).workers for cell in cells}) > 1:
+    if trained[0].workers != trained[1].workers:
         ends += [this, -other]
     return min(ends), max(ends)
+
+
+def _slower(result: StudyResult, cell: Cell, train: TrainSettings) -> float:
+    """Logarithm of the factor by which the steps of a cell take longer than simulated; infinite without a check."""
+    if train.workers == 1:
+        return 0.0
+    step = result.study.cluster_settings(cell.plain).step_of(train.batch_size)
+    checks = [each for each in result.checks if each.method == cell.method and math.isclose(each.step_seconds, step)]
+    seconds = result.numbers(cell, "seconds_per_batch").mean()
+    return max((math.log1p(max(each.gap / seconds, -0.99)) for each in checks), key=abs, default=math.inf)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -47,14 +48,10 @@ class Measure(NamedTuple):
     power_of_time: int = 1
     """2 for the square of a time, which the simulator misses by the square of a factor."""
     percent: bool = False
-    is_share_of_time: bool = False
+    of_time: bool = False
+    """Whether it depends on the times of steps and messages, which the simulator may miss."""
     learns: bool = True
     """Whether it depends on what is learnt; not the times of given steps and messages."""
-
-    @property
-    def of_time(self) -> bool:
-        """Whether it depends on the times of steps and messages, which the simulator may miss."""
-        return self.is_ratio or self.is_share_of_time
 
     def text(self, value: float) -> str:
         """A value in words."""
@@ -63,25 +60,13 @@ class Measure(NamedTuple):
         return f"{100 * value:.2f} %" if self.percent else f"{value:,.0f}" if abs(value) >= _LARGE else f"{value:.3g}"
 
 
-def _last(name: str) -> Callable[[RunResult, RunResult], float]:
-    return lambda run, _: run.curves[name][-1] if run.curves else math.nan
-
-
-def _of_epochs(summed_up: Callable[..., Any], name: str = "seconds") -> Callable[[RunResult, RunResult], float]:
+def _curve(name: str, summed_up: Callable[..., Any] = itemgetter(-1)) -> Callable[[RunResult, RunResult], float]:
+    """Of the values of all epochs, at the end by default."""
     return lambda run, _: float(summed_up(run.curves[name])) if run.curves else math.nan
-
-
-def _variance(seconds: list[float]) -> float:
-    """That of all epochs but the first, as boxes show them."""
-    return float(np.var(seconds[1:] or seconds))
 
 
 def _number(name: str) -> Callable[[RunResult, RunResult], float]:
     return lambda run, _: run.numbers.get(name, math.nan)
-
-
-def _test_accuracy(run: RunResult, _: RunResult) -> float:
-    return math.nan if run.counts is None else run.counts.weighted_accuracy
 
 
 def lowest_loss(run: RunResult) -> float:
@@ -105,10 +90,6 @@ def diverged(run: RunResult, _: RunResult) -> float:
     if not np.isfinite(losses).all():
         return 1.0
     return float(losses[-1] >= _NEARLY * guess) if math.isfinite(guess) else math.nan
-
-
-def _speed_up(run: RunResult, alone: RunResult) -> float:
-    return run.numbers.get("samples_per_second", math.nan) / alone.numbers.get("samples_per_second", math.nan)
 
 
 def temporal_efficiency(run: RunResult, other: RunResult) -> float:
@@ -144,15 +125,17 @@ def _seconds_to(goal: float) -> Callable[[RunResult, RunResult], float]:
 
 
 #: Two runs compare by the ratio of these; their margin is relative.
-_RATE: Final[dict[str, Any]] = {"is_ratio": True, "margin": 0.1, "learns": False}
+_RATE: Final[dict[str, Any]] = {"is_ratio": True, "margin": 0.1, "of_time": True, "learns": False}
 _TIME: Final[dict[str, Any]] = {**_RATE, "lower_is_better": True}
 _LOW: Final[dict[str, Any]] = {"lower_is_better": True}
 _SHARE: Final[dict[str, Any]] = {"percent": True}
 
 _MEASURES: Final[dict[str, Measure]] = {
-    "test_accuracy": Measure("test accuracy", _test_accuracy, **_SHARE),
-    "val_accuracy": Measure("validation accuracy at the end", _last("val_accuracy"), **_SHARE),
-    "train_accuracy": Measure("training accuracy at the end", _last("train_accuracy"), **_SHARE),
+    "test_accuracy": Measure(
+        "test accuracy", lambda run, _: run.counts.weighted_accuracy if run.counts else math.nan, **_SHARE
+    ),
+    "val_accuracy": Measure("validation accuracy at the end", _curve("val_accuracy"), **_SHARE),
+    "train_accuracy": Measure("training accuracy at the end", _curve("train_accuracy"), **_SHARE),
     "worker_val_accuracy": Measure(
         "validation accuracy of single workers at the end", _number("worker_val_accuracy"), **_SHARE
     ),
@@ -160,18 +143,27 @@ _MEASURES: Final[dict[str, Measure]] = {
     "diverged": Measure("runs that diverged", diverged, **_LOW, **_SHARE),
     "seconds_per_batch": Measure("time per batch [s]", _number("seconds_per_batch"), **_TIME),
     "samples_per_second": Measure("events per second", _number("samples_per_second"), **_RATE),
-    "seconds_per_epoch": Measure("time per epoch [s]", _of_epochs(np.median), **_TIME),
-    "communication_per_epoch": Measure("communication per epoch [s]", _of_epochs(np.median, "communicate"), **_TIME),
+    "seconds_per_epoch": Measure("time per epoch [s]", _curve("seconds", np.median), **_TIME),
+    "communication_per_epoch": Measure("communication per epoch [s]", _curve("communicate", np.median), **_TIME),
+    # Of all epochs but the first, as boxes show them.
     "variance_of_epochs": Measure(
-        "variance of the time per epoch [s2]", _of_epochs(_variance), **_TIME, power_of_time=2
+        "variance of the time per epoch [s2]",
+        _curve("seconds", lambda seconds: np.var(seconds[1:] or seconds)),
+        **_TIME,
+        power_of_time=2,
     ),
-    "seconds": Measure("time of the run [s]", _of_epochs(np.sum), **_TIME),
-    "speed_up": Measure("speed-up t(1) / t(n)", _speed_up, "alone", **_RATE),
+    "seconds": Measure("time of the run [s]", _curve("seconds", np.sum), **_TIME),
+    "speed_up": Measure(
+        "speed-up t(1) / t(n)",
+        lambda run, alone: run.numbers["samples_per_second"] / alone.numbers["samples_per_second"],
+        "alone",
+        **_RATE,
+    ),
     "temporal_efficiency": Measure(
         "temporal efficiency against the reference", temporal_efficiency, "reference", **{**_RATE, "learns": True}
     ),
-    "consensus_distance": Measure("consensus distance at the end", _last("consensus_distance"), **_LOW, margin=0.01),
-    "staleness": Measure("mean staleness at the end", _last("staleness"), **_LOW, margin=0.1),
+    "consensus_distance": Measure("consensus distance at the end", _curve("consensus_distance"), **_LOW, margin=0.01),
+    "staleness": Measure("mean staleness at the end", _curve("staleness"), **_LOW, margin=0.1),
     "bytes_sent": Measure("bytes sent per worker and epoch (all-reduces as in a ring)", _number("bytes_sent"), **_LOW),
     "averages": Measure("pairwise averages", _number("averages_begun")),
     "averages_lost": Measure("pairwise averages lost", _number("averages_lost"), **_LOW),
@@ -182,21 +174,19 @@ _MEASURES: Final[dict[str, Measure]] = {
         _number("utilisation"),
         **_SHARE,
         margin=0.01,
-        is_share_of_time=True,
+        of_time=True,
         learns=False,
     ),
 }
 
 
 def measure_of(name: str) -> Measure:
-    """A measure by name; `seconds_to=0.9` is the time to a validation accuracy of 0.9."""
-    stem, _, goal = name.partition("=")
-    if stem == "seconds_to":
-        words = f"time to a validation accuracy of {100 * float(goal):g} % [s]"
-        return Measure(words, _seconds_to(float(goal)), **{**_TIME, "learns": True})
-    return _MEASURES[name]
+    """A measure by name; `seconds_to=0.9` is the time to a validation accuracy of 0.9.
 
-
-def check_measure(name: str) -> str:
-    """The name of a measure; a ValueError has the nearest if it is none."""
-    return name if re.fullmatch(r"seconds_to=\d*\.?\d+", name) else one_of(_MEASURES, "measure")(name)
+    Raises:
+        ValueError: There is none; the message has the nearest.
+    """
+    if goal := re.fullmatch(r"seconds_to=(\d*\.?\d+)", name):
+        words = f"time to a validation accuracy of {100 * float(goal[1]):g} % [s]"
+        return Measure(words, _seconds_to(float(goal[1])), **{**_TIME, "learns": True})
+    return _MEASURES[one_of(_MEASURES, "measure")(name)]

@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from training.studies.judging import OPEN, JudgedClaim, Pair, Verdict, judge
 from training.studies.measures import Measure, lowest_loss, measure_of
-from training.studies.study import Claim, StudyTable
+from training.studies.study import Claim, StudyTable, short
 from training.studies.study_result import Cell, StudyResult
 
 #: Relative spread below which a number has none: rounding.
@@ -25,20 +25,19 @@ _LAST: Final = 0.75
 
 def study_table(result: StudyResult, table: StudyTable) -> str:
     """A table of the study: mean over the seeds, standard deviation, standard error."""
-    study, cells = result.study, result.cells(table.methods)
-    header = [measure_of(name).words for name in table.measures]
+    study = result.study
     rows: dict[str, list[str]] = {}
-    if table.over is None:
-        rows = {result.title(cell): [summed_up(result, cell, name) for name in table.measures] for cell in cells}
-    else:
-        # A row for each method and other values, a column for each value of the key; a method without it fills all.
-        values = study.vary[table.over]
+    header = [measure_of(name).words for name in table.measures]
+    # Over a key: a row for each method and other values, a column for each value; a method without the key fills all.
+    values = study.vary[table.over] if table.over else [None]
+    if table.over:
         header = [f"{header[0]}, {short(table.over)} {value}" for value in values]
-        for cell in cells:
-            row = rows.setdefault(result.title(cell.without(table.over)), ["-"] * len(values))
-            for place, value in enumerate(values):
-                if cell.value(table.over) in (None, value):
-                    row[place] = summed_up(result, cell, table.measures[0])
+    for cell in result.cells(table.methods):
+        row = rows.setdefault(result.title(cell.without(table.over)), ["-"] * len(header))
+        summed = [summed_up(result, cell, name) for name in table.measures]
+        for place, value in enumerate(values):
+            if cell.plain.get(table.over or "") in (None, value):
+                row[place : place + len(summed)] = summed
     if table.given:
         given = {study.title_of(method): text for method, text in table.given.items()}
         header.append(study.source)
@@ -63,7 +62,7 @@ def summed_up(result: StudyResult, cell: Cell, name: str) -> str:
 
 
 def settings_table(result: StudyResult) -> str:
-    """All that was set and varied: what all methods share, and a row for each method with the events that it saw."""
+    """What all methods share, and a row for each method with what it sets and varies, and the events that it saw."""
     study = result.study
     first = {method: study.train_settings(method, next(study.combinations(method)), 1) for method in study.methods}
     settings = pd.json_normalize([json.loads(json.dumps(train.result_items())) for train in first.values()])
@@ -101,32 +100,33 @@ def sweep_table(result: StudyResult) -> str:
             runs = result.groups[cell].get(tried, [])
             text = "-"
             if runs:
-                accuracy = np.mean([run.counts.weighted_accuracy for run in runs if run.counts is not None])
+                accuracy = np.mean([run.counts.weighted_accuracy for run in runs if run.counts])
                 text = f"{np.mean([lowest_loss(run) for run in runs]):.4f}; {100 * accuracy:.2f} %"
             if gone := sum(run.has_diverged for run in runs):
                 text = f"diverged in {gone} of {len(runs)}"
             row.append(f"**{text}**" if tried == best else text)
-        edges = [_edge(result.study.values_of(cell.method, key), value) for key, value in best.plain.items()]
-        rows.append([*row, "; ".join(f"the {edge} tried: a better one may lie beyond" for edge in edges if edge)])
+        edges = []
+        for key, value in best.plain.items():
+            values = result.study.values_of(cell.method, key)
+            if len(values) > 1 and all(isinstance(each, int | float) for each in values):
+                edges += [name for name, end in (("lowest", min(values)), ("highest", max(values))) if value == end]
+        rows.append([*row, "; ".join(f"the {edge} tried: a better one may lie beyond" for edge in edges)])
     header = [", ".join(f"{short(key)} {text}" for key, text in each.values) for each in columns]
     return markdown_table(["", *header, "best"], rows)
-
-
-def _edge(values: Sequence[Any], best: Any) -> str:
-    """Whether the best value of a key is the `lowest` or `highest` of several; else empty."""
-    if len(values) == 1 or not all(isinstance(value, int | float) for value in values):
-        return ""
-    return {min(values): "lowest", max(values): "highest"}.get(best, "")
 
 
 def _learnt(result: StudyResult) -> dict[str, Any]:
     """Numbers of the note on the binomial error of every accuracy, and on the runs that were best near their end."""
     runs = [run for cell in result.cells() for run in result.runs_of(cell)]
-    accuracy = float(np.mean([run.counts.weighted_accuracy for run in runs if run.counts is not None]))
-    number, effective = result.effective_events
-    error = math.sqrt(accuracy * (1 - accuracy) / effective)
-    late = [run.numbers["best_epoch"] >= _LAST * len(run.curves["val_loss"]) for run in runs if run.curves]
-    return {"accuracy": accuracy, "number": number, "effective": effective, "error": error, "late": late}
+    accuracy = float(np.mean([run.counts.weighted_accuracy for run in runs if run.counts]))
+    effective = result.weights.sum() ** 2 / np.square(result.weights).sum()
+    return {
+        "accuracy": accuracy,
+        "number": len(result.weights),
+        "effective": effective,
+        "error": math.sqrt(accuracy * (1 - accuracy) / effective),
+        "late": [run.numbers["best_epoch"] >= _LAST * len(run.curves["val_loss"]) for run in runs if run.curves],
+    }
 
 
 def notes(result: StudyResult, claims: Sequence[JudgedClaim] = ()) -> list[str]:
@@ -166,11 +166,6 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """
     body = ["|" + "|".join(str(cell).replace("|", "\\|") for cell in line) + "|" for line in (header, *rows)]
     return "\n".join([body[0], "|" + "---|" * len(header), *body[1:]])
-
-
-def short(key: str) -> str:
-    """A varied key in words."""
-    return key.rpartition(".")[2].replace("_", " ")
 
 
 def render(result: StudyResult, *, folder: str) -> str:
@@ -245,9 +240,9 @@ def effect(pair: Pair | None) -> str:
     """A difference and its interval: points of accuracy, factors, or plain numbers."""
     if pair is None or not math.isfinite(pair.difference.value):
         return "-"
-    value, low, high, _ = pair.found
-    ends = f"{_sized(low, pair.measure)}..{_sized(high, pair.measure)}" if math.isfinite(high) else "?"
-    return f"{_sized(value, pair.measure)} ({ends})"
+    measure, (value, low, high, _) = measure_of(pair.claim.measure), pair.found
+    ends = f"{_sized(low, measure)}..{_sized(high, measure)}" if math.isfinite(high) else "?"
+    return f"{_sized(value, measure)} ({ends})"
 
 
 def _sized(number: float, measure: Measure) -> str:
@@ -267,14 +262,13 @@ def _claimed(claim: Claim) -> str:
     measure = measure_of(claim.measure)
     if claim.is_of_equals:
         return f"within {_margin(claim)}"
-    size = math.log(claim.size) if claim.size and measure.is_ratio else claim.size
-    return "more" if size is None else _sized(size, measure)
+    return _sized(math.log(claim.size) if measure.is_ratio else claim.size, measure) if claim.size else "more"
 
 
 def _margin(claim: Claim) -> str:
     measure = measure_of(claim.measure)
-    margin = measure.margin if claim.margin is None else claim.margin
-    return f"{100 * margin:.3g}{'%' * measure.is_ratio}" if measure.percent or measure.is_ratio else f"{margin:.3g}"
+    in_percent = measure.percent or measure.is_ratio
+    return f"{claim.least * (100 if in_percent else 1):.3g}{'%' * measure.is_ratio}"
 
 
 def _mark(judged: JudgedClaim) -> str:

@@ -87,7 +87,7 @@ def run_simulated(run: PlannedRun, code: str) -> None:
     if run.times_only is not None:
         rows = [settings.batch_size * run.times_only] * settings.workers
         timed = simulate_times(rows, settings, run.cluster, num_parameters=num_parameters(workload))
-        write_result(run.folder, timed.records, None, settings, code=code)
+        write_result(run.folder, timed.records, None, code=code)
         return
     try:
         found = simulate_workload(workload, settings, run.cluster)
@@ -98,8 +98,7 @@ def run_simulated(run: PlannedRun, code: str) -> None:
         raise AssertionError("the simulated run kept no model")
     model = fresh_model(workload, settings)
     model.load(found.best)
-    counts, guess_loss = scores_of(workload, model.module, settings)
-    write_result(run.folder, found.records, counts, settings, code=code, guess_loss=guess_loss)
+    write_result(run.folder, found.records, scores_of(workload, model.module, settings), code=code)
 
 
 def simulate_workload(workload: Workload, settings: TrainSettings, cluster: ClusterSettings, **how: Any) -> Simulated:

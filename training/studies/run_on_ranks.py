@@ -88,8 +88,8 @@ def measure_all(
         write_diverged(diverged.folder, diverged.subject.settings.open(), code=code)
     for run in left:
         workload = run.subject.settings.open()
-        counts, guess_loss = scores_of(workload, workload.load(run.folder / "model"), run.train)
-        write_result(run.folder, read_records(run.folder), counts, run.train, code=code, guess_loss=guess_loss)
+        scores = scores_of(workload, workload.load(run.folder / "model"), run.train)
+        write_result(run.folder, read_records(run.folder), scores, code=code)
     for run in runs:
         shutil.rmtree(run.folder / "checkpoints", ignore_errors=True)
 

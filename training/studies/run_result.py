@@ -6,6 +6,8 @@ import base64
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain, groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -37,7 +39,6 @@ class Counts:
     """What the best model of a run predicts correctly of the test split."""
 
     num_events: int
-    correct: int
     events: str
     """Which events, one bit each, as base64."""
     weighted_accuracy: float
@@ -52,7 +53,7 @@ class Counts:
             array([ True, False,  True])
         """
         packed = base64.b64encode(np.packbits(is_correct).tobytes()).decode()
-        return cls(len(is_correct), int(is_correct.sum()), packed, weighted_accuracy)
+        return cls(len(is_correct), packed, weighted_accuracy)
 
     @property
     def is_correct(self) -> NDArray[np.bool_]:
@@ -102,24 +103,17 @@ class RunResult:
 
     @property
     def has_diverged(self) -> bool:
-        """Whether it ended without a result; see also `training.studies.measures.diverged`."""
+        """Whether it ended without a result."""
         return not self.curves
 
 
 def write_result(
-    folder: Path,
-    ranks: Sequence[Sequence[Record]],
-    counts: Counts | None,
-    settings: TrainSettings,
-    *,
-    code: str,
-    guess_loss: float | None = None,
+    folder: Path, ranks: Sequence[Sequence[Record]], scores: tuple[Counts, float] | None, *, code: str
 ) -> None:
-    """Write the result of a run into its folder.
-
-    `ranks`: the records of each worker. `counts`, `guess_loss`: as of `scores_of`; None if nothing is learnt.
-    """
-    numbers = numbers_of(ranks, settings) | ({} if guess_loss is None else {"guess_loss": guess_loss})
+    """Write the result of a run: the records of its workers, and its `scores_of`, None if nothing is learnt."""
+    counts, numbers = None, numbers_of(ranks)
+    if scores is not None:
+        counts, numbers["guess_loss"] = scores
     _write(folder, {"made_with": code, "counts": counts, "curves": curves_of(ranks), "numbers": numbers})
 
 
@@ -140,40 +134,32 @@ def read_result(folder: Path, method: str, values: dict[str, Any], seed: int) ->
     if not (folder / FILE).exists():
         return None
     content = json.loads((folder / FILE).read_text(encoding="utf-8"))
-    return _READ.validate_python({"method": method, "values": values, "seed": seed, **content})
-
-
-_READ: Final = TypeAdapter(RunResult)
+    return TypeAdapter(RunResult).validate_python({"method": method, "values": values, "seed": seed, **content})
 
 
 def curves_of(ranks: Sequence[Sequence[Record]]) -> dict[str, list[float]]:
     """Quantities by epoch, averaged over the workers [s]; those of the average model as recorded."""
-    found: dict[str, list[float]] = {name: [] for name in (*_OF_ALL, "seconds", "communicate", *_COUNTED)}
-    for epoch in _by_epoch(ranks):
-        for name in _OF_ALL:
-            found[name].append(float(epoch[0][name]))
-        found["seconds"].append(float(np.mean([record["seconds"] for record in epoch])))
-        found["communicate"].append(float(np.mean([communicating(record) for record in epoch])))
-        for name in _COUNTED:
-            found[name].append(_mean_of_counts(epoch, name))
+    epochs = _by_epoch(ranks)
+    found = {name: [epoch[0][name] for epoch in epochs] for name in _OF_ALL}
+    found["seconds"] = [np.mean([record["seconds"] for record in epoch]) for epoch in epochs]
+    found["communicate"] = [np.mean([communicating(record) for record in epoch]) for epoch in epochs]
+    found |= {name: [_mean_of_counts(epoch, name) for epoch in epochs] for name in _COUNTED}
     return {name: [float(f"{value:.6g}") for value in values] for name, values in found.items()}
 
 
-def numbers_of(ranks: Sequence[Sequence[Record]], settings: TrainSettings) -> dict[str, float]:
+def numbers_of(ranks: Sequence[Sequence[Record]]) -> dict[str, float]:
     """Numbers of the whole run."""
-    summaries = [summary_of_rank(list(records)) for records in ranks if records]
-    workers, history = len(summaries), ranks[0]
+    history, trained = ranks[0], [list(records) for records in ranks if records]
+    summaries = [summary_of_rank(records) for records in trained]
     # The simulator validates single models of the first workers only; without any, the model is that of one worker.
-    last = [records[-1] for records in ranks if records]
-    alone = [record["worker_val_accuracy"] for record in last if "worker_val_accuracy" in record]
+    alone = [records[-1]["worker_val_accuracy"] for records in trained if "worker_val_accuracy" in records[-1]]
     counted = {name for each in summaries for name in each["counted"]}
     found = {
         **{name: sum(each.get(name, 0) for each in summaries) for name in counted},
         "diverged": 0.0,
         **samples_of(history),
-        "learning_rate_in_effect": settings.effective_learning_rate,
         "best_epoch": history[-1]["best_epoch"],
-        "bytes_sent": sum(each["bytes_sent"] for each in summaries) / workers / len(history),
+        "bytes_sent": sum(each["bytes_sent"] for each in summaries) / len(summaries) / len(history),
         "utilisation": utilisation(
             {"seconds_by_kind": _trained(each)} for records in ranks for each in settled(records)
         ),
@@ -209,10 +195,7 @@ def rates(ranks: Sequence[Sequence[Record]]) -> dict[str, float]:
         seconds = np.mean([training_seconds(record) for record in epoch])
         per_batch.append(seconds / np.mean([record["steps"] for record in epoch]))
         per_second.append(sum(record["samples"] for record in epoch) / seconds)
-    return {
-        "seconds_per_batch": float(np.median(per_batch)),
-        "samples_per_second": float(np.median(per_second)),
-    }
+    return {"seconds_per_batch": float(np.median(per_batch)), "samples_per_second": float(np.median(per_second))}
 
 
 def communicating(record: Mapping[str, Any]) -> float:
@@ -223,10 +206,8 @@ def communicating(record: Mapping[str, Any]) -> float:
 
 def _by_epoch(ranks: Sequence[Sequence[Record]]) -> list[list[Record]]:
     """The records of all workers, epoch by epoch."""
-    found: dict[int, list[Record]] = {}
-    for record in (record for records in ranks for record in records):
-        found.setdefault(record["epoch"], []).append(record)
-    return [records for _, records in sorted(found.items())]
+    epoch = itemgetter("epoch")
+    return [list(found) for _, found in groupby(sorted(chain.from_iterable(ranks), key=epoch), epoch)]
 
 
 def _mean_of_counts(records: Sequence[Record], name: str) -> float:

@@ -21,7 +21,7 @@ from pydantic import (
 from ingestion.plugins import one_of
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
-from training.studies.measures import CURVES, check_measure
+from training.studies.measures import CURVES, measure_of
 from training.workloads.registry import WORKLOADS, WorkloadSettings
 
 #: The studies that come with the code, one YAML file each.
@@ -65,7 +65,7 @@ def opened_kind(given: Any) -> Any:
 Chosen = Annotated[
     dict[str, Any], BeforeValidator(lambda given: {"method": given} if isinstance(given, str) else dict(given))
 ]
-MeasureName = Annotated[str, AfterValidator(check_measure)]
+MeasureName = Annotated[str, AfterValidator(lambda name: measure_of(name) and name)]
 Positive = Annotated[float, Field(gt=0)]
 Train = Annotated[dict[str, Any], AfterValidator(_with_effect)]
 Vary = Annotated[dict[str, list[Any]], AfterValidator(_of_a_section), AfterValidator(_with_effect)]
@@ -123,6 +123,11 @@ class Claim(_Section):
         return self.kind in ("equivalent", "flat")
 
     @property
+    def least(self) -> float:
+        """The difference that counts as none: its own margin or that of the measure."""
+        return measure_of(self.measure).margin if self.margin is None else self.margin
+
+    @property
     def this(self) -> Chosen:
         """What is compared."""
         chosen: Chosen = getattr(self, self.kind)
@@ -176,7 +181,7 @@ class Panel(_Section):
         if self.x in (EPOCH, SECONDS, None):
             one_of(CURVES, "quantity of an epoch")(self.y)
         else:
-            check_measure(self.y)
+            measure_of(self.y)
         return self
 
 
@@ -243,14 +248,15 @@ class StudySettings(_Section):
 
     def combinations(self, method: str) -> Iterator[dict[str, Any]]:
         """The values of the varied keys of a method's runs."""
-        chosen = self.methods[method]
-        keys = [key for key in self.vary if key not in chosen.fixed and not _sets(chosen.train, key)]
-        for values in itertools.product(*(self.values_of(method, key) for key in keys)):
-            yield dict(zip(keys, values, strict=True))
+        varied = {key: values for key in self.vary if (values := self.values_of(method, key))}
+        for chosen in itertools.product(*varied.values()):
+            yield dict(zip(varied, chosen, strict=True))
 
     def values_of(self, method: str, key: str) -> list[Any]:
-        """The values of a varied key for a method."""
-        return self.methods[method].vary.get(key, self.vary[key])
+        """The values of a varied key for a method; none if it sets the key itself, or does not have it."""
+        chosen = self.methods[method]
+        is_fixed = key in chosen.fixed or _sets(chosen.train, key)
+        return [] if is_fixed else chosen.vary.get(key, self.vary[key])
 
     def title_of(self, method: str) -> str:
         """Name of a method in tables and figures."""
@@ -336,6 +342,11 @@ def form_of(content: Mapping[str, Any], form: str, changes: Mapping[str, Any]) -
     """The content of a study's file in one of its `forms`, with some values replaced."""
     shared = {key: value for key, value in content.items() if key != "forms"}
     return _merged(_merged(shared, content.get("forms", {}).get(form) or {}), changes)
+
+
+def short(key: str) -> str:
+    """A varied key in words."""
+    return key.rpartition(".")[2].replace("_", " ")
 
 
 def _varied(section: str, content: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

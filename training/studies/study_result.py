@@ -1,11 +1,10 @@
-"""The result of a study, as stored in `result.json`: one table of its runs, the input of tables, figures and pages."""
+"""The result of a study, as stored in `result.json`: its runs, from which tables, figures and pages are made."""
 
 from __future__ import annotations
 
 import base64
 import json
 import lzma
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +20,7 @@ from training.errors import StudyError
 from training.loop.summary import acted
 from training.studies.measures import lowest_loss, measure_of
 from training.studies.run_result import RunResult
-from training.studies.study import Panel, StudySettings
+from training.studies.study import StudySettings, short
 
 #: A result beside its published page: the same JSON, a tenth as long.
 PACKED: Final = "result.json.xz"
@@ -39,16 +38,12 @@ class Cell:
     @classmethod
     def of(cls, method: str, values: Mapping[str, Any]) -> Self:
         """From plain values."""
-        return cls(method, tuple((key, _text(value)) for key, value in values.items()))
+        return cls(method, tuple((key, json.dumps(value, sort_keys=True)) for key, value in values.items()))
 
     @property
     def plain(self) -> dict[str, Any]:
         """The plain values."""
         return {key: json.loads(text) for key, text in self.values}
-
-    def value(self, key: str) -> Any:
-        """The value of a varied key; None if this method does not vary it."""
-        return self.plain.get(key)
 
     def without(self, *keys: str | None) -> Cell:
         """The cell without some keys."""
@@ -89,8 +84,7 @@ class StudyResult:
     """Check of the simulator on this machine, where a study claims times."""
     runs: list[RunResult]
     test_weights: str = ""
-    """Weights of the test events (num_events,), float32 in base64; empty where nothing is learnt."""
-
+    """Float32 in base64; empty where nothing is learnt."""
     version: Literal[6] = 6
 
     @cached_property
@@ -103,12 +97,15 @@ class StudyResult:
             found.setdefault(whole.without(*self.study.best_of), {}).setdefault(tried, []).append(run)
         return found
 
-    def cells(self, methods: Sequence[str] = ()) -> list[Cell]:
-        """The cells of some methods, of all by default, in the order of the study."""
-        chosen = methods or list(self.study.methods)
-        return sorted(
-            (cell for cell in self.groups if cell.method in chosen), key=lambda cell: chosen.index(cell.method)
-        )
+    def cells(self, methods: Sequence[str] = (), where: Mapping[str, Any] | None = None) -> list[Cell]:
+        """The cells of some methods, of all by default, with these values of keys that they vary; in their order."""
+        chosen, wanted = methods or list(self.study.methods), dict(Cell.of("", where or {}).values)
+        found = [cell for method in chosen for cell in self.groups if cell.method == method]
+        return [cell for cell in found if all(wanted.get(key, text) == text for key, text in cell.values)]
+
+    def like(self, cell: Cell, selected: Mapping[str, Any]) -> Cell | None:
+        """The cell that a claim names with the same other values as a cell; None if there is none."""
+        return next(iter(self.cells([selected["method"]], {**cell.plain, **selected})), None)
 
     def best(self, cell: Cell) -> Cell:
         """The combination of the keys of `best_of` with the lowest validation loss, averaged over the seeds."""
@@ -140,74 +137,32 @@ class StudyResult:
 
     def correct(self, cell: Cell, at: Mapping[str, Any] | None = None) -> dict[int, Floats]:
         """Weight over mean weight of the test events that each run predicts correctly, else 0, by seed."""
-        weights = 1.0 if self._weights is None else self._weights / self._weights.mean()
-        runs = self.with_result(cell, at)
-        return {run.seed: run.counts.is_correct * weights for run in runs if run.counts is not None}
+        weights = self.weights / self.weights.mean()
+        return {run.seed: run.counts.is_correct * weights for run in self.with_result(cell, at) if run.counts}
 
     @cached_property
-    def _weights(self) -> Floats | None:
-        packed = np.frombuffer(base64.b64decode(self.test_weights), dtype=np.float32).astype(np.float64)
-        return packed if len(packed) else None
-
-    @property
-    def effective_events(self) -> tuple[int, float]:
-        """Number of test events, and how many of equal weight they count as."""
-        number = next(run.counts.num_events for run in self.runs if run.counts is not None)
-        weights = np.ones(number) if self._weights is None else self._weights
-        return len(weights), float(weights.sum() ** 2 / np.square(weights).sum())
+    def weights(self) -> Floats:
+        """Weights of the test events (num_events,)."""
+        return np.frombuffer(base64.b64decode(self.test_weights), dtype=np.float32).astype(np.float64)
 
     def curves(self, cell: Cell, name: str) -> Floats:
         """A quantity of each run and epoch, (num_seeds, num_epochs), of the runs that did not diverge."""
         return np.array([run.curves[name] for run in self.with_result(cell)])
 
-    def shown(self, panel: Panel) -> list[Cell]:
-        """The cells of a panel."""
-        wanted = {key: _text(value) for key, value in panel.where.items()}
-        found = self.cells(panel.methods)
-        return [cell for cell in found if all(wanted.get(key, text) == text for key, text in cell.values)]
-
-    def chosen(self, selected: Mapping[str, Any]) -> list[Cell]:
-        """The cells that a claim names."""
-        wanted = {(key, _text(value)) for key, value in selected.items() if key != "method"}
-        return [cell for cell in self.cells([selected["method"]]) if wanted <= set(cell.values)]
-
-    def like(self, cell: Cell, selected: Mapping[str, Any]) -> Cell | None:
-        """The cell that a claim names with the same other values as a cell; None if there is none."""
-        same = dict(cell.without(*selected).values)
-        for each in self.chosen(selected):
-            if all(same.get(key, text) == text for key, text in each.without(*selected).values):
-                return each
-        return None
-
     def title(self, cell: Cell) -> str:
         """A cell in words."""
-        words = [f"{key.rpartition('.')[2].replace('_', ' ')} {text}" for key, text in cell.values]
-        return ", ".join([self.study.title_of(cell.method), *words])
-
-    def settings(self, cell: Cell) -> Any:
-        """Settings of the training of a cell."""
-        return self.study.train_settings(cell.method, cell.plain, 1)
+        return ", ".join([self.study.title_of(cell.method), *(f"{short(key)} {text}" for key, text in cell.values)])
 
     def never_acted(self, cell: Cell) -> list[str]:
-        """Counters of the mechanisms of a cell that acted in none of its runs; nothing where results lack them."""
-        found = acted(self.settings(cell), [run.numbers for run in self.with_result(cell)])
+        """What the settings of a cell ask for and none of its runs did, by counter."""
+        train = self.study.train_settings(cell.method, cell.plain, 1)
+        found = acted(train, [run.numbers for run in self.with_result(cell)])
         return [name for name, number in found.items() if not number]
 
     def events_seen(self, cell: Cell) -> list[int]:
         """Least and greatest number of events, with repetitions, that a run of a cell saw; once if they are equal."""
         seen = {int(run.numbers["samples"]) for run in self.with_result(cell) if "samples" in run.numbers}
         return sorted({min(seen), max(seen)}) if seen else []
-
-    def slower(self, cell: Cell) -> float:
-        """Logarithm of the factor by which the steps of a cell take longer than simulated; infinite without a check."""
-        train, cluster = self.settings(cell), self.study.cluster_settings(cell.plain)
-        if train.workers == 1:
-            return 0.0
-        step = cluster.step_seconds + cluster.event_seconds * train.batch_size
-        checks = [each for each in self.checks if each.method == cell.method]
-        gaps = [each.gap for each in checks if math.isclose(each.step_seconds, step)]
-        seconds = self.numbers(cell, "seconds_per_batch").mean()
-        return max((math.log1p(max(gap / seconds, -0.99)) for gap in gaps), key=abs, default=math.inf)
 
     @property
     def is_simulated(self) -> bool:
@@ -217,8 +172,7 @@ class StudyResult:
     @property
     def is_busy(self) -> bool:
         """Whether other work kept at least half of the cores busy when times were measured."""
-        machine = self.made["machine"]
-        return bool(machine["load"] >= machine["cores"] / 2)
+        return bool(self.made["machine"]["load"] >= self.made["machine"]["cores"] / 2)
 
     @property
     def warning(self) -> str:
@@ -252,7 +206,3 @@ def read(path: Path) -> StudyResult:
         )
     except (OSError, EOFError, ValueError, lzma.LZMAError) as cause:
         raise StudyError(f"{path} is no result of a study ({cause}). `compare --study` makes it again.") from cause
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)

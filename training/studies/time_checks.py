@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import math
 import sys
 import time
@@ -29,7 +28,7 @@ from training.readers.sharding import Assignment
 from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings, ComputeTimes
 from training.simulation.costs import Link, Network, all_reduce_seconds, average_seconds, push_seconds
-from training.simulation.probe import ALL_REDUCE, PUSH, Measurement
+from training.simulation.probe import ALL_REDUCE, PUSH, Measurement, answer
 from training.studies.plan import PlannedRun, digest_of
 from training.studies.run_in_simulator import num_parameters, simulate_times
 from training.studies.run_result import training_seconds
@@ -156,19 +155,14 @@ def main(argv: list[str]) -> None:
     """Run this rank to its end."""
     ctypes.CDLL(None).prctl(*_TIMER_SLACK)
     transport = MpiTransport()
-    try:
-        measured = []
+
+    def measured() -> Iterator[float]:
         for sleepers in _SLEEPERS.validate_json(Path(argv[1]).read_bytes()):
-            transport.close()
-            transport = MpiTransport(**sleepers.train.algorithm.transport_options._asdict())
-            measured.append(seconds_per_step(sleepers, transport))
-        if transport.rank == 0:
-            sys.stdout.write(json.dumps({"measured": measured}) + "\n")
-        transport.close()
-    except BaseException as error:  # noqa: BLE001 - after any error, the other ranks must not wait forever
-        sys.stdout.write(json.dumps({"error": str(error) or type(error).__name__}) + "\n")
-        sys.stdout.flush()
-        transport.abort()
+            of_method = MpiTransport(**sleepers.train.algorithm.transport_options._asdict())
+            yield seconds_per_step(sleepers, of_method)
+            of_method.close()
+
+    answer(transport, measured)
 
 
 if __name__ == "__main__":
@@ -201,7 +195,7 @@ def _chosen(runs: Sequence[PlannedRun], *, most: int) -> dict[tuple[str, float],
     for run in sorted(runs, key=lambda run: (-run.train.workers, run.train.algorithm.steps_apart)):
         if run.cluster is None or run.train.workers == 1:
             continue
-        step = run.cluster.step_seconds + run.cluster.event_seconds * run.train.batch_size
+        step = run.cluster.step_of(run.train.batch_size)
         if (run.method, step) in found:
             continue
         workers = min(run.train.workers, most)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from simulated import CLUSTER, METHODS, ROUGH, models, run, settings, toy_network, toy_rows
+from simulated import CLUSTER, METHODS, ROUGH, models, run, toy_network, toy_rows
 from torch import nn
 
 from training.loop.records import MemoryFiles, merged
@@ -84,7 +84,7 @@ def test_what_workers_send_each_other_for_a_validation_is_validation_and_no_comm
         # At least the mean of the models, their distance and the sums of the validation.
         assert kinds["validate"] > 2.9 * barrier
         assert sum(kinds.values()) == pytest.approx(record["seconds"], abs=1e-5)
-    numbers = numbers_of(run(algorithm="local-sgd", local_steps=8, cluster=slow).records, settings())
+    numbers = numbers_of(run(algorithm="local-sgd", local_steps=8, cluster=slow).records)
     mean = all_reduce_seconds(slow.network, 4, 8 * (models(run(epochs=1)).shape[1] + 1))
     assert numbers["utilisation"] == pytest.approx(8e-3 / (8e-3 + mean + barrier), rel=1e-3)
     assert numbers["seconds_per_batch"] == pytest.approx((8e-3 + mean + barrier) / 8, rel=1e-3)

@@ -12,7 +12,7 @@ import pytest
 from made_study import NUM_EVENTS, made_check, made_result, made_run, made_study
 
 from training.studies.judging import JudgedClaim, Verdict, judge, least_of
-from training.studies.pages import notes
+from training.studies.pages import notes, render
 from training.studies.run_result import Counts
 from training.studies.study import Claim
 from training.studies.study_result import Cell, StudyResult
@@ -132,10 +132,12 @@ def test_accuracies_counted_each_event_once_whatever_its_weight() -> None:
     numbers = [result.numbers(Cell(method), "test_accuracy").mean() for method in ("ad-psgd", "ar-sgd")]
     assert numbers == pytest.approx(accuracies, abs=1e-6)
     # Events of unequal weight say less: the error grows by the root of the mean square over the mean.
-    (plain,) = judged(replace(result, test_weights=""), BETTER).pairs
+    equal = base64.b64encode(np.ones(NUM_EVENTS, np.float32).tobytes()).decode()
+    (plain,) = judged(replace(result, test_weights=equal), BETTER).pairs
     ratio = pair.difference.half_width() / plain.difference.half_width()
     assert ratio == pytest.approx(np.sqrt(np.mean(weights**2)) / weights.mean(), rel=0.05)
-    assert result.effective_events == (NUM_EVENTS, pytest.approx(weights.sum() ** 2 / (weights**2).sum(), rel=1e-5))
+    effective = weights.sum() ** 2 / (weights**2).sum()
+    assert f"which count as N = {effective:,.0f} of equal weight" in render(result, folder="figures")
 
 
 def times(law: dict[str, Any]) -> StudyResult:

@@ -57,7 +57,7 @@ def test_a_run_that_diverges_is_a_result(subject: Subject, tmp_path: Path) -> No
     run_simulated(run, "commit 1")
     assert run.result is not None
     assert run.result.counts is not None
-    assert (run.result.numbers["diverged"], run.result.counts.correct) == (1.0, 0)
+    assert (run.result.numbers["diverged"], run.result.counts.is_correct.sum()) == (1.0, 0)
 
 
 def test_a_run_that_ends_as_a_constant_guess_diverged(subject: Subject, tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_study_of_times_sent_nothing_where_gradients_are_dropped(drop_rate: fl
     real = simulate(toy_network(), toy_rows(640), toy_rows(16, groups=1), chosen, slow)
     count = sum(weights.numel() for weights in toy_network().parameters())
     found = simulate_times([160] * 4, chosen, slow, num_parameters=count)
-    numbers = [numbers_of(each.records, chosen)["samples_per_second"] for each in (real, found)]
+    numbers = [numbers_of(each.records)["samples_per_second"] for each in (real, found)]
     assert numbers[1] == pytest.approx(numbers[0], rel=0.1)
 
 

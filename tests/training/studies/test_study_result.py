@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from made_study import EPOCHS, STUDY, made_check, made_result, made_run, made_study
-from simulated import CLUSTER, run, settings, toy_rows
+from simulated import CLUSTER, run, toy_rows
 from tiny_images import TinyImages
 
 from training.errors import StudyError
@@ -38,7 +38,7 @@ def swept() -> StudyResult:
 
 def test_each_method_stands_at_its_own_best_value() -> None:
     result = swept()
-    assert [result.best(cell).value(RATE) for cell in result.cells()] == [0.1, 0.2]
+    assert [result.best(cell).plain[RATE] for cell in result.cells()] == [0.1, 0.2]
     assert dict(result.numbers(Cell("ad-psgd"), "test_accuracy")) == {1: 0.95, 2: 0.95}
     assert result.curves(Cell("ar-sgd"), "val_loss").shape == (2, EPOCHS)
 
@@ -65,7 +65,7 @@ def test_values_that_are_mappings_are_the_same_after_json(tmp_path: Path) -> Non
     (tmp_path / "result.json").write_text(json.dumps(plain(result)))
     again = read(tmp_path / "result.json")
     assert again.cells() == result.cells()
-    assert again.chosen({"method": "ad-psgd", key: {0: 10.0}}) == result.cells()[1:]
+    assert again.cells(["ad-psgd"], {key: {0: 10.0}}) == result.cells()[1:]
 
 
 def test_times_that_were_measured_on_a_busy_machine_are_said_to_be_that() -> None:
@@ -146,10 +146,10 @@ def test_the_accuracy_of_single_workers_took_that_of_the_mean_model_for_all_but_
     records = run(train=toy_rows(480, groups=24), **chosen).records
     single = [worker[-1]["worker_val_accuracy"] for worker in records if "worker_val_accuracy" in worker[-1]]
     assert 2 <= len(single) < 24
-    found = numbers_of(records, settings(**chosen))["worker_val_accuracy"]
+    found = numbers_of(records)["worker_val_accuracy"]
     assert found == pytest.approx(np.mean(single)) != records[0][-1]["val_accuracy"]
     alone = run(algorithm="sgd", workers=1).records
-    numbers = numbers_of(alone, settings(algorithm="sgd", workers=1))
+    numbers = numbers_of(alone)
     assert numbers["worker_val_accuracy"] == alone[0][-1]["val_accuracy"]
 
 
