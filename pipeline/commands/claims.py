@@ -74,17 +74,14 @@ def _with_words_of_file(result: StudyResult) -> StudyResult:
 
 def _section(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """The classifiers of an evaluation: how far each is behind the best, and the tables of the terminal."""
-    behind, best = metrics["behind_best"], metrics["best"]
-    trees = None
+    behind, trees = metrics["behind_best"], None
     if {"hlf", "boosted-trees"} <= behind.keys():
         network, other = behind["hlf"], behind["boosted-trees"]
         value, error = network["value"] - other["value"], _ERRORS * math.hypot(network["error"], other["error"])
         found = Interval(value, value - error, value + error)
         trees = {"found": found, "similar": _SIMILAR, "verdict": verdict_of(found, _SIMILAR, of_equals=True)}
-    counts = next(iter(metrics["runs"].values()))["events_per_class"]
     tables = [
         (f"{grid.title[:1].upper()}{grid.title[1:]}", markdown_table(grid.rows[0], grid.rows[1:]), grid.caption)
         for grid in evaluation_tables(metrics)
     ]
-    others = {name: each for name, each in behind.items() if name != best}
-    return {**metrics, "others": others, "errors": _COUNTS, "counts": counts, "trees": trees, "tables": tables}
+    return {**metrics, "errors": _COUNTS, "trees": trees, "tables": tables}

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from training.settings import TrainSettings
+from training.studies.plan import PlannedRun, Subject, planned_runs
 from training.studies.run_result import Counts, RunResult
 from training.studies.study import StudySettings
 from training.studies.study_result import StudyResult, TimeCheck
@@ -33,6 +36,12 @@ STUDY: dict[str, Any] = {
 def made_study(**changes: Any) -> StudySettings:
     """The settings of a study."""
     return StudySettings.model_validate({**STUDY, **changes})
+
+
+def made_runs(subject: Subject, folder: Path, *, base: Any = None, code: str = "1", **study: Any) -> list[PlannedRun]:
+    """The planned runs of a study; `base`: the section `train` of the config."""
+    train = TrainSettings.model_validate(base or {})
+    return planned_runs(made_study(**study), subject, train, folder, code_of=lambda *_: code)
 
 
 def made_check(method: str, measured: float, simulated: float) -> TimeCheck:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator, StrMethodFormatter
 
 from models.evaluation.style import COLOURS, DASHES, GREY, PlotLabels, new_figure, new_grid, save_figure, styled
 from training.studies.measures import CURVES, measure_of
 from training.studies.study import EPOCH, SECONDS, Panel, StudyFigure, short
-from training.studies.study_result import Cell, StudyResult
+from training.studies.study_result import Cell, Floats, StudyResult
 
 _BAND: Final = 0.2
 #: Percentage of the values of all curves below the axis: the first epochs.
@@ -95,13 +96,15 @@ def _looks(lines: Iterable[Cell]) -> dict[Cell, dict[str, Any]]:
     return found
 
 
+def _curves(panel: Panel, result: StudyResult) -> dict[Cell, Floats]:
+    """A quantity of each seed and epoch, of the cells with a run that did not diverge."""
+    cells = result.cells(panel.methods, panel.where)
+    return {cell: values for cell in cells if (values := result.curves(cell, panel.y)).size}
+
+
 def _epochs(axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, dict[str, Any]]) -> None:
     """A quantity of each epoch: mean over the seeds, with a band of their standard deviation."""
-    found = {
-        cell: values
-        for cell in result.cells(panel.methods, panel.where)
-        if (values := result.curves(cell, panel.y)).size
-    }
+    found = _curves(panel, result)
     if "y" in panel.log:
         # Methods that average all gradients have a consensus distance of 0, which a logarithmic axis cannot show.
         found = {cell: values for cell, values in found.items() if np.median(values) > 0}
@@ -136,29 +139,25 @@ def _epochs(axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, 
 def _boxes(axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, dict[str, Any]]) -> None:
     """A quantity of all epochs but the first, and of all seeds, as boxes (quartiles; whiskers 5 and 95 %)."""
     cells = result.cells(panel.methods, panel.where)
-    for place, cell in enumerate(cells):
-        values = result.curves(cell, panel.y)
-        if not values.size:
-            # All its runs diverged.
-            continue
-        boxes = axes.boxplot(
-            values[:, 1:].ravel() if values.shape[1] > 1 else values.ravel(),
-            positions=[place],
-            widths=0.55,
-            orientation="horizontal",
-            whis=(5, 95),
-            showfliers=False,
-            patch_artist=True,
-            medianprops={"color": "black"},
-        )
-        boxes["boxes"][0].set(facecolor=looks[_line(cell, panel)]["color"], alpha=0.7)
+    found = _curves(panel, result)
+    boxes = axes.boxplot(
+        [(values[:, 1:] if values.shape[1] > 1 else values).ravel() for values in found.values()],
+        positions=[cells.index(cell) for cell in found],
+        widths=0.55,
+        orientation="horizontal",
+        whis=(5, 95),
+        showfliers=False,
+        patch_artist=True,
+        medianprops={"color": "black"},
+    )
+    for box, cell in zip(boxes["boxes"], found, strict=True):
+        box.set(facecolor=looks[_line(cell, panel)]["color"], alpha=0.7)
     low, high = axes.dataLim.intervalx
-    is_narrow = high < _NARROW * low
-    if is_narrow:
+    if high < _NARROW * low:
         axes.xaxis.set_major_locator(MaxNLocator(5))
     else:
         axes.set_xscale("log")
-        decimal_ticks(axes, "x")
+        _decimal_ticks(axes.xaxis)
     axes.set_xlabel(CURVES[panel.y])
     axes.tick_params(axis="y", which="both", length=0)
     axes.yaxis.set_minor_locator(NullLocator())
@@ -168,24 +167,21 @@ def _boxes(axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, d
 
 def _values(axes: Axes, panel: Panel, key: str, result: StudyResult, looks: Mapping[Cell, dict[str, Any]]) -> None:
     """A measure against a varied key: mean over the seeds, standard deviation as bars; one line for other values."""
+    varied = result.study.vary[key]
     for line, cells in _lines(panel, result).items():
-        found: dict[float, pd.Series] = {}
-        for cell in cells:
-            numbers = result.numbers(cell, panel.y)
-            numbers = numbers[np.isfinite(numbers)]
-            places = [cell.plain[key]] if key in cell.plain else result.study.vary[key]
-            found |= {float(place): numbers for place in places if len(numbers)}
-        found = dict(sorted(found.items()))
-        means = [each.mean() for each in found.values()]
-        spreads = [each.std() if len(each) > 1 else 0.0 for each in found.values()]
-        axes.errorbar(list(found), means, yerr=spreads, **looks[line], markersize=5, label=result.title(line))
+        # A method without the key has the same number at all of its values.
+        places = [(place, cell) for cell in cells for place in ([cell.plain[key]] if key in cell.plain else varied)]
+        numbers = pd.concat({float(place): result.numbers(cell, panel.y) for place, cell in places})
+        found = numbers[np.isfinite(numbers)].groupby(level=0).agg(["mean", "std"]).fillna(0.0)
+        look = {**looks[line], "markersize": 5, "label": result.title(line)}
+        axes.errorbar(found.index, found["mean"], yerr=found["std"], **look)
     if panel.y == "speed_up":
-        ideal = [min(result.study.vary[key]), max(result.study.vary[key])]
+        ideal = [min(varied), max(varied)]
         axes.plot(ideal, ideal, color=GREY, linewidth=1, label="ideal")
     words = measure_of(panel.y).words
     _finish(axes, panel, short(key).capitalize(), words[0].upper() + words[1:])
-    if len(result.study.vary[key]) <= _MOST_TICKS:
-        axes.set_xticks(result.study.vary[key])
+    if len(varied) <= _MOST_TICKS:
+        axes.set_xticks(varied)
         axes.xaxis.set_minor_locator(NullLocator())
 
 
@@ -197,13 +193,12 @@ def _finish(axes: Axes, panel: Panel, across: str, up: str) -> None:
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     if "y" in panel.log:
         axes.set_yscale("log")
-        decimal_ticks(axes, "y")
+        _decimal_ticks(axes.yaxis)
 
 
-def decimal_ticks(axes: Axes, which: Literal["x", "y"]) -> None:
+def _decimal_ticks(axis: Axis) -> None:
     """1, 2 and 5 in each decade of a logarithmic axis, in plain digits."""
-    axis = axes.xaxis if which == "x" else axes.yaxis
-    low, high = axes.get_xlim() if which == "x" else axes.get_ylim()
+    low, high = axis.get_view_interval()
     axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < _FEW_DECADES * low else (1,)))
     axis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axis.set_minor_formatter(NullFormatter())
@@ -213,13 +208,9 @@ def _legend(figure: Figure, drawn: Sequence[Axes], panels: Sequence[Panel]) -> N
     """One legend below panels of the same methods; else one in each."""
     found = [axes.get_legend_handles_labels() for axes in drawn]
     words = [labels for _, labels in found]
-    if all(each == words[-1] for each in words) or max(map(len, words)) > _MOST_IN_PANEL:
-        together = dict(
-            zip((word for each in words for word in each), (h for each, _ in found for h in each), strict=True)
-        )
-        if together:
-            figure.legend(together.values(), together, loc="outside lower center", ncols=3, fontsize="x-small")
-        return
-    for axes, panel in zip(drawn, panels, strict=True):
-        if panel.x is not None:
-            axes.legend(fontsize="small", loc="best")
+    if any(each != words[-1] for each in words) and max(map(len, words)) <= _MOST_IN_PANEL:
+        for axes, panel in zip(drawn, panels, strict=True):
+            if panel.x is not None:
+                axes.legend(fontsize="small", loc="best")
+    elif together := {word: handle for handles, labels in found for handle, word in zip(handles, labels, strict=True)}:
+        figure.legend(together.values(), together, loc="outside lower center", ncols=3, fontsize="x-small")

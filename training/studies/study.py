@@ -239,12 +239,12 @@ class StudySettings(_Section):
 
     def train_settings(self, method: str, values: Mapping[str, Any], seed: int) -> TrainSettings:
         """Settings of a run, without what the machine asks for."""
-        content = _varied("train", _merged(self.train, self.methods[method].train), values)
-        return TrainSettings.model_validate({**content, "seed": seed})
+        content = {"train": _merged(self.train, self.methods[method].train)}
+        return TrainSettings.model_validate({**_varied(content, values)["train"], "seed": seed})
 
     def cluster_settings(self, values: Mapping[str, Any]) -> ClusterSettings:
         """The simulated cluster of a run."""
-        return ClusterSettings.model_validate(_varied("cluster", self.cluster, values))
+        return ClusterSettings.model_validate(_varied({"cluster": self.cluster}, values)["cluster"])
 
     def combinations(self, method: str) -> Iterator[dict[str, Any]]:
         """The values of the varied keys of a method's runs."""
@@ -277,24 +277,24 @@ class StudySettings(_Section):
     def alone(self) -> str | None:
         """The first method that always runs on one worker: t(1) of speed-ups; None if there is none."""
         for method in self.methods:
-            if all(self.train_settings(method, values, 1).workers == 1 for values in self.combinations(method)):
+            if {self.train_settings(method, values, 1).workers for values in self.combinations(method)} == {1}:
                 return method
         return None
 
     @model_validator(mode="after")
     def _names_exist(self) -> Self:
         panels = [panel for figure in self.figures for panel in figure.panels]
-        compared = [each for claim in self.claims for each in (claim.this, *claim.than)]
-        named = [self.reference, *(name for panel in panels for name in panel.methods)]
-        named += [str(each.get("method")) for each in compared]
+        chosen = [each for claim in self.claims for each in (claim.this, *claim.than)]
+        named = [self.reference, *(str(each.get("method")) for each in chosen)]
+        named += [name for panel in panels for name in panel.methods]
         for name in [*named, *(name for table in self.tables for name in (*table.methods, *table.given))]:
             one_of(self.methods, "method")(name)
-        chosen = [*compared, *(panel.where for panel in panels)]
-        keys = [*self.best_of, *(key for each in self.methods.values() for key in (*each.fixed, *each.vary))]
-        keys += [key for each in (*chosen, *(claim.at for claim in self.claims)) for key in each if key != "method"]
-        overs = [*(claim.over for claim in self.claims), *(table.over for table in self.tables)]
-        for key in (*keys, *overs, *(panel.x for panel in panels)):
-            if key not in (EPOCH, SECONDS, None):
+        chosen += [panel.where for panel in panels]
+        keys: list[str | None] = [*(claim.over for claim in self.claims), *(table.over for table in self.tables)]
+        keys += [key for each in self.methods.values() for key in (*each.fixed, *each.vary)]
+        keys += [key for each in (self.best_of, *chosen, *(claim.at for claim in self.claims)) for key in each]
+        for key in (*keys, *(panel.x for panel in panels)):
+            if key not in ("method", EPOCH, SECONDS, None):
                 one_of(self.vary, "varied key")(key)
         for each in chosen:
             names = [each["method"]] if "method" in each else self.methods
@@ -311,8 +311,7 @@ class StudySettings(_Section):
     def _parts_suit_each_other(self) -> Self:
         if self.times_only is not None and (self.best_of or self.execution == "mpi"):
             raise ValueError("times_only needs execution: simulate, and has no best_of: nothing is learnt")
-        varied = {key for vary in (self.vary, *(each.vary for each in self.methods.values())) for key in vary}
-        clusters = sorted(key for key in varied if key.startswith("cluster."))
+        clusters = [key for key in self.vary if key.startswith("cluster.")]
         if clusters and self.execution == "mpi":
             raise ValueError(f"vary: {', '.join(clusters)} has no effect with execution: mpi; leave it out")
         return self
@@ -349,15 +348,13 @@ def short(key: str) -> str:
     return key.rpartition(".")[2].replace("_", " ")
 
 
-def _varied(section: str, content: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a section, with the values of those varied keys that are its."""
+def _varied(sections: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Sections with the values of varied keys."""
     for key, value in values.items():
-        name, *parts = key.split(".")
-        if name == section:
-            for part in reversed(parts):
-                value = {part: value}  # noqa: PLW2901 - wrapped once for each part of the key
-            content = _merged(content, value)
-    return content
+        for part in reversed(key.split(".")):
+            value = {part: value}  # noqa: PLW2901 - wrapped once for each part of the key
+        sections = _merged(sections, value)
+    return sections
 
 
 def _sets(train: Mapping[str, Any], key: str) -> bool:

@@ -27,7 +27,6 @@ from pipeline.terminal.exit_codes import Exit
 from training.errors import StudyError, TrainingError
 from training.settings import TrainSettings
 from training.studies.plan import Subject
-from training.studies.study import StudySettings
 from training.workloads.hep_settings import HepSettings
 from training.workloads.images_settings import MnistSettings
 
@@ -197,21 +196,13 @@ def test_results_of_code_that_no_commit_has_were_published(
 
 def test_a_study_with_runs_whose_mechanism_never_acts_is_refused_with_all_of_them() -> None:
     """Their rows were those of the plain method, and were judged."""
-    study = StudySettings.model_validate(
-        {
-            "title": "A study",
-            "source": "Somebody 2020",
-            "minutes": 1,
-            "train": {"workers": 4, "batch_size": 8, "epochs": 2},
-            "methods": {
-                "ar-sgd": {"train": {}},
-                "slow": {"train": {"slowmo": {"tau": 12}}},
-                "local": {"train": {"algorithm": "local-sgd"}, "vary": {"train.epochs": [1]}},
-            },
-            "vary": {"train.epochs": [1, 2]},
-            "reference": "ar-sgd",
-        }
-    )
+    methods = {
+        "ar-sgd": {"train": {}},
+        "slow": {"train": {"slowmo": {"tau": 12}}},
+        "local": {"train": {"algorithm": "local-sgd"}, "vary": {"train.epochs": [1]}},
+    }
+    train = {"workers": 4, "batch_size": 8, "epochs": 2}
+    study = made_study(train=train, methods=methods, vary={"train.epochs": [1, 2]})
     compare._refuse_idle(study, 32 * 12)
     with pytest.raises(ConfigError, match=r"never act:\n  slow, train.epochs 1: SlowMo .* at most 10.*\Z"):
         compare._refuse_idle(study, 32 * 10)
@@ -220,44 +211,35 @@ def test_a_study_with_runs_whose_mechanism_never_acts_is_refused_with_all_of_the
 STUDY = "title: A\nsource: B 2020\nminutes: 1\nreference: sgd\nmethods: {sgd: {train: {algorithm: sgd}}}\n"
 
 
+MPI: dict[str, Any] = {"execution": "mpi"}
+CLUSTER = {"cluster": {"step_seconds": 1}}
+
+
 @pytest.mark.parametrize(
-    ("form", "changes", "forms", "name"),
+    ("of_file", "form", "changes", "name"),
     [
-        ("small", {}, {}, "mine"),
-        ("small", {"execution": "mpi"}, {}, "mine-mpi"),
-        ("full", {"execution": "mpi"}, {}, "mine-full-mpi"),
+        ({}, "small", {}, "mine"),
+        ({}, "small", MPI, "mine-mpi"),
+        ({}, "full", MPI, "mine-full-mpi"),
         # Results of MPI lay in the folder of simulated ones after a change of the file.
-        ("small", {}, {"small": {"execution": "mpi"}}, "mine-mpi"),
-        ("small", {"execution": "simulate"}, {"small": {"execution": "mpi"}}, "mine"),
+        ({"forms": {"small": MPI}}, "small", {}, "mine-mpi"),
+        ({"forms": {"small": MPI}}, "small", {"execution": "simulate"}, "mine"),
+        (CLUSTER, "small", MPI, "mine-mpi"),
+        ({**CLUSTER, "forms": {"small": MPI}}, "small", {}, "mine-mpi"),
+        # A cluster beside MPI was accepted without effect.
+        ({"forms": {"small": {**MPI, **CLUSTER}}}, "small", {}, None),
+        (MPI, "small", CLUSTER, None),
     ],
     ids=str,
 )
 def test_a_study_by_mpi_replaced_the_page_of_its_simulation(
-    tmp_path: Path, form: str, changes: dict[str, Any], forms: dict[str, Any], name: str
+    tmp_path: Path, of_file: dict[str, Any], form: str, changes: dict[str, Any], name: str | None
 ) -> None:
     """So did the full form that of the small one."""
     path = tmp_path / "mine.yaml"
-    path.write_text(f"{STUDY}forms: {json.dumps(forms)}\n")
-    assert compare.read_study(str(path), form, changes).name == name
-
-
-@pytest.mark.parametrize(
-    ("of_file", "changes", "is_idle"),
-    [
-        ({"forms": {"small": {"execution": "mpi", "cluster": {"step_seconds": 1}}}}, {}, True),
-        ({"execution": "mpi"}, {"cluster": {"step_seconds": 1}}, True),
-        ({"cluster": {"step_seconds": 1}}, {"execution": "mpi"}, False),
-        ({"cluster": {"step_seconds": 1}, "forms": {"small": {"execution": "mpi"}}}, {}, False),
-    ],
-    ids=str,
-)
-def test_a_cluster_beside_mpi_was_accepted_without_effect(
-    tmp_path: Path, of_file: dict[str, Any], changes: dict[str, Any], is_idle: bool
-) -> None:
-    path = tmp_path / "mine.yaml"
     path.write_text(STUDY + "".join(f"{key}: {json.dumps(value)}\n" for key, value in of_file.items()))
-    with pytest.raises(ConfigError, match="cluster has no effect") if is_idle else nullcontext():
-        compare.read_study(str(path), "small", changes)
+    with nullcontext() if name else pytest.raises(ConfigError, match="cluster has no effect"):
+        assert compare.read_study(str(path), form, changes).name == name
 
 
 def test_the_terminal_shows_every_measure_of_the_study() -> None:

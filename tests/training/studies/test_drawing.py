@@ -16,11 +16,11 @@ from training.studies.figures import draw, draw_all
 from training.studies.judging import judge
 from training.studies.pages import notes, render, render_claims, study_table, sweep_table
 from training.studies.run_result import Counts, RunResult
-from training.studies.study import Claim, StudyFigure
+from training.studies.study import Claim, StudyFigure, StudyTable
 from training.studies.study_result import StudyResult
 
 LABELS = PlotLabels("", "technical sample", 13)
-WORKERS = "train.workers"
+WORKERS, RATE = "train.workers", "train.learning_rate"
 RUNS = [made_run(method, seed) for seed in (1, 2) for method in ("ar-sgd", "sgd", "ad-psgd")]
 
 
@@ -31,15 +31,18 @@ def figure_of(*panels: dict[str, Any], result: StudyResult | None = None) -> Any
     return found
 
 
-def scaling() -> StudyResult:
-    study = made_study(vary={WORKERS: [2, 4]}, times_only=4)
-    runs = [
-        made_run(name, seed, values={WORKERS: workers}, seconds=0.1 * workers)
-        for seed in (1, 2)
-        for name in ("ar-sgd", "ad-psgd")
-        for workers in (2, 4)
-    ]
-    return made_result(study, [*runs, *(made_run("sgd", seed, seconds=0.4) for seed in (1, 2))])
+def scaling(**study: Any) -> StudyResult:
+    names = [(name, seed, workers) for seed in (1, 2) for name in ("ar-sgd", "ad-psgd") for workers in (2, 4)]
+    runs = [made_run(name, seed, values={WORKERS: number}, seconds=0.1 * number) for name, seed, number in names]
+    alone = [made_run("sgd", seed, seconds=0.4) for seed in (1, 2)]
+    return made_result(made_study(vary={WORKERS: [2, 4]}, times_only=4, **study), [*runs, *alone])
+
+
+def rows_of(result: StudyResult, *measures: str, **table: Any) -> list[list[str]]:
+    """The cells of a table of a study."""
+    made = StudyTable.model_validate({"title": "T", "measures": measures, **table})
+    lines = study_table(result, made).splitlines()
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in (lines[0], *lines[2:])]
 
 
 def test_accuracy_is_drawn_against_epochs_and_against_time() -> None:
@@ -64,9 +67,8 @@ def test_boxes_stand_one_for_each_method() -> None:
 
 
 def test_a_measure_is_drawn_against_a_varied_key_and_a_speed_up_beside_the_ideal() -> None:
-    (axes,) = figure_of(
-        {"y": "speed_up", "x": WORKERS, "methods": ["ad-psgd"], "log": ["x", "y"]}, result=scaling()
-    ).axes
+    panel = {"y": "speed_up", "x": WORKERS, "methods": ["ad-psgd"], "log": ["x", "y"]}
+    (axes,) = figure_of(panel, result=scaling()).axes
     lines = {str(line.get_label()): line for line in axes.lines}
     assert list(lines["ideal"].get_ydata()) == [2, 4]
     found = next(line for line in axes.lines if line.get_marker() == "o")
@@ -74,24 +76,17 @@ def test_a_measure_is_drawn_against_a_varied_key_and_a_speed_up_beside_the_ideal
 
 
 def test_lines_of_one_method_differ_in_dashes_and_markers() -> None:
-    rate = "train.learning_rate"
-    study = made_study(vary={WORKERS: [2, 4], rate: [0.1, 0.2]}, methods=dict(list(STUDY["methods"].items())[:1]))
-    runs = [
-        made_run("ar-sgd", seed, values={WORKERS: workers, rate: value})
-        for seed in (1, 2)
-        for workers in (2, 4)
-        for value in (0.1, 0.2)
-    ]
+    values = {WORKERS: [2, 4], RATE: [0.1, 0.2]}
+    study = made_study(vary=values, methods={"ar-sgd": STUDY["methods"]["ar-sgd"]})
+    runs = [made_run("ar-sgd", seed, values=each) for seed in (1, 2) for each in study.combinations("ar-sgd")]
     (axes,) = figure_of({"y": "test_accuracy", "x": WORKERS}, result=made_result(study, runs)).axes
     drawn = [container.lines[0] for container in axes.containers]
-    assert [container.get_label() for container in axes.containers] == [
-        "AR-SGD, learning rate 0.1",
-        "AR-SGD, learning rate 0.2",
-    ]
+    labels = [container.get_label() for container in axes.containers]
+    assert labels == ["AR-SGD, learning rate 0.1", "AR-SGD, learning rate 0.2"]
     assert len({line.get_color() for line in drawn}) == 1
     assert len({(line.get_marker(), line.get_linestyle()) for line in drawn}) == 2
     assert axes.get_xticks().tolist() == [2, 4]
-    chosen = {"y": "test_accuracy", "x": WORKERS, "where": {rate: 0.2}}
+    chosen = {"y": "test_accuracy", "x": WORKERS, "where": {RATE: 0.2}}
     (axes,) = figure_of(chosen, result=made_result(study, runs)).axes
     # What is the same in all of a panel is not in its legend.
     assert [container.get_label() for container in axes.containers] == ["AR-SGD"]
@@ -109,38 +104,30 @@ def test_figures_are_files_and_the_page_has_the_checks_in_milliseconds(tmp_path:
 
 
 def test_a_table_has_means_over_seeds_beside_the_numbers_of_the_source() -> None:
-    study = made_study(tables=[{"title": "T", "measures": ["test_accuracy", "seconds"], "given": {"sgd": "91.5 %"}}])
-    result = made_result(study, [made_run("sgd", 1, correct=900), made_run("sgd", 2, correct=910)])
-    assert study_table(result, study.tables[0]).splitlines() == [
-        "||test accuracy|time of the run [s]|Somebody 2020|",
-        "|---|---|---|---|",
-        "|SGD|90.50 % ± 0.71 (s.e. 0.50)|1.22 ± 0.00849|91.5 %|",
+    result = made_result(made_study(), [made_run("sgd", 1, correct=900), made_run("sgd", 2, correct=910)])
+    assert rows_of(result, "test_accuracy", "seconds", given={"sgd": "91.5 %"}) == [
+        ["", "test accuracy", "time of the run [s]", "Somebody 2020"],
+        ["SGD", "90.50 % ± 0.71 (s.e. 0.50)", "1.22 ± 0.00849", "91.5 %"],
     ]
 
 
 def diverged(method: str, **values: Any) -> RunResult:
-    lost: dict[str, Any] = {
-        "counts": Counts.of(np.zeros(NUM_EVENTS, dtype=bool), 0.0),
-        "curves": {},
-        "numbers": {"diverged": 1.0},
-    }
-    return replace(made_run(method, 3, values=values), **lost)
+    counts = Counts.of(np.zeros(NUM_EVENTS, dtype=bool), 0.0)
+    return replace(made_run(method, 3, values=values), counts=counts, curves={}, numbers={"diverged": 1.0})
 
 
 def test_a_run_that_diverged_counted_as_0_percent_in_the_mean_of_its_row() -> None:
-    measures = ["test_accuracy", "seconds", "seconds_to=0.899", "diverged"]
-    study = made_study(tables=[{"title": "T", "measures": measures, "methods": ["sgd", "ad-psgd"]}])
-
     runs = [made_run("sgd", 1), made_run("sgd", 2), diverged("sgd"), diverged("ad-psgd")]
-    lines = study_table(made_result(study, runs), study.tables[0]).splitlines()
-    cells = [[cell.strip() for cell in line.split("|")[2:5]] for line in lines[2:]]
-    assert cells[0] == [
+    measures = ("test_accuracy", "seconds", "seconds_to=0.899", "seconds_to=0.999", "diverged")
+    _, some, every = rows_of(made_result(made_study(), runs), *measures)
+    assert some[1:-1] == [
         "90.00 % ± 0.00 (s.e. 0.00); diverged in 1 of 3",
         "1.22 ± 0.00849; diverged in 1 of 3",
         "1.22; diverged in 1 of 3; not reached in 1 of 3",
+        # A goal that no run reached hid that another diverged.
+        "not reached; diverged in 1 of 3",
     ]
-    assert cells[1] == ["diverged"] * 3
-    assert lines[3].endswith("|100.00 %|")
+    assert every[1:] == [*["diverged"] * 4, "100.00 %"]
 
 
 def test_steps_without_effect_and_lost_averages_are_said() -> None:
@@ -155,12 +142,12 @@ def test_steps_without_effect_and_lost_averages_are_said() -> None:
 
 
 def test_a_table_over_a_key_has_a_column_for_each_value() -> None:
-    result = scaling()
-    table = {"title": "T", "measures": ["seconds"], "over": WORKERS, "methods": ["ad-psgd", "sgd"]}
-    study = made_study(**{**result.study.model_dump(), "tables": [table]})
-    lines = study_table(replace(result, study=study), study.tables[0]).splitlines()
-    assert lines[0] == "||time of the run [s], workers 2|time of the run [s], workers 4|"
-    assert [line.split(" ± ")[0] for line in lines[2:]] == ["|AD-PSGD|1.22", "|SGD|2.44"]
+    heads, *rows = rows_of(scaling(), "seconds", over=WORKERS, methods=["ad-psgd", "sgd"])
+    assert heads == ["", "time of the run [s], workers 2", "time of the run [s], workers 4"]
+    assert [[cell.split(" ± ")[0] for cell in row] for row in rows] == [
+        ["AD-PSGD", "1.22", "2.44"],
+        ["SGD", "2.44", "2.44"],
+    ]
 
 
 def test_tables_figures_and_comparisons_treated_a_run_that_diverged_differently() -> None:
@@ -181,49 +168,25 @@ def test_tables_figures_and_comparisons_treated_a_run_that_diverged_differently(
     assert "|AD-PSGD, workers 4 against AR-SGD, workers 4: -" in render(none, folder="f")
 
 
-def test_a_goal_that_no_run_reached_hid_that_another_diverged() -> None:
-    study = made_study(tables=[{"title": "T", "measures": ["seconds_to=0.999"], "methods": ["sgd"]}])
-    lines = study_table(made_result(study, [made_run("sgd", 1), diverged("sgd")]), study.tables[0]).splitlines()
-    assert lines[2].split("|")[2].strip() == "not reached; diverged in 1 of 2"
-
-
-def test_a_best_value_at_the_edge_of_the_sweep_is_said() -> None:
-    rate = "train.learning_rate"
-    study = made_study(vary={rate: [0.1, 0.2, 0.3]}, best_of=[rate])
-    best = {"ar-sgd": 0.1, "sgd": 0.2, "ad-psgd": 0.3}
-
-    def run(method: str, value: float) -> RunResult:
-        return made_run(method, 1, correct=950 if best[method] == value else 900, values={rate: value})
-
-    lines = sweep_table(
-        made_result(study, [run(name, value) for name in best for value in (0.1, 0.2, 0.3)])
-    ).splitlines()
-    assert [line.count("**") for line in lines[2:]] == [2, 2, 2]
-    assert [line.rsplit("|", 2)[1].strip() for line in lines[2:]] == [
-        "the lowest tried: a better one may lie beyond",
-        "",
-        "the highest tried: a better one may lie beyond",
-    ]
-    lost = made_result(study, [run("sgd", 0.1), run("sgd", 0.2), diverged("sgd", **{rate: 0.2})])
-    assert sweep_table(lost).splitlines()[2].split("|")[3].strip() == "diverged in 1 of 2"
-
-
-def test_a_method_has_a_sweep_of_its_own() -> None:
-    rate = "train.learning_rate"
-    methods = {**STUDY["methods"], "sgd": {**STUDY["methods"]["sgd"], "vary": {rate: [0.01, 0.05, 0.1]}}}
-    study = made_study(vary={rate: [0.1, 0.2]}, best_of=[rate], methods=methods)
-    assert [values[rate] for values in study.combinations("sgd")] == [0.01, 0.05, 0.1]
-    assert [values[rate] for values in study.combinations("ar-sgd")] == [0.1, 0.2]
+def test_a_best_value_at_the_edge_of_the_sweep_of_each_method_is_said() -> None:
+    methods = {**STUDY["methods"], "ad-psgd": {**STUDY["methods"]["ad-psgd"], "vary": {RATE: [0.01, 0.1]}}}
+    study = made_study(vary={RATE: [0.1, 0.2, 0.3]}, best_of=[RATE], methods=methods)
+    best = {"ar-sgd": 0.1, "sgd": 0.2, "ad-psgd": 0.1}
     runs = [
-        made_run(name, 1, correct=900 if value == 0.1 else 800, values={rate: value})
-        for name in ("ar-sgd", "sgd")
-        for value in study.values_of(name, rate)
+        made_run(name, 1, correct=950 if best[name] == value else 900, values={RATE: value})
+        for name in best
+        for value in study.values_of(name, RATE)
     ]
-    header, _, first, second = sweep_table(made_result(study, runs)).splitlines()
-    assert header == "||learning rate 0.01|learning rate 0.05|learning rate 0.1|learning rate 0.2|best|"
-    assert first.startswith("|AR-SGD|-|-|**")
-    assert "lowest tried" in first
-    assert second.endswith("|-|the highest tried: a better one may lie beyond|")
+    rows = [line.split("|")[1:-1] for line in sweep_table(made_result(study, runs)).splitlines()]
+    assert rows[0] == ["", *(f"learning rate {rate}" for rate in (0.01, 0.1, 0.2, 0.3)), "best"]
+    assert [(row[0], [place for place, cell in enumerate(row) if "**" in cell], row[-1]) for row in rows[2:]] == [
+        ("AR-SGD", [2], "the lowest tried: a better one may lie beyond"),
+        ("SGD", [3], ""),
+        ("AD-PSGD", [2], "the highest tried: a better one may lie beyond"),
+    ]
+    assert rows[2][1] == "-"
+    lost = made_result(study, [*runs, diverged("sgd", **{RATE: 0.2})])
+    assert "|diverged in 1 of 2|" in sweep_table(lost)
 
 
 FASTER = {"says": "A | B is faster.", "place": "table 1", "better": "ad-psgd", "than": "ar-sgd", "measure": "seconds"}
@@ -269,11 +232,8 @@ def test_the_page_of_claims_has_a_line_for_each() -> None:
     assert "Of 3 claims: 1 confirmed, 1 smaller than claimed, 1 not decidable here. Made by `python -m" in page
     assert "## [A study](studies/b.md)\n\nSomebody 2020. A demonstration: Few digits." in page
     lines = [line for line in page.splitlines() if line.startswith(("|A", "|It"))]
-    assert [line.split("|")[-2] for line in lines] == [
-        "**confirmed**",
-        "**smaller than claimed**",
-        "not decidable here: a demonstration",
-    ]
+    verdicts = ["**confirmed**", "**smaller than claimed**", "not decidable here: a demonstration"]
+    assert [line.split("|")[-2] for line in lines] == verdicts
     assert lines[1].startswith("|It is better.|equal|+0.00 (")
     assert lines[1].split("|")[4] == "+5.00"
     # Sentences to take home are of the shipped studies; they stand only where their claims are judged so.

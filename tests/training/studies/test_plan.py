@@ -6,20 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_study import made_study
+from made_study import made_runs, made_study
 
 from models.networks.hlf_settings import HlfSettings
-from training.settings import TrainSettings
-from training.studies.plan import PlannedRun, Subject, digest_of_study, planned_runs
+from training.studies.plan import PlannedRun, Subject, digest_of_study
 from training.workloads.hep_settings import HepSettings
 
 NETWORK = HlfSettings(hidden=[4])
 
 
-def runs_of(*, base: dict[str, Any] | None = None, data: str = "a", code: str = "1", **study: Any) -> list[PlannedRun]:
-    subject = Subject(HepSettings(folder=Path("features"), network=NETWORK), data)
-    train = TrainSettings.model_validate(base or {})
-    return planned_runs(made_study(**study), subject, train, Path("study"), code_of=lambda *_: code)
+def runs_of(*, data: str = "a", **study: Any) -> list[PlannedRun]:
+    return made_runs(Subject(HepSettings(folder=Path("features"), network=NETWORK), data), Path("study"), **study)
 
 
 def test_runs_come_seed_by_seed_in_folders_of_their_own() -> None:
@@ -73,10 +70,5 @@ def test_a_method_makes_only_its_own_runs_stale() -> None:
 def test_a_study_is_known_by_its_runs_and_by_what_is_compared() -> None:
     runs, study = runs_of(vary={"train.learning_rate": [0.1, 0.2]}), made_study()
     chosen = made_study(vary={"train.learning_rate": [0.1, 0.2]}, best_of=["train.learning_rate"])
-    digests = {
-        digest_of_study(study, runs),
-        digest_of_study(chosen, runs),
-        digest_of_study(study, runs[1:]),
-    }
-    assert len(digests) == 3
+    assert len({digest_of_study(study, runs), digest_of_study(chosen, runs), digest_of_study(study, runs[1:])}) == 3
     assert digest_of_study(study, runs) == digest_of_study(made_study(title="B"), runs)

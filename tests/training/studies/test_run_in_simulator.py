@@ -11,15 +11,14 @@ from typing import Any
 import psutil
 import pytest
 from feature_datasets import write_dataset
-from made_study import made_study
+from made_study import made_runs
 from simulated import settings, toy_network, toy_rows
 
 from models.networks.hlf_settings import HlfSettings
-from training.settings import TrainSettings
 from training.simulation.cluster import ClusterSettings
 from training.simulation.simulate import simulate
 from training.studies.measures import measure_of
-from training.studies.plan import PlannedRun, Subject, planned_runs
+from training.studies.plan import PlannedRun, Subject
 from training.studies.run_in_simulator import run_simulated, simulate_all, simulate_times
 from training.studies.run_result import FILE, numbers_of
 from training.workloads.hep_settings import HepSettings
@@ -34,8 +33,7 @@ def subject(tmp_path_factory: pytest.TempPathFactory) -> Subject:
 
 def runs_of(subject: Subject, folder: Path, **changes: Any) -> list[PlannedRun]:
     train = {"workers": 4, "batch_size": 8, "epochs": 2, **changes.pop("train", {})}
-    study = made_study(**{"train": train, "seeds": 1, **changes})
-    return planned_runs(study, subject, TrainSettings(), folder, code_of=lambda *_: "")
+    return made_runs(subject, folder, train=train, **{"seeds": 1, **changes})
 
 
 @pytest.mark.slow

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 from feature_datasets import write_dataset
-from made_study import made_study
+from made_study import made_runs
 
 from models.networks.hlf_settings import HlfSettings
-from training.settings import TrainSettings
-from training.studies.plan import PlannedRun, Subject, planned_runs
+from training.studies.plan import PlannedRun, Subject
 from training.studies.run_on_ranks import in_random_order, measure_all
 from training.workloads.hep_settings import HepSettings
 
@@ -26,8 +25,7 @@ def runs_of(folder: Path, **changes: Any) -> list[PlannedRun]:
         "decay": {"train": {"algorithm": "sgd", "momentum": 0.5, "weight_decay": 0.1}},
     }
     content = {"train": train, "methods": methods, "reference": "sgd", "execution": "mpi", "seeds": 6, **changes}
-    study = made_study(**content)
-    return planned_runs(study, subject, TrainSettings(), folder / "study", code_of=lambda *_: "")
+    return made_runs(subject, folder / "study", **content)
 
 
 def test_the_first_method_of_the_file_was_always_the_first_to_run(tmp_path: Path) -> None:

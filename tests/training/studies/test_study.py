@@ -56,12 +56,6 @@ def test_the_list_of_tables_and_figures_has_every_study_and_the_site_every_page(
 
 
 @pytest.mark.slow
-def test_tables_and_figures_are_further_names_of_a_study() -> None:
-    assert read_study("thesis-table-4-2", "small").name == "thesis-hlf"
-    assert set(NAMES) <= set(shipped())
-
-
-@pytest.mark.slow
 def test_the_list_was_wider_than_a_terminal_and_had_every_study_twice() -> None:
     console = Console(width=80, record=True, file=StringIO())
     console.print(list_studies())
@@ -88,6 +82,7 @@ def every(span: re.Match[str]) -> str:
 
 
 def test_each_table_and_figure_of_the_list_is_a_name_of_its_study() -> None:
+    assert read_study("thesis-table-4-2", "small").name == "thesis-hlf"
     names = {name: path.stem for name, path in shipped().items() if re.search("-(table|figure)-", name)}
     assert names == promised()
     assert names["hermans-figure-3-11"] == "hermans-grid"
@@ -103,20 +98,8 @@ BEST = {"protocol": "each at its best"}
     [
         ({"refrence": "sgd"}, "unknown key 'refrence'. Did you mean 'reference'?"),
         ({"train": {"epoch": 3}}, "ar-sgd, train.learning_rate 0.001 .*\n.*'epoch'. Did you mean 'epochs'"),
-        (
-            {"methods": {"x": {"train": {"algorithm": "adpsgd"}}}},
-            "x, .*\n  'algorithm': .*'adpsgd'.* Did you mean 'ad-psgd'",
-        ),
         ({"reference": "ar-sdg"}, "no method 'ar-sdg', only .* Did you mean 'ar-sgd'"),
-        (
-            {"vary": {"train.learning_rte": [0.1]}},
-            "train.learning_rte 0.1 .*\n.*'learning_rte'. Did you mean 'learning_rate'",
-        ),
-        (
-            {"methods": {"x": {"train": {"algorithm": {"name": "easgd", "alhpa": 1}}}}},
-            "x, .*\n.*alhpa'. Did you mean .*alpha'",
-        ),
-        ({"train": {"slowmo": {"tua": 3}}}, "slowmo.tua'. Did you mean .*tau'"),
+        ({"vary": {"train.learning_rte": [0.1]}}, "train.learning_rte 0.1 .*\n.*Did you mean 'learning_rate'"),
         ({"best_of": ["train.learning_rates"]}, "no varied key .* Did you mean 'train.learning_rate'"),
         ({"methods": {"sgd": {"vary": {"train.learning_rates": [1]}}}}, "Did you mean 'train.learning_rate'"),
         ({"methods": {"sgd": {"vary": {"train.learning_rate": []}}}}, "'train.learning_rate' .* has no values"),
@@ -124,21 +107,14 @@ BEST = {"protocol": "each at its best"}
         ({"claims": [{"says": "x", **PAIR, "margin": 0.1}]}, "a margin needs `because`"),
         ({"claims": [{"says": "x", **PAIR, **BEST, "at": {"train.learning_rate": 0.1}}]}, "has other keys in `at`"),
         (
-            {"claims": [{"says": "x", **PAIR, **BEST, "better": {"method": "sgd", "train.learning_rate": 7}}]},
+            {"claims": [{"says": "x", **PAIR, **BEST, "than": {"method": "sgd", "train.learning_rate": 7}}]},
             "7 is none of",
         ),
         # `compare --workers` set a value that every method replaced.
-        (
-            {"train": {"learning_rate": 1.0}},
-            "compare.train.learning_rate has no effect on .*thesis-hlf.yaml: every method sets or varies it",
-        ),
+        ({"train": {"learning_rate": 1.0}}, "compare.train.learning_rate has no effect on .*thesis-hlf.yaml: every"),
         ({"cluster": {"slow_ranks": {40: 2.0}}}, "there is no slow rank 40 among"),
         ({"cluster": {"latency": 1}}, "unknown key 'latency'"),
         ({"figures": [{"name": "x", "title": "x", "panels": [{"y": "val_acc", "x": "epoch"}]}]}, "'val_accuracy'"),
-        (
-            {"figures": [{"name": "x", "title": "x", "panels": [{"y": "val_loss", "x": "epoch", "where": {"a": 1}}]}]},
-            "no varied",
-        ),
         ({"times_only": 4}, "times_only needs execution: simulate, and has no best_of"),
     ],
 )
@@ -156,14 +132,13 @@ def test_the_example_of_the_docs_is_a_study(tmp_path: Path) -> None:
 
 
 def test_an_unknown_study_is_refused_with_the_nearest() -> None:
-    with pytest.raises(
-        ConfigError, match=r"compare --study thesis: there is no such study\. Did you mean 'thesis-hlf'"
+    for name, form, words in (
+        ("thesis", "small", r"no such study\. Did you mean 'thesis-hlf'"),
+        ("my.yaml", "small", r"no such file\. `compare --list` shows"),
+        ("thesis-hlf", "fill", r"no such form\. Did you mean 'full'"),
     ):
-        read_study("thesis", "small")
-    with pytest.raises(ConfigError, match=r"compare --study my\.yaml: there is no such file\. `compare --list` shows"):
-        read_study("my.yaml", "small")
-    with pytest.raises(ConfigError, match=r"--form fill: there is no such form\. Did you mean 'full'"):
-        read_study("thesis-hlf", "fill")
+        with pytest.raises(ConfigError, match=words):
+            read_study(name, form)
 
 
 def test_a_form_and_the_command_line_replace_values_and_keep_the_rest() -> None:
@@ -187,10 +162,8 @@ def test_every_combination_of_the_varied_keys_that_a_method_has_is_run() -> None
     assert [list(each) for each in study.combinations("sgd")] == [["cluster.slow_ranks"]] * 2
     assert [list(each) for each in study.combinations("fixed")] == [["train.workers"]] * 2
     values = {"train.workers": 2, "cluster.slow_ranks": {0: 10.0}}
-    assert study.train_settings("ar-sgd", values, 7).model_dump(include={"workers", "seed"}) == {
-        "workers": 2,
-        "seed": 7,
-    }
+    settings = study.train_settings("ar-sgd", values, 7)
+    assert (settings.workers, settings.seed) == (2, 7)
     assert study.alone == "sgd"
 
 

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_study import made_study
+from made_study import made_runs
 
-from training.settings import TrainSettings
 from training.studies import time_checks
-from training.studies.plan import PlannedRun, Subject, planned_runs
+from training.studies.plan import PlannedRun, Subject
 from training.studies.study_result import TimeCheck
 from training.studies.time_checks import check_times
 from training.workloads.surface_settings import SurfaceSettings
@@ -19,13 +18,8 @@ STEP = 2e-3
 
 
 def runs_of(folder: Path, **changes: Any) -> list[PlannedRun]:
-    content = {
-        "cluster": {"step_seconds": STEP, "event_seconds": 0.0, "jitter": 0.1, "slow_ranks": {1: 3.0}},
-        **changes,
-    }
-    return planned_runs(
-        made_study(**content), Subject(SurfaceSettings()), TrainSettings(), folder, code_of=lambda *_: ""
-    )
+    cluster = {"step_seconds": STEP, "event_seconds": 0.0, "jitter": 0.1, "slow_ranks": {1: 3.0}}
+    return made_runs(Subject(SurfaceSettings()), folder, cluster=cluster, **changes)
 
 
 def test_every_method_is_checked_with_its_step_and_as_many_workers_as_find_room(
