@@ -14,7 +14,7 @@ from typing import Any, Final
 from pipeline.configuration.yaml_text import read_mapping
 from pipeline.errors import MissingInputError
 from pipeline.terminal.tables import evaluation_tables
-from training.studies.judging import Interval, verdict_of
+from training.studies.judging import verdict_of
 from training.studies.pages import markdown_table, render, render_claims
 from training.studies.study import FOLDER, WORDS, StudySettings, form_of
 from training.studies.study_result import PACKED, StudyResult, read
@@ -78,8 +78,8 @@ def _section(metrics: Mapping[str, Any]) -> dict[str, Any]:
     if {"hlf", "boosted-trees"} <= behind.keys():
         network, other = behind["hlf"], behind["boosted-trees"]
         value, error = network["value"] - other["value"], _ERRORS * math.hypot(network["error"], other["error"])
-        found = Interval(value, value - error, value + error)
-        trees = {"found": found, "similar": _SIMILAR, "verdict": verdict_of(found, _SIMILAR, of_equals=True)}
+        verdict = verdict_of(value, error, _SIMILAR, of_equals=True)
+        trees = {"found": (value, value - error, value + error), "similar": _SIMILAR, "verdict": verdict}
     tables = [
         (f"{grid.title[:1].upper()}{grid.title[1:]}", markdown_table(grid.rows[0], grid.rows[1:]), grid.caption)
         for grid in evaluation_tables(metrics)

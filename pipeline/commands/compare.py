@@ -200,8 +200,9 @@ def compare(
         result = _result(run_folder, study, folder, command)
         if publish is not None:
             _refuse_local_changes([run.made_with for run in result.runs])
-        page = _write(run_folder, result, folder, publish)
-        run_folder.console.print(table_of(result))
+        table = table_of(result)
+        page = _write(run_folder, result, table, folder, publish)
+        run_folder.console.print(table)
         judged = judge(result)
         for words in [*(f"{each.verdict}: {each.claim.says}" for each in judged), *notes(result, judged)]:
             run_folder.say(f"  {words}")
@@ -356,16 +357,17 @@ def _make(run_folder: RunFolder, study: Study, runs: Sequence[PlannedRun], folde
                 simulate_all(left, cores=usable_cores(), code=code, on_progress=bar)
 
 
-def _write(run_folder: RunFolder, result: StudyResult, folder: Path, publish: Path | None) -> Path:
+def _write(run_folder: RunFolder, result: StudyResult, table: Grid, folder: Path, publish: Path | None) -> Path:
     """Draw the figures and write the page; also into the folder to publish in. Returns the last page."""
     figures, page = folder / _FIGURES, folder / _PAGE
     has_events = isinstance(result.study.workload, str)
     draw_all(result, _labels(run_folder) if has_events else PlotLabels("", result.data["sample_note"], None), figures)
     page.write_text(render(result, folder=_FIGURES), encoding="utf-8")
+    heads = ["Method", *(measure_of(name).words for name in dict.fromkeys(result.study.compared))]
     for_report = {
         "title": result.study.title,
-        "heads": ["Method", *(measure_of(name).words for name in result.study.compared)],
-        "rows": _rows(result, result.study.compared),
+        "heads": heads,
+        "rows": [row[: len(heads)] for row in table.rows[1:]],
         "workers": "virtual workers of the simulator" if result.is_simulated else "MPI ranks",
         "events": result.data["version"],
         "notes": [*notes(result), *([f"{result.warning.capitalize()}."] if result.warning else [])],
@@ -393,10 +395,6 @@ def table_of(result: StudyResult) -> Grid:
     of_tables = [name for table in result.study.tables if table.over is None for name in table.measures]
     names = list(dict.fromkeys([*result.study.compared, *of_tables]))
     table = Grid("method", *names, title=result.study.title)
-    for row in _rows(result, names):
-        table.add_row(*row)
+    for cell in result.cells():
+        table.add_row(result.title(cell), *(summed_up(result, cell, name) for name in names))
     return table
-
-
-def _rows(result: StudyResult, names: Sequence[str]) -> list[list[str]]:
-    return [[result.title(cell), *(summed_up(result, cell, name) for name in names)] for cell in result.cells()]

@@ -12,7 +12,6 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from training.settings import TrainSettings
 from training.studies.measures import measure_of
 from training.studies.study import Claim
 from training.studies.study_result import Cell, StudyResult
@@ -58,7 +57,7 @@ class Difference(NamedTuple):
     num_events: int = 0
     """0 where seeds are the only sample."""
     shifts: tuple[float, float] = (0.0, 0.0)
-    """Between which all seeds may be wrong in common, such as by simulated times: at most 0, and at least 0."""
+    """Between which all seeds may be wrong in common, such as by simulated times: more data do not make this shorter."""
 
     @classmethod
     def of_numbers(cls, values: ArrayLike, *, shifts: tuple[float, float] = (0.0, 0.0)) -> Self:
@@ -94,58 +93,43 @@ class Difference(NamedTuple):
         squares = [part / n * float(stats.t.isf(level / 2, n - 1)) ** 2 for part, n in parts if n > 1]
         return math.sqrt(sum(squares))
 
-    def at(self, level: float) -> Interval:
-        """Its interval."""
-        width, (low, high) = self.half_width(level), self.shifts
-        return Interval(self.value, self.value - width + low, self.value + width + high, self.shifts)
+    def ends(self, level: float = LEVEL) -> tuple[float, float]:
+        """Those of its interval."""
+        width = self.half_width(level)
+        return self.value - width + self.shifts[0], self.value + width + self.shifts[1]
 
 
-class Interval(NamedTuple):
-    """An estimate and its interval, positive in the direction of the claim."""
-
-    value: float
-    low: float
-    high: float
-    shifts: tuple[float, float] = (0.0, 0.0)
-    """The parts of both ends that more data does not make shorter."""
-
-    def with_data(self, times: float) -> Interval:
-        """What this many times the data would give, if the true difference is this one."""
-        low, high = (
-            self.value + shift + (end - shift - self.value) / math.sqrt(times) if math.isfinite(end) else end
-            for end, shift in zip((self.low, self.high), self.shifts, strict=True)
-        )
-        return Interval(self.value, low, high, self.shifts)
-
-
-def verdict_of(found: Interval, least: float, *, of_equals: bool = False) -> Verdict:
-    """The verdict on one comparison.
+def verdict_of(
+    value: float, width: float, least: float, *, shifts: tuple[float, float] = (0.0, 0.0), of_equals: bool = False
+) -> Verdict:
+    """The verdict on a difference with this half width of its interval, to whose ends the shifts are added.
 
     It is given as soon as the interval lies within its region of the true difference: more data decide an open claim,
     or turn a smaller effect into one of the other direction, as long as the interval has the truth. `least`: the
     difference that confirms a claimed one, or that contradicts a claim of equals.
 
     Examples:
-        >>> [str(verdict_of(Interval(v, v - 1, v + 1), 3)) for v in (5, 3.5, 1, -2)]
+        >>> [str(verdict_of(value, 1, 3)) for value in (5, 3.5, 1, -2)]
         ['confirmed', 'undecided', 'smaller than claimed', 'contradicted']
-        >>> [str(verdict_of(Interval(v, v - 1, v + 1), 3, of_equals=True)) for v in (1, -3.5, -5)]
+        >>> [str(verdict_of(value, 1, 3, of_equals=True)) for value in (1, -3.5, -5)]
         ['equivalent', 'undecided', 'contradicted']
     """
-    if decided := _decided(found, least, of_equals=of_equals):
-        return decided
-    can = _decided(found.with_data(MOST_DATA), least, of_equals=of_equals)
-    return Verdict.UNDECIDED if can else Verdict.NOT_DECIDABLE
+    for times in (1.0, MOST_DATA):
+        part = width / math.sqrt(times)
+        if decided := _decided(value - part + shifts[0], value + part + shifts[1], least, of_equals=of_equals):
+            return decided if times == 1.0 else Verdict.UNDECIDED
+    return Verdict.NOT_DECIDABLE
 
 
-def _decided(found: Interval, least: float, *, of_equals: bool) -> Verdict | None:
+def _decided(low: float, high: float, least: float, *, of_equals: bool) -> Verdict | None:
     if of_equals:
-        if max(-found.low, found.high) < least:
+        if max(-low, high) < least:
             return Verdict.EQUIVALENT
-        return Verdict.CONTRADICTED if max(found.low, -found.high) >= least else None
-    if found.low >= least:
+        return Verdict.CONTRADICTED if max(low, -high) >= least else None
+    if low >= least:
         return Verdict.CONFIRMED
-    if found.high < least:
-        return Verdict.CONTRADICTED if found.high < 0 else Verdict.SMALLER
+    if high < least:
+        return Verdict.CONTRADICTED if high < 0 else Verdict.SMALLER
     return None
 
 
@@ -208,25 +192,20 @@ class Pair(NamedTuple):
     """The level of its interval, after Holm's correction."""
 
     @property
-    def found(self) -> Interval:
-        """The difference with its interval."""
-        return self.difference.at(self.level)
-
-    @property
     def verdict(self) -> Verdict:
         """The verdict on this comparison."""
+        return self.verdict_at(self.level, self.difference.shifts)
+
+    def verdict_at(self, level: float, shifts: tuple[float, float]) -> Verdict:
+        """The verdict at another level of the interval, or without the error that simulated times share."""
         if self.why_not:
             return Verdict.NOT_DECIDABLE
-        return verdict_of(self.found, least_of(self.claim), of_equals=self.claim.is_of_equals)
-
-    @property
-    def if_times_were_exact(self) -> Verdict:
-        """The verdict without the error that simulated times share."""
-        return self._replace(difference=self.difference._replace(shifts=(0.0, 0.0))).verdict
+        value, width, is_of_equals = self.difference.value, self.difference.half_width(level), self.claim.is_of_equals
+        return verdict_of(value, width, least_of(self.claim), shifts=shifts, of_equals=is_of_equals)
 
     def is_decided(self, level: float) -> bool:
         """Whether its interval at a level decides."""
-        return self._replace(level=level).verdict not in OPEN
+        return self.verdict_at(level, self.difference.shifts) not in OPEN
 
 
 class JudgedClaim(NamedTuple):
@@ -271,7 +250,7 @@ def judge(result: StudyResult) -> list[JudgedClaim]:
 def _judged(result: StudyResult, claim: Claim, pairs: list[Pair]) -> JudgedClaim:
     tested = [pair for pair in pairs if not pair.why_not]
     verdict = together([pair.verdict for pair in tested], share=claim.share_of_cells)
-    exact = together([pair.if_times_were_exact for pair in tested], share=claim.share_of_cells)
+    exact = together([pair.verdict_at(pair.level, (0.0, 0.0)) for pair in tested], share=claim.share_of_cells)
     reason = claim.not_decidable
     if not reason and result.study.demonstration and measure_of(claim.measure).learns:
         reason = f"a demonstration: {result.study.demonstration}"
@@ -332,7 +311,7 @@ def _why_not(result: StudyResult, cells: Sequence[Cell]) -> str:
             return f"no {', '.join(idle).replace('_', ' ')} of {result.title(cell)}"
     seen = [result.events_seen(cell) for cell in cells]
     if result.study.times_only is None and all(seen) and seen[0] != seen[1]:
-        return f"{' and '.join(' to '.join(f'{end:,}' for end in each) for each in seen)} events were seen"
+        return f"{' and '.join(seen)} events were seen"
     return ""
 
 
@@ -345,8 +324,7 @@ def _shifts(result: StudyResult, cells: Sequence[Cell], claim: Claim, means: Ite
     measure = measure_of(claim.measure)
     if not measure.of_time or not result.is_simulated:
         return 0.0, 0.0
-    trained = [result.study.train_settings(cell.method, cell.plain, 1) for cell in cells]
-    slower = [_slower(result, cell, train) for cell, train in zip(cells, trained, strict=True)]
+    slower = [_slower(result, cell) for cell in cells]
     if not all(map(math.isfinite, slower)):
         return -math.inf, math.inf
     if measure.is_ratio:
@@ -355,13 +333,14 @@ def _shifts(result: StudyResult, cells: Sequence[Cell], claim: Claim, means: Ite
     else:
         this, other = (mean * math.expm1(-slow) for mean, slow in zip(means, slower, strict=True))
     ends = [0.0, this - other]
-    if trained[0].workers != trained[1].workers:
+    if len({result.settings(cell).workers for cell in cells}) > 1:
         ends += [this, -other]
     return min(ends), max(ends)
 
 
-def _slower(result: StudyResult, cell: Cell, train: TrainSettings) -> float:
+def _slower(result: StudyResult, cell: Cell) -> float:
     """Logarithm of the factor by which the steps of a cell take longer than simulated; infinite without a check."""
+    train = result.settings(cell)
     if train.workers == 1:
         return 0.0
     step = result.study.cluster_settings(cell.plain).step_of(train.batch_size)

@@ -81,10 +81,9 @@ def settings_table(result: StudyResult) -> str:
             f"{short(key)} {', '.join(map(str, study.values_of(method, key)))}"
             for key in next(study.combinations(method))
         ]
-        seen = sorted({number for cell in result.cells([method]) for number in result.events_seen(cell)})
         words = [f"{name} {value}" for name, value in own.items() if value]
-        ends = " to ".join(f"{number:,}" for number in dict.fromkeys((*seen[:1], *seen[-1:])))
-        rows.append([study.title_of(method), "; ".join(words), "; ".join(tried), ends])
+        seen = result.events_seen(*result.cells([method]))
+        rows.append([study.title_of(method), "; ".join(words), "; ".join(tried), seen])
     table = markdown_table(["", "set", "varied", "events seen by all workers"], rows)
     return f"All: {workload}; {'; '.join(shared)}.\n\n{table}"
 
@@ -201,18 +200,8 @@ def render_claims(results: Mapping[str, StudyResult], *, command: str, evaluatio
 
 def _fill(template: str, **values: Any) -> str:
     made = Environment(loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True)  # noqa: S701 - Markdown
-    made.filters |= {
-        "cell": lambda text: text.replace("|", "\\|"),
-        "claimed": _claimed,
-        "counted": counted,
-        "effect": effect,
-        "margin": _margin,
-        "mark": _mark,
-        "protocol": _protocol,
-        "quoting": _quoting,
-        "short": short,
-        "words": lambda name: measure_of(name).words,
-    }
+    for function in (counted, effect, measure_of, short, _claimed, _margin, _mark, _protocol, _quoting):
+        made.filters[function.__name__.lstrip("_")] = function
     text = made.get_template(template).render(**values)
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
@@ -240,9 +229,9 @@ def effect(pair: Pair | None) -> str:
     """A difference and its interval: points of accuracy, factors, or plain numbers."""
     if pair is None or not math.isfinite(pair.difference.value):
         return "-"
-    measure, (value, low, high, _) = measure_of(pair.claim.measure), pair.found
+    measure, (low, high) = measure_of(pair.claim.measure), pair.difference.ends(pair.level)
     ends = f"{_sized(low, measure)}..{_sized(high, measure)}" if math.isfinite(high) else "?"
-    return f"{_sized(value, measure)} ({ends})"
+    return f"{_sized(pair.difference.value, measure)} ({ends})"
 
 
 def _sized(number: float, measure: Measure) -> str:

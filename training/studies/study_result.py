@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 
 from training.errors import StudyError
 from training.loop.summary import acted
+from training.settings import TrainSettings
 from training.studies.measures import lowest_loss, measure_of
 from training.studies.run_result import RunResult
 from training.studies.study import StudySettings, short
@@ -155,14 +156,18 @@ class StudyResult:
 
     def never_acted(self, cell: Cell) -> list[str]:
         """What the settings of a cell ask for and none of its runs did, by counter."""
-        train = self.study.train_settings(cell.method, cell.plain, 1)
-        found = acted(train, [run.numbers for run in self.with_result(cell)])
+        found = acted(self.settings(cell), [run.numbers for run in self.with_result(cell)])
         return [name for name, number in found.items() if not number]
 
-    def events_seen(self, cell: Cell) -> list[int]:
-        """Least and greatest number of events, with repetitions, that a run of a cell saw; once if they are equal."""
-        seen = {int(run.numbers["samples"]) for run in self.with_result(cell) if "samples" in run.numbers}
-        return sorted({min(seen), max(seen)}) if seen else []
+    def settings(self, cell: Cell) -> TrainSettings:
+        """Settings of the training of a cell."""
+        return self.study.train_settings(cell.method, cell.plain, 1)
+
+    def events_seen(self, *cells: Cell) -> str:
+        """Least and greatest number of events, with repetitions, that a run of some cells saw, in words."""
+        numbers = [run.numbers for cell in cells for run in self.with_result(cell)]
+        seen = sorted({int(each["samples"]) for each in numbers if "samples" in each})
+        return " to ".join(f"{end:,}" for end in dict.fromkeys((*seen[:1], *seen[-1:])))
 
     @property
     def is_simulated(self) -> bool:

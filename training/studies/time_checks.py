@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
+from scipy.optimize import nnls
 from torch import nn
 
 from ingestion.storage import new_file
@@ -55,8 +56,11 @@ _PLAIN: Final[dict[str, Any]] = {"learning_rate": 1e-6, "schedule": {}, "seed": 
 
 
 class Sleepers(NamedTuple):
-    """Workers that sleep, of a method and a cluster."""
+    """Workers of a method that sleep."""
 
+    method: str
+    step_seconds: float
+    """Mean time of a step without messages."""
     train: TrainSettings
     cluster: ClusterSettings
     """Gives the time of a step; its network is not used."""
@@ -180,7 +184,7 @@ def check_times(runs: Sequence[PlannedRun], folder: Path, *, cores: int, code: s
     chosen = _chosen(runs, most=_RANKS_PER_CORE * cores)
     if not chosen:
         return []
-    path = folder / f"times-{digest_of([code, _SLEEPERS.dump_python(list(chosen.values()), mode='json')])}.json"
+    path = folder / f"times-{digest_of([code, _SLEEPERS.dump_python(chosen, mode='json')])}.json"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         found = _measured(chosen, folder)
@@ -189,7 +193,7 @@ def check_times(runs: Sequence[PlannedRun], folder: Path, *, cores: int, code: s
     return _CHECKS.validate_json(path.read_bytes())
 
 
-def _chosen(runs: Sequence[PlannedRun], *, most: int) -> dict[tuple[str, float], Sleepers]:
+def _chosen(runs: Sequence[PlannedRun], *, most: int) -> list[Sleepers]:
     """Of each method and time of a step the run with the most workers and messages."""
     found: dict[tuple[str, float], Sleepers] = {}
     for run in sorted(runs, key=lambda run: (-run.train.workers, run.train.algorithm.steps_apart)):
@@ -198,32 +202,30 @@ def _chosen(runs: Sequence[PlannedRun], *, most: int) -> dict[tuple[str, float],
         step = run.cluster.step_of(run.train.batch_size)
         if (run.method, step) in found:
             continue
-        workers = min(run.train.workers, most)
-        steps = max(_STEPS, math.ceil(run.train.algorithm.steps_apart))
+        workers, steps = min(run.train.workers, most), max(_STEPS, math.ceil(run.train.algorithm.steps_apart))
         epochs = min(max(math.ceil(_SECONDS / (steps * step)), _FEWEST), _MOST)
         changes = {**_PLAIN, "workers": workers, "epochs": epochs}
         train = TrainSettings.model_validate({**run.train.model_dump(), **changes})
-        cluster = {"workers_per_host": workers, "pause_probability": 0.0, "slow_ranks": {}}
-        size = num_parameters(run.subject.settings.open())
+        here = {"workers_per_host": workers, "pause_probability": 0.0, "slow_ranks": {}}
+        cluster, size = run.cluster.model_copy(update=here), num_parameters(run.subject.settings.open())
         rows = [train.batch_size * steps] * workers
-        found[run.method, step] = Sleepers(train, run.cluster.model_copy(update=cluster), size, rows)
-    return found
+        found[run.method, step] = Sleepers(run.method, step, train, cluster, size, rows)
+    return list(found.values())
 
 
-def _measured(chosen: dict[tuple[str, float], Sleepers], folder: Path) -> list[TimeCheck]:
-    pair = next(iter(chosen.values())).train.model_copy(update={"workers": 2})
-    machine = fit_machine(measure_messages(pair, _SIZES))
+def _measured(chosen: Sequence[Sleepers], folder: Path) -> list[TimeCheck]:
+    machine = fit_machine(measure_messages(chosen[0].train.model_copy(update={"workers": 2}), _SIZES))
     path, found = (folder / "sleepers.json").absolute(), []
-    for workers in sorted({each.train.workers for each in chosen.values()}):
-        some = {key: each for key, each in chosen.items() if each.train.workers == workers}
-        path.write_bytes(_SLEEPERS.dump_json(list(some.values())))
-        like = next(iter(some.values())).train
-        times = measured_by(like, ("training.studies.time_checks", str(path)), timeout=_TIMEOUT)
-        for ((method, step), each), seconds in zip(some.items(), times, strict=True):
-            here = each.cluster.model_copy(update=machine)
-            simulated = simulate_times(each.rows, each.train, here, num_parameters=each.num_parameters)
+    for workers in sorted({each.train.workers for each in chosen}):
+        some = [each for each in chosen if each.train.workers == workers]
+        path.write_bytes(_SLEEPERS.dump_json(some))
+        times = measured_by(some[0].train, ("training.studies.time_checks", str(path)), timeout=_TIMEOUT)
+        for each, seconds in zip(some, times, strict=True):
+            cluster = each.cluster.model_copy(update=machine)
+            simulated = simulate_times(each.rows, each.train, cluster, num_parameters=each.num_parameters)
             each_rank = [seconds_and_steps(records, each.train.epochs) for records in simulated.records]
-            found.append(TimeCheck(method, step, workers, seconds, fastest_epoch(np.sum(each_rank, axis=0))))
+            predicted_time = fastest_epoch(np.sum(each_rank, axis=0))
+            found.append(TimeCheck(each.method, each.step_seconds, workers, seconds, predicted_time))
     return found
 
 
@@ -248,14 +250,10 @@ def fit_link(messages: Sequence[Measurement], *, ring_above: float = math.inf) -
 
     All predictions are linear in the latency and in the inverse bandwidth.
     """
-    without_bytes, without_latency = Link(1.0, math.inf), Link(0.0, 1.0)
-    terms = np.array(
-        [[predicted(each, link, ring_above) for link in (without_bytes, without_latency)] for each in messages]
-    )
-    terms /= np.array([[each.seconds] for each in messages])
+    links = (Link(1.0, math.inf), Link(0.0, 1.0))
+    terms = np.array([[predicted(each, link, ring_above) / each.seconds for link in links] for each in messages])
     scale = terms.max(axis=0)
-    found, *_ = np.linalg.lstsq(terms / scale, np.ones(len(messages)), rcond=None)
-    latency, inverse = np.maximum(found / scale, _SMALLEST).tolist()
+    latency, inverse = np.maximum(nnls(terms / scale, np.ones(len(messages)))[0] / scale, _SMALLEST).tolist()
     return Link(latency, 1 / inverse)
 
 

@@ -12,18 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from training.studies.judging import (
-    FAILS,
-    HOLDS,
-    LEVEL,
-    OPEN,
-    Difference,
-    Interval,
-    Verdict,
-    holm,
-    together,
-    verdict_of,
-)
+from training.studies.judging import FAILS, HOLDS, LEVEL, OPEN, Difference, Verdict, holm, together, verdict_of
 from training.studies.study import FOLDER
 
 NUM_EVENTS = 631
@@ -82,9 +71,9 @@ def test_equal_spreads_and_one_seed_are_no_certainty() -> None:
     assert Difference.of_numbers([1.0, 1.0]).half_width() > 0
     assert Difference.of_events(np.tile([1.0] + [0.0] * 999, (2, 1))).half_width() > 1e-3
     for one in (Difference.of_numbers([1.0]), Difference.of_events(np.ones((1, 50)))):
-        assert verdict_of(one.at(LEVEL), 0.1) is Verdict.NOT_DECIDABLE
+        assert verdict_of(one.value, one.half_width(), 0.1) is Verdict.NOT_DECIDABLE
     for none in (Difference.of_numbers([]), Difference.of_events([]), Difference.of_numbers([0.1, math.inf])):
-        assert verdict_of(none.at(LEVEL), 0.1) is Verdict.NOT_DECIDABLE
+        assert verdict_of(none.value, none.half_width(), 0.1) is Verdict.NOT_DECIDABLE
 
 
 def is_true(verdict: Verdict, truth: float, least: float, *, of_equals: bool) -> bool:
@@ -103,9 +92,8 @@ def error_rates(truth: float, seeds: Sequence[int], *, of_equals: bool, studies:
     values = np.random.default_rng(0).normal(truth, 1.0, (studies, max(seeds)))
     found = []
     for number in seeds:
-        given = [
-            verdict_of(Difference.of_numbers(each).at(LEVEL), 1.0, of_equals=of_equals) for each in values[:, :number]
-        ]
+        drawn = map(Difference.of_numbers, values[:, :number])
+        given = [verdict_of(each.value, each.half_width(), 1.0, of_equals=of_equals) for each in drawn]
         wrong = np.mean([not is_true(each, truth, 1.0, of_equals=of_equals) for each in given])
         found.append((float(np.mean([each not in OPEN for each in given])), float(wrong)))
     return found
@@ -130,14 +118,13 @@ def test_more_data_turned_a_refuted_claim_into_a_confirmed_one(of_equals: bool) 
     order = {Verdict.SMALLER: 1, Verdict.CONTRADICTED: 2}
     for value in GRID:
         for before, after in pairwise(np.linspace(3, 0.01, 30)):
-            outer = Interval(value, value - before, value + before)
-            for shift in (-1, 0, 1):
-                centre = value + shift * (before - after)
-                inner = Interval(centre, centre - after, centre + after)
-                old, new = (verdict_of(each, 1.0, of_equals=of_equals) for each in (outer, inner))
-                assert old in OPEN or old is new or (old in FAILS and order[old] < order[new]), (outer, inner)
+            for centre in (value + shift * (before - after) for shift in (-1, 0, 1)):
+                intervals = ((value, before), (centre, after))
+                old, new = (verdict_of(*each, 1.0, of_equals=of_equals) for each in intervals)
+                assert old in OPEN or old is new or (old in FAILS and order[old] < order[new]), intervals
                 # Whatever the interval allows is not denied.
-                assert all(is_true(new, truth, 1.0, of_equals=of_equals) for truth in (inner.low, inner.high))
+                ends = (centre - after, centre + after)
+                assert all(is_true(new, truth, 1.0, of_equals=of_equals) for truth in ends)
 
 
 @pytest.mark.parametrize("of_equals", [False, True])
@@ -152,11 +139,11 @@ def test_verdicts_left_the_truth_as_seeds_grew(truth: float, of_equals: bool) ->
 
 
 def test_what_ten_times_the_data_would_not_decide_asked_for_millions_of_events() -> None:
-    assert verdict_of(Interval(0.98, 0, 1.96), 1.0) is Verdict.NOT_DECIDABLE
-    assert verdict_of(Interval(0.6, -0.38, 1.58), 1.0) is Verdict.UNDECIDED
+    assert verdict_of(0.98, 0.98, 1.0) is Verdict.NOT_DECIDABLE
+    assert verdict_of(0.6, 0.98, 1.0) is Verdict.UNDECIDED
     # More seeds do not make what simulated times share any smaller.
-    assert verdict_of(Interval(0.6, -0.38, 1.58, (-0.9, 0.9)), 1.0) is Verdict.NOT_DECIDABLE
-    assert verdict_of(Interval(0.6, -math.inf, math.inf, (-math.inf, math.inf)), 1.0) is Verdict.NOT_DECIDABLE
+    for shift in (0.9, math.inf):
+        assert verdict_of(0.6, 0.08, 1.0, shifts=(-shift, shift)) is Verdict.NOT_DECIDABLE
 
 
 def test_a_family_without_any_difference_has_a_wrong_verdict_in_one_of_twenty() -> None:
