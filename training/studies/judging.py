@@ -57,7 +57,7 @@ class Difference(NamedTuple):
     num_events: int = 0
     """0 where seeds are the only sample."""
     shifts: tuple[float, float] = (0.0, 0.0)
-    """Between which all seeds may be wrong in common, such as by simulated times: more data do not make this shorter."""
+    """Between which all seeds may be wrong in common, such as by simulated times; more data do not change it."""
 
     @classmethod
     def of_numbers(cls, values: ArrayLike, *, shifts: tuple[float, float] = (0.0, 0.0)) -> Self:

@@ -39,7 +39,7 @@ class Measure(NamedTuple):
     of: Callable[[RunResult, RunResult], float]
     """The number of a run; the second run is the one of the same seed that `relative_to` names."""
     relative_to: str = ""
-    """`reference`: the study's reference; `alone`: its method on one worker; empty: no other run."""
+    """The property of a study that names the method of the other run: `reference` or `alone`; empty: no other run."""
     lower_is_better: bool = False
     is_ratio: bool = False
     """Whether it is a time or a rate: two runs compare by their ratio."""

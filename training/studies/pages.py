@@ -98,11 +98,11 @@ def sweep_table(result: StudyResult) -> str:
         for tried in columns:
             runs = result.groups[cell].get(tried, [])
             text = "-"
-            if runs:
-                accuracy = np.mean([run.counts.weighted_accuracy for run in runs if run.counts])
-                text = f"{np.mean([lowest_loss(run) for run in runs]):.4f}; {100 * accuracy:.2f} %"
             if gone := sum(run.has_diverged for run in runs):
                 text = f"diverged in {gone} of {len(runs)}"
+            elif runs:
+                accuracy = np.mean([run.counts.weighted_accuracy for run in runs if run.counts])
+                text = f"{np.mean([lowest_loss(run) for run in runs]):.4f}; {100 * accuracy:.2f} %"
             row.append(f"**{text}**" if tried == best else text)
         edges = []
         for key, value in best.plain.items():
@@ -116,15 +116,15 @@ def sweep_table(result: StudyResult) -> str:
 
 def _learnt(result: StudyResult) -> dict[str, Any]:
     """Numbers of the note on the binomial error of every accuracy, and on the runs that were best near their end."""
-    runs = [run for cell in result.cells() for run in result.runs_of(cell)]
-    accuracy = float(np.mean([run.counts.weighted_accuracy for run in runs if run.counts]))
+    runs = [run for cell in result.cells() for run in result.with_result(cell)]
+    accuracy = pd.Series([run.counts.weighted_accuracy for run in runs if run.counts], dtype=np.float64).mean()
     effective = result.weights.sum() ** 2 / np.square(result.weights).sum()
     return {
         "accuracy": accuracy,
         "number": len(result.weights),
         "effective": effective,
         "error": math.sqrt(accuracy * (1 - accuracy) / effective),
-        "late": [run.numbers["best_epoch"] >= _LAST * len(run.curves["val_loss"]) for run in runs if run.curves],
+        "late": [run.numbers["best_epoch"] >= _LAST * len(run.curves["val_loss"]) for run in runs],
     }
 
 

@@ -92,7 +92,7 @@ def run_simulated(run: PlannedRun, code: str) -> None:
     try:
         found = simulate_workload(workload, settings, run.cluster)
     except DivergedError:
-        write_diverged(run.folder, workload, code=code)
+        write_diverged(run.folder, code=code)
         return
     if found.best is None:
         raise AssertionError("the simulated run kept no model")

@@ -85,7 +85,7 @@ def measure_all(
             # Its ranks have ended; others start for the runs behind it.
             diverged = next(run for run in left if not (run.folder / "summary.json").exists())
         left.remove(diverged)
-        write_diverged(diverged.folder, diverged.subject.settings.open(), code=code)
+        write_diverged(diverged.folder, code=code)
     for run in left:
         workload = run.subject.settings.open()
         scores = scores_of(workload, workload.load(run.folder / "model"), run.train)

@@ -95,7 +95,7 @@ class RunResult:
     made_with: str
     """Version of the code of the run."""
     counts: Counts | None
-    """None for a study of times. A run that diverged predicts nothing correctly."""
+    """None for a study of times, and for a run that diverged."""
     curves: dict[str, list[float]]
     """Quantities by epoch, see `training.studies.measures.CURVES`."""
     numbers: dict[str, float]
@@ -117,10 +117,9 @@ def write_result(
     _write(folder, {"made_with": code, "counts": counts, "curves": curves_of(ranks), "numbers": numbers})
 
 
-def write_diverged(folder: Path, workload: Workload, *, code: str) -> None:
-    """Write the result of a run that diverged: nothing is right."""
-    counts = Counts.of(np.zeros(sum(workload.group_rows("test")), dtype=np.bool_), 0.0)
-    _write(folder, {"made_with": code, "counts": counts, "curves": {}, "numbers": {"diverged": 1.0}})
+def write_diverged(folder: Path, *, code: str) -> None:
+    """Write the result of a run that diverged: it predicts nothing."""
+    _write(folder, {"made_with": code, "counts": None, "curves": {}, "numbers": {"diverged": 1.0}})
 
 
 def _write(folder: Path, content: Mapping[str, Any]) -> None:

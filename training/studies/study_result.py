@@ -128,12 +128,13 @@ class StudyResult:
         """
         chosen = measure_of(measure)
         runs = self.runs_of(cell, at) if measure == "diverged" else self.with_result(cell, at)
-        others = {run.seed: run for run in runs}
+        others = runs
         if chosen.relative_to:
-            named = self.study.reference if chosen.relative_to == "reference" else self.study.alone
-            other = None if named is None else self.like(cell, {"method": named})
-            others = {} if other is None else {run.seed: run for run in self.with_result(other, at)}
-        found = {run.seed: chosen.of(run, others[run.seed]) for run in runs if run.seed in others}
+            named = getattr(self.study, chosen.relative_to)
+            other = named and self.like(cell, {"method": named})
+            others = self.with_result(other, at) if other else []
+        by_seed = {run.seed: run for run in others}
+        found = {run.seed: chosen.of(run, by_seed[run.seed]) for run in runs if run.seed in by_seed}
         return pd.Series(found, dtype=np.float64)
 
     def correct(self, cell: Cell, at: Mapping[str, Any] | None = None) -> dict[int, Floats]:

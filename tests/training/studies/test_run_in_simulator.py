@@ -54,8 +54,8 @@ def test_a_run_that_diverges_is_a_result(subject: Subject, tmp_path: Path) -> No
     run = runs_of(subject, tmp_path, train={"learning_rate": 1e30, "optimizer": "sgd"})[0]
     run_simulated(run, "commit 1")
     assert run.result is not None
-    assert run.result.counts is not None
-    assert (run.result.numbers["diverged"], run.result.counts.is_correct.sum()) == (1.0, 0)
+    assert run.result.has_diverged
+    assert (run.result.numbers, run.result.counts) == ({"diverged": 1.0}, None)
 
 
 def test_a_run_that_ends_as_a_constant_guess_diverged(subject: Subject, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from made_study import EPOCHS, made_check, made_result, made_run, made_study
 from simulated import CLUSTER, run, toy_rows
-from tiny_images import TinyImages
 
 from training.errors import StudyError
 from training.studies.run_result import curves_of, numbers_of, read_result, write_diverged
@@ -89,7 +88,7 @@ def test_measures_of_the_times_of_epochs() -> None:
 
 
 def test_a_run_that_diverged_is_a_result(tmp_path: Path) -> None:
-    write_diverged(tmp_path, TinyImages(), code="commit 2")
+    write_diverged(tmp_path, code="commit 2")
     lost = read_result(tmp_path, "ad-psgd", {}, 1)
     assert lost is not None
     assert (lost.numbers["diverged"], lost.made_with) == (1.0, "commit 2")
