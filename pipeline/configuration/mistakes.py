@@ -55,7 +55,9 @@ def _words(mistake: ErrorDetails, keys: tuple[str | int, ...], model: type[BaseM
         words = f"{key + ': ' if key else ''}{context['error']}"
         return "\n".join(line if line.endswith((".", "?")) else f"{line}." for line in words.splitlines())
     names = re.findall(r"'([^']+)'", context.get("expected_tags", context.get("expected", "")))
-    given: Any = redact_all(context.get("tag", mistake["input"]))
+    if mistake["type"] == "union_tag_invalid":
+        return f"'{key}': there is no '{context['tag']}', only {', '.join(names)}.{nearest(context['tag'], names)}"
+    given: Any = redact_all(mistake["input"])
     seen = shown(f"{key}={given!r}").removeprefix(f"{key}=")
     close = difflib.get_close_matches(str(given), names, n=1, cutoff=0.5)
     return f"'{key}': {mistake['msg']} (given: {seen}).{f' Did you mean {close[0]!r}?' if close else ''}"
