@@ -111,7 +111,7 @@ class RunFolder:
             retry=tenacity.retry_if_exception_type(FolderInUseError),
             stop=tenacity.stop_after_delay(self._wait),
             wait=tenacity.wait_fixed(_SECONDS_BETWEEN_TRIES),
-            before_sleep=self._say_that_it_waits,
+            before_sleep=lambda state: self._say_that_it_waits() if state.attempt_number == 1 else None,
             reraise=True,
         )
         with ExitStack() as held:
@@ -120,9 +120,8 @@ class RunFolder:
                 held.enter_context(reading(each.folder for each in map(_in_use, self.stores()) if each))
             yield
 
-    def _say_that_it_waits(self, state: tenacity.RetryCallState) -> None:
-        if state.attempt_number == 1:
-            self.say(f"{self.config.run_dir} is in use by another run; waiting up to {self._wait:g} s for its end")
+    def _say_that_it_waits(self) -> None:
+        self.say(f"{self.config.run_dir} is in use by another run; waiting up to {self._wait:g} s for its end")
 
     def store(self, stage: str) -> StageStore:
         """The versions of a stage."""
@@ -142,18 +141,20 @@ class RunFolder:
         on disk.
         """
         self.refuse_missing_upstream([stage], command=command)
-        replaced = instead or {}
-
-        def current(name: str) -> Version | None:
-            return replaced.get(name) or self.store(name).current()
-
-        found = {name: current(name) for name in stage.upstream_of(self.config)}
-        versions = {name: version for name, version in found.items() if version is not None}
-        if not mixed:
-            _refuse_mixed_versions(stage, versions)
-        for name in stage.optional_upstream:
-            version = current(name)
-            if version is not None and not _made_from_others(STAGE_OF[name], version, versions):
+        needed, replaced = stage.upstream_of(self.config), instead or {}
+        names = (*needed, *stage.optional_upstream)
+        found = {name: version for name in names if (version := replaced.get(name) or self.store(name).current())}
+        versions = {name: version for name, version in found.items() if name in needed}
+        for name, version in versions.items():
+            # A test event of new features may have been a training event of the old.
+            for source in () if mixed else _made_from_others(STAGE_OF[name], version, versions):
+                raise MissingInputError(
+                    f"{stage.name} cannot use {name} {version.name}: it was made from other {source} than "
+                    f"{versions[source].name}, which is current. Run `python -m pipeline {name}` first, or "
+                    f"`python -m pipeline run` for all, with the same options."
+                )
+        for name, version in found.items():
+            if name not in needed and not _made_from_others(STAGE_OF[name], version, versions):
                 versions[name] = version
         return versions
 
@@ -252,20 +253,6 @@ def _in_use(store: StageStore) -> Version | None:
         return store.current()
     except RunFolderError:
         return None
-
-
-def _refuse_mixed_versions(stage: Stage, versions: dict[str, Version]) -> None:
-    """Refuse inputs that do not belong together, such as a model and another split than it was trained on.
-
-    A test event of new features may have been a training event of the old.
-    """
-    for name, version in versions.items():
-        for source in _made_from_others(STAGE_OF[name], version, versions):
-            raise MissingInputError(
-                f"{stage.name} cannot use {name} {version.name}: it was made from other {source} than "
-                f"{versions[source].name}, which is current. Run `python -m pipeline {name}` first, or "
-                f"`python -m pipeline run` for all, with the same options."
-            )
 
 
 def _made_from_others(stage: Stage, version: Version, versions: dict[str, Version]) -> list[str]:

@@ -83,9 +83,7 @@ class Runner:
             before = {name: plans[name].state for name in reads if name in plans}
             ends = [name for name, state in before.items() if state in {State.FAILS, State.WAITS}]
             waits_for = [name for name, state in before.items() if state.runs]
-            notes = (
-                self._unfinished(stage) if current is None else [*_other_packages(current), *self._unfinished(stage)]
-            )
+            notes = [*(_other_packages(current) if current else ()), *self._unfinished(stage)]
             if ends:
                 state, reasons = before[ends[0]], [f"{name} {before[name]}" for name in ends]
             else:
@@ -101,7 +99,11 @@ class Runner:
                 if not waits_for:
                     stage.find_inputs(self.config, None, self.console)
                 return State.MISSING, []
-            reasons = self._reasons(stage, current, ignore=waits_for)
+            reasons = ["the output of a stage that it reads is gone"]
+            if all(self.run_folder.store(name).current() for name in stage.upstream_of(self.config)):
+                found = stage.find_inputs(self.config, current, self.console)
+                after = self._fingerprint(stage, found, self.run_folder.upstream(stage, mixed=True))
+                reasons = _reasons_to_replace(current, after, _missing(current), ignore=waits_for)
         except NOT_THERE_YET as problem:
             return State.WAITS, [str(problem)]
         except (IngestionError, ConfigError) as problem:
@@ -153,7 +155,7 @@ class Runner:
         return ran
 
     def _log_end(self, running: Stage | None, error: BaseException | None) -> None:
-        where = None if running is None else running.name
+        where = running.name if running else None
         waits = isinstance(error, NOT_THERE_YET)
         if error is None:
             self.log.event("run finished")
@@ -189,8 +191,8 @@ class Runner:
 
     def _run_stage(self, stage: Stage, *, force: bool) -> bool:
         """Run a stage unless it is up to date; returns whether it ran."""
-        current = self.run_folder.store(stage.name).recovered()
-        upstream = self.run_folder.upstream(stage)
+        store = self.run_folder.store(stage.name)
+        current, upstream = store.recovered(), self.run_folder.upstream(stage)
         # With --force, the version in use may be damaged: nothing is taken over from it.
         believed = None if force else current
         found = stage.find_inputs(self.config, believed, self.console)
@@ -200,13 +202,17 @@ class Runner:
         reasons = _reasons_to_replace(current, fingerprint, missing) if current else ["first run"]
         reasons = reasons or ["--force"] * force
         if current and not reasons:
-            self._leave(stage, current, found)
+            self.console.print(f"[bold]{stage.name}[/]: up to date", highlight=False)
+            self.log.event("stage up to date", stage=stage.name)
+            # Facts such as the new time of an unchanged file.
+            inputs = stage.remembered(found)
+            if inputs is not None and json.loads(json.dumps(inputs)) != current.manifest["inputs"]:
+                store.rewrite_manifest(current, current.manifest | {"inputs": inputs})
             return False
         shown = "; ".join(reasons[:3]) + (f"; and {len(reasons) - 3} more" if len(reasons) > 3 else "")
         self.console.print(f"[bold]{stage.name}[/]: {escape(shown)}", highlight=False)
         self.log.event("stage started", stage=stage.name, reasons=reasons)
         self.say_what_is_stale(stage, upstream)
-        store = self.run_folder.store(stage.name)
         out_dir = store.next_folder(fingerprint.digest)
         made_from = Fingerprint.from_json(believed.made_from) if believed else None
         context = Context(
@@ -225,14 +231,6 @@ class Runner:
         self._make_version(stage, context, fingerprint, afresh=force)
         return True
 
-    def _leave(self, stage: Stage, current: Version, found: StageInputs) -> None:
-        """Leave a stage as it is, but for facts such as the new time of an unchanged file."""
-        self.console.print(f"[bold]{stage.name}[/]: up to date", highlight=False)
-        self.log.event("stage up to date", stage=stage.name)
-        inputs, store = stage.remembered(found), self.run_folder.store(stage.name)
-        if inputs is not None and json.loads(json.dumps(inputs)) != current.manifest["inputs"]:
-            store.rewrite_manifest(current, current.manifest | {"inputs": inputs})
-
     def say_what_is_stale(self, stage: Stage, upstream: dict[str, Version]) -> None:
         """Name the stale stages whose versions a stage is going to use."""
         # The stages of this run are not.
@@ -246,9 +244,7 @@ class Runner:
 
     def _make_version(self, stage: Stage, context: Context, fingerprint: Fingerprint, *, afresh: bool = False) -> None:
         """The transaction: a new folder, the work, its checks, the manifest, the pointer."""
-        store = self.run_folder.store(stage.name)
-        folder = context.out_dir
-        upstream = dict(context.upstream)
+        store, folder, upstream = self.run_folder.store(stage.name), context.out_dir, dict(context.upstream)
         started = time.monotonic()
         try:
             unfinished = [path for path in store.unfinished() if stage.can_continue(path)]
@@ -274,11 +270,8 @@ class Runner:
             # that the pointer names is published and stays.
             if not (store.names(folder) or stage.can_continue(folder)):
                 store.discard(folder)
-            no_room = out_of_room(error)
-            if not no_room and (problem := _about_storage(context.data_dir, error)):
+            if problem := _about_files(stage, context, error):
                 raise problem from error
-            if no_room or isinstance(error, OSError) or type(error).__module__.startswith("pyarrow"):
-                raise _about_files(stage, folder, no_room or error) from error
             raise
         self.log.event(
             "stage finished", stage=stage.name, version=folder.name, seconds=round(seconds, 3), summary=result.summary
@@ -326,13 +319,6 @@ class Runner:
         whole = made_of(found.inputs | own, stage.config_items(self.config), stage.entry_points(self.config))
         return replace(whole, parts=parts)
 
-    def _reasons(self, stage: Stage, current: Version, *, ignore: Sequence[str] = ()) -> list[str]:
-        if any(self.run_folder.store(name).current() is None for name in stage.upstream_of(self.config)):
-            return ["the output of a stage that it reads is gone"]
-        found = stage.find_inputs(self.config, current, self.console)
-        after = self._fingerprint(stage, found, self.run_folder.upstream(stage, mixed=True))
-        return _reasons_to_replace(current, after, _missing(current), ignore)
-
 
 def _missing(version: Version) -> list[str]:
     """Paths of the files of a version that are gone, or have another size."""
@@ -340,7 +326,7 @@ def _missing(version: Version) -> list[str]:
 
 
 def _reasons_to_replace(
-    current: Version, after: Fingerprint, missing: Sequence[str], ignore: Sequence[str] = ()
+    current: Version, after: Fingerprint, missing: Sequence[str], *, ignore: Sequence[str] = ()
 ) -> list[str]:
     """Why the version in use is stale; inputs in `ignore` do not count."""
     before = Fingerprint.from_json(current.manifest["fingerprint"])
@@ -359,27 +345,26 @@ def _other_packages(current: Version) -> list[str]:
 
 
 def _refuse_failed_checks(stage: Stage, result: Result) -> None:
-    failed = [f"  {check.name}: {check.detail}" for check in result.checks if not check.passed]
-    if failed:
+    if failed := "\n".join(f"  {each.name}: {each.detail}" for each in result.checks if not each.passed):
         raise CheckFailedError(
-            f"the output of {stage.name} failed its own checks and was not published:\n" + "\n".join(failed) + "\n"
-            "This is a bug or a damaged disk; run again, and report it if it stays."
+            f"the output of {stage.name} failed its own checks and was not published:\n{failed}\n"
+            f"This is a bug or a damaged disk; run again, and report it if it stays."
         )
 
 
-def _about_storage(data_dir: Path, error: BaseException) -> IngestionError | None:
-    """The error for object storage that does not answer or refuses, while the driver reads or writes there."""
+def _about_files(stage: Stage, context: Context, error: BaseException) -> Exception | None:
+    """The error for object storage or a file that cannot be read or written; None for other errors."""
+    no_room, folder = out_of_room(error), context.out_dir
+    name = getattr(no_room or error, "filename", None)
     # Errors of local files name them.
-    if not is_remote(data_dir) or not isinstance(error, Exception) or getattr(error, "filename", None):
+    if is_remote(context.data_dir) and isinstance(error, Exception) and not (no_room or name):
+        problem = remote_error(str(context.data_dir), where="the storage", cause=error)
+        if problem:
+            return problem
+    if not (no_room or isinstance(error, OSError) or type(error).__module__.startswith("pyarrow")):
         return None
-    return remote_error(str(data_dir), where="the storage", cause=error)
-
-
-def _about_files(stage: Stage, folder: Path, error: BaseException) -> RunFolderError:
-    """The error for a file that cannot be read or written."""
-    name = getattr(error, "filename", None)
-    if out_of_room(error) or (name is not None and Path(name).is_relative_to(folder)):
-        return cannot_write(folder.parent, error)
+    if no_room or (name is not None and Path(name).is_relative_to(folder)):
+        return cannot_write(folder.parent, no_room or error)
     return RunFolderError(
         f"{stage.name} failed on a file ({type(error).__name__}: {str(error).strip()}). If it belongs to an earlier "
         f"stage, that output is damaged: run the stage again with --force."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from pipeline.run_folder import RunFolder
 from pipeline.runs import own_folders
 from pipeline.runs.lock import is_read
 from pipeline.runs.log import size_of
-from pipeline.runs.model_registry import REGISTRY, Registry
+from pipeline.runs.model_registry import Registry
 from pipeline.runs.store import StageStore, number_of
 
 
@@ -36,9 +36,11 @@ def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Re
         The versions that were, or would be, removed.
     """
     with nullcontext() if dry_run else run_folder.locked():
-        found: list[Removable] = []
-        for store, folders in _removable(run_folder, keep).items():
-            found += _clean(run_folder, store, folders, dry_run=dry_run)
+        stores = run_folder.stores()
+        needed = _needed(run_folder, stores)
+        # All are chosen before the first is removed.
+        chosen = [(store, _removable(run_folder, store, keep, needed)) for store in stores]
+        found = [each for store, folders in chosen for each in _clean(run_folder, store, folders, dry_run=dry_run)]
         features = run_folder.store("features")
         kernels = [Removable(folder, size_of(files)) for folder, files in features.unused_outputs().items()]
         if not dry_run:
@@ -50,23 +52,18 @@ def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Re
 
 def _clean(run_folder: RunFolder, store: StageStore, folders: list[Path], *, dry_run: bool) -> list[Removable]:
     """Remove version folders of a store, and what they alone use on object storage; each is logged once it is gone."""
-    files = {folder: [path.lstat() for path in folder.rglob("*") if path.is_file()] for folder in folders}
-    versions = {
-        folder: Removable(folder, sum(each.st_size for each in found if each.st_nlink == 1))
-        for folder, found in files.items()
-    }
+    versions = {}
+    for folder in folders:
+        files = [path.lstat() for path in folder.rglob("*") if path.is_file()]
+        versions[folder] = Removable(folder, sum(each.st_size for each in files if each.st_nlink == 1))
     stored = []
     if store.stored:
         unused, root = store.unused_files(without=folders), store.stored.root
         stored = [Removable(root / version, sum(sizes.values())) for version, sizes in unused.items()]
 
-    def log(folder: Path) -> None:
-        if folder in versions:
-            _log(run_folder, "version", versions[folder])
-
     if not dry_run:
         try:
-            store.remove(folders, on_removed=log)
+            store.remove(folders, on_removed=lambda folder: _log(run_folder, "version", versions[folder]))
         except OSError as cause:
             raise RunFolderError(f"{store.folder} cannot be cleaned ({cause}). Fix its permissions.") from cause
         _log(run_folder, "files on storage", *stored)
@@ -78,45 +75,37 @@ def _log(run_folder: RunFolder, what: str, *removed: Removable) -> None:
         run_folder.log.event(f"{what} removed", folder=str(each.folder), bytes=each.freed_bytes)
 
 
-def _removable(run_folder: RunFolder, keep: int) -> dict[StageStore, list[Path]]:
-    """The version folders to remove, by store."""
-    stores = run_folder.stores()
-    needed = _needed(run_folder, stores)
-    found: dict[StageStore, list[Path]] = {store: [] for store in stores}
-    for store in stores:
-        old = store.unfinished()
-        # Withdrawn models do not count, since a rollback skips them.
-        worth_keeping = [*store.promoted()] if isinstance(store, Registry) else store.complete()
-        first_kept = number_of(worth_keeping[-keep:][0]) if worth_keeping else 0
-        old += [store.folder / name for name in store.complete() if number_of(name) < first_kept]
-        for folder in old:
-            if (store.folder, folder.name) in needed:
-                continue
-            if store.may_remove(folder):
-                found[store].append(folder)
-            else:
-                run_folder.say(
-                    f"note: {folder} is kept: a symbolic link leads there, or it holds no {own_folders.MARKER}. "
-                    f"Remove it by hand if nothing needs it."
-                )
+def _removable(run_folder: RunFolder, store: StageStore, keep: int, needed: Collection[Path]) -> list[Path]:
+    """The version folders of a store to remove."""
+    # Withdrawn models do not count, since a rollback skips them.
+    worth_keeping = store.promoted() if isinstance(store, Registry) else store.complete()
+    first_kept = number_of(worth_keeping[-keep:][0]) if worth_keeping else 0
+    old = [store.folder / name for name in store.complete() if number_of(name) < first_kept]
+    found = []
+    for folder in (*store.unfinished(), *old):
+        if folder in needed:
+            continue
+        if store.may_remove(folder):
+            found.append(folder)
+        else:
+            run_folder.say(
+                f"note: {folder} is kept: a symbolic link leads there, or it holds no {own_folders.MARKER}. "
+                f"Remove it by hand if nothing needs it."
+            )
     return found
 
 
-def _needed(run_folder: RunFolder, stores: Sequence[StageStore]) -> set[tuple[Path, str]]:
-    """Versions in use or read by a running job, and those that they were made from, all the way up."""
-    waiting = [(store.folder, current.name) for store in stores if (current := store.current())]
-    waiting += [(store.folder, name) for store in stores for name in store.complete() if is_read(store.folder / name)]
-    needed: set[tuple[Path, str]] = set()
+def _needed(run_folder: RunFolder, stores: Sequence[StageStore]) -> set[Path]:
+    """Folders of the versions in use or read by a running job, and those that they were made from, all the way up."""
+    waiting = [current.folder for store in stores if (current := store.current())]
+    waiting += [folder for store in stores for name in store.complete() if is_read(folder := store.folder / name)]
+    needed: set[Path] = set()
     while waiting:
-        folder, name = waiting.pop()
-        if (folder, name) in needed:
-            continue
-        needed.add((folder, name))
-        manifest = StageStore(folder.parent, folder.name).manifest_of(name)
-        if manifest is None:
-            continue
-        upstream = dict(manifest.get("upstream", {}))
-        if folder.parent.name == REGISTRY:
-            upstream = {"train": manifest["train"]}
-        waiting += [(run_folder.config.run_dir / stage, version) for stage, version in upstream.items()]
+        folder = waiting.pop()
+        if folder not in needed:
+            needed.add(folder)
+            manifest = StageStore(folder.parents[1], folder.parent.name).manifest_of(folder.name) or {}
+            # Models that were promoted name their training.
+            upstream = manifest.get("upstream", {key: manifest[key] for key in ("train",) if key in manifest})
+            waiting += [run_folder.config.run_dir / stage / version for stage, version in upstream.items()]
     return needed

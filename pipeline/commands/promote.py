@@ -25,7 +25,7 @@ from pipeline.runs.model_registry import Registry, model_digest
 from pipeline.runs.outputs import changed_files
 from pipeline.runs.provenance import code_version, now
 from pipeline.runs.seen_events import copy_record
-from pipeline.runs.store import Version
+from pipeline.runs.store import Version, number_of
 from pipeline.runs.trained_models import (
     FoundModel,
     read_trained,
@@ -40,7 +40,7 @@ from training.threads import use_threads
 
 
 class PromotionOutcome(NamedTuple):
-    """Decision about a candidate."""
+    """Decision about the candidate of a network."""
 
     network: str
     promoted: bool
@@ -74,7 +74,7 @@ def _promote_each(run_folder: RunFolder, upstream: Mapping[str, Version], *, for
     for network in trained.manifest["counters"]["networks"]:
         try:
             with Bar(run_folder.console, f"promote {network}", "events", 2 * dataset.num_rows("test")) as bar:
-                verdict = _promote(run_folder, network, upstream, dataset, bar, force=force)
+                verdict = PromotionOutcome(network, *_promote(run_folder, network, upstream, dataset, bar, force=force))
         except USER_ERRORS as error:
             failed.append(f"{network}: {error}")
             run_folder.log.event("promotion failed", network=network, train=trained.name, message=str(error))
@@ -94,7 +94,8 @@ def _promote(
     bar: Bar,
     *,
     force: bool,
-) -> PromotionOutcome:
+) -> tuple[bool, str]:
+    """Whether a network was promoted, and why."""
     trained, rates = upstream["train"], rates_before(run_folder.config, upstream)
     _refuse_changed_files("train", trained, f"{network}/model/*")
     candidate = _read(network, trained.folder / network, dataset)
@@ -104,29 +105,31 @@ def _promote(
     digest = model_digest(trained.files, f"{network}/model")
     if current is not None and model_digest(current.files) == digest:
         if not changed_files(current.folder, current.files):
-            return PromotionOutcome(network, promoted=False, reason=f"it is in use already, as {current.name}")
+            return False, f"it is in use already, as {current.name}"
         _publish(run_folder, registry, trained, digest, None)
         own_folders.remove(current.folder)
-        return PromotionOutcome(
-            network, promoted=True, reason=f"files of {current.name}, the same model, were gone or changed"
-        )
+        return True, f"files of {current.name}, the same model, were gone or changed"
     if not force and digest in registry.withdrawn_digests():
-        return PromotionOutcome(network, promoted=False, reason="it was rolled back; --force promotes it anyway")
+        return False, "it was rolled back; --force promotes it anyway"
     found: Estimate | None = None
-    if current is None:
-        is_better, reason = True, "there was none in use"
-    else:
+    is_better, reason = True, "there was none in use"
+    if current is not None:
         try:
             found = _compare(candidate, current, dataset, rates, bar)
         except (ModelError, FeatureError) as error:
             is_better, reason = False, f"it cannot be compared with {current.name}: {error}"
         else:
-            is_better, reason = _decide(found, current, dataset.num_rows("test"), run_folder.config.promote.min_sigma)
+            needed = run_folder.config.promote.min_sigma
+            is_better = found.value > needed * found.error
+            reason = (
+                f"its mean cross-entropy on {dataset.num_rows('test')} test events is "
+                f"{'lower' if found.value >= 0 else 'higher'} than that of {current.name} by {abs(found.value):.4f} +- "
+                f"{found.error:.4f}; a decrease by {needed:g} standard errors is needed"
+            )
     if not (is_better or force):
-        advice = "" if found else " `promote --force` puts it in use anyway."
-        return PromotionOutcome(network, promoted=False, reason=reason + advice)
+        return False, reason if found else f"{reason} `promote --force` puts it in use anyway."
     _publish(run_folder, registry, trained, digest, found)
-    return PromotionOutcome(network, promoted=True, reason=reason if is_better else f"--force, although {reason}")
+    return True, reason if is_better else f"--force, although {reason}"
 
 
 def rollback(run_folder: RunFolder, network: str) -> tuple[str, str]:
@@ -139,7 +142,7 @@ def rollback(run_folder: RunFolder, network: str) -> tuple[str, str]:
     with run_folder.locked():
         registry = Registry(run_folder.config.run_dir, network)
         current = registry.recovered()
-        earlier = registry.earlier_models(current) if current else []
+        earlier = [name for name in registry.promoted() if current and number_of(name) < number_of(current.name)]
         if current is None or not earlier:
             raise MissingInputError(
                 f"there is no previous model of '{network}' in {registry.folder}; nothing to roll back to."
@@ -159,15 +162,6 @@ def _refuse_changed_files(stage: str, version: Version, pattern: str) -> None:
             f"{changed[0].place(version.folder)} is gone or changed since `{stage}` wrote it. "
             f"`python -m pipeline {stage} --force` makes it again."
         )
-
-
-def _decide(found: Estimate, current: Version, num_events: int, needed: float) -> tuple[bool, str]:
-    """Whether an improvement exceeds the needed number of standard errors, and a sentence about it."""
-    how = "lower" if found.value >= 0 else "higher"
-    return found.value > needed * found.error, (
-        f"its mean cross-entropy on {num_events} test events is {how} than that of {current.name} "
-        f"by {abs(found.value):.4f} +- {found.error:.4f}; a decrease by {needed:g} standard errors is needed"
-    )
 
 
 def _compare(
@@ -206,11 +200,13 @@ def _refuse_seen_events(model: FoundModel, dataset: FeatureDataset, *, force: bo
 
 def _publish(run_folder: RunFolder, registry: Registry, trained: Version, digest: str, found: Estimate | None) -> None:
     folder, network = registry.next_folder(digest), registry.stage
-    exported = run_folder.store("export").current()
-    if exported is not None and not _is_export_of(trained, exported):
-        exported = None
-    if exported is not None:
-        _refuse_changed_files("export", exported, f"{network}/model.onnx")
+    if exported := run_folder.store("export").current():
+        # An equal training has the same networks.
+        read = Fingerprint.from_json(exported.made_from).inputs.get("train")
+        if read is None or read.digest != STAGE_OF["export"].content_read(trained):
+            exported = None
+        else:
+            _refuse_changed_files("export", exported, f"{network}/model.onnx")
     try:
         registry.remove_unpublished()
         registry.begin(folder)
@@ -230,9 +226,3 @@ def _publish(run_folder: RunFolder, registry: Registry, trained: Version, digest
         )
     except OSError as cause:
         raise cannot_write(folder, cause) from cause
-
-
-def _is_export_of(trained: Version, exported: Version) -> bool:
-    """Whether a version of `export` holds the networks of a training; an equal training has the same ones."""
-    read = Fingerprint.from_json(exported.made_from).inputs.get("train")
-    return read is not None and read.digest == STAGE_OF["export"].content_read(trained)

@@ -94,7 +94,11 @@ def render(
     # By background and model, for the script of the page.
     curves = json.loads((versions["evaluate"].folder / "curves.json").read_text(encoding="utf-8"))
     return environment.get_template("report.html").render(
-        **content(versions, report, comparisons), **_pictures(versions), card=_plots(card, CAPTIONS), curves=curves
+        **_content(versions, report),
+        **_pictures(versions),
+        card=_plots(card, CAPTIONS),
+        comparisons=comparisons or {},
+        curves=curves,
     )
 
 
@@ -103,78 +107,61 @@ def _tight(each: Any) -> Any:
     return summary.tight(each) if isinstance(each, str) and not isinstance(each, Markup) else each
 
 
-def content(
-    versions: Mapping[str, Version], report: dict[str, Any], comparisons: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+#: The stages that use a section of the config.
+_SECTIONS: Final = {
+    "ingest": ("samples", "ingest"),
+    "features": ("classes", "features"),
+    "train": ("model", "train", "train_by_network"),
+    "evaluate": ("evaluate",),
+    "gridsearch": ("gridsearch",),
+}
+
+
+def _content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[str, Any]:
     """The content of the page without pictures."""
-    ingest, features, train, evaluate = (
-        versions[name].manifest for name in ("ingest", "features", "train", "evaluate")
-    )
+    made = {name: version.manifest for name, version in versions.items()}
+    counters = {name: each.get("counters", {}) for name, each in made.items()}
     # Each section of the config comes from the stage that used it: later commands may have used another config.
-    config = {
-        **{key: ingest["config"][key] for key in ("samples", "ingest")},
-        **{key: features["config"][key] for key in ("classes", "features")},
-        **{key: train["config"][key] for key in ("model", "train", "train_by_network")},
-        "evaluate": evaluate["config"]["evaluate"],
-        "report": report,
-    }
-    if "gridsearch" in versions:
-        config["gridsearch"] = versions["gridsearch"].manifest["config"]["gridsearch"]
-    selected, metrics = features["counters"], evaluate["counters"]
-    applied = as_applied(config["features"], ingest["inputs"])
+    used = {key: made[name]["config"][key] for name, keys in _SECTIONS.items() if name in made for key in keys}
+    config = {**used, "report": report}
+    runs = counters["evaluate"]["runs"]
+    applied = config | {"features": as_applied(config["features"], made["ingest"]["inputs"])}
     labels = {name: config["classes"][label] for name, label in labels_of(config["samples"]).items()}
-    steps = cutflow(ingest["counters"], selected, config | {"features": applied})
+    steps = cutflow(counters["ingest"], counters["features"], applied)
+    kinds = [kind for run in runs.values() for kind in run.get("importance_of_kinds", {})]
     return {
-        **{key: report[key] for key in ("title", "sample_note")},
-        "selection": selection(config | {"features": applied}),
-        "created": evaluate["created"],
+        **report,
+        **config["features"],
+        **counters["features"],
+        **counters["train"],
+        **counters["evaluate"],
+        "selection": selection(applied),
         "warnings": warnings(versions),
         "samples": [*labels],
         "classes": config["classes"],
         "labels": labels,
         "cutflow": steps,
         "weighted": shows_weights(steps),
-        "bad_files": ingest["counters"]["bad_files"],
-        **{key: selected[key] for key in ("splits", "dropped_by_balancing")},
-        "balance": config["features"]["balance"],
-        "normalisation": selected["normalisation"],
-        "integrated_luminosity": config["features"]["integrated_luminosity"],
-        "gridsearch": versions["gridsearch"].manifest["counters"] if "gridsearch" in versions else None,
-        "networks": train["counters"]["networks"],
-        "further": train["counters"]["further"],
-        **{key: metrics[key] for key in ("num_events", "signal", "runs", "rates_before")},
+        "bad_files": counters["ingest"]["bad_files"],
+        "gridsearch": counters.get("gridsearch"),
         "luminosity": config["evaluate"]["luminosity"],
-        "rates_note": report["rates_note"],
-        **{key: metrics[key] for key in ("mixture", "best", "behind_best")},
-        "answer": summary.answer(metrics),
-        "shown_point": summary.point_to_show(metrics["runs"]),
-        "kinds": _kinds(metrics["runs"]),
-        "unmeasurable": summary.unmeasurable(metrics),
-        "measurable_to": next(iter(metrics["runs"].values()))["measurable_to"],
-        "comparisons": comparisons or {},
-        "export": versions["export"].manifest["counters"]["networks"] if "export" in versions else {},
-        "files": ingest["inputs"],
+        "answer": summary.answer(counters["evaluate"]),
+        "shown_point": summary.point_to_show(runs),
+        "kinds": [*dict.fromkeys(kinds)],
+        "unmeasurable": summary.unmeasurable(counters["evaluate"]),
+        "measurable_to": next(iter(runs.values()))["measurable_to"],
+        "export": counters["export"]["networks"] if "export" in counters else {},
+        "files": made["ingest"]["inputs"],
         "config_yaml": write_yaml(config),
-        "stages": [
-            {"name": name, "version": version.name}
-            | {key: version.manifest[key] for key in ("created", "seconds", "checks")}
-            for name, version in versions.items()
-        ],
-        "code": evaluate["code_version"],
-        "packages": evaluate["packages"],
+        "versions": versions,
+        "made": made["evaluate"],
     }
-
-
-def _kinds(runs: Mapping[str, Any]) -> list[str]:
-    """The kinds of particles, and other parts of the inputs, whose importance was measured."""
-    found = (run.get("importance_of_kinds", {}) for run in runs.values())
-    return list(dict.fromkeys(kind for each in found for kind in each))
 
 
 def warnings(versions: Mapping[str, Version]) -> list[str]:
     """Warnings about the numbers of the page."""
     ingest, features, evaluate = (versions[name].manifest for name in ("ingest", "features", "evaluate"))
-    metrics = evaluate["counters"]
+    counters, metrics = ingest["counters"], evaluate["counters"]
     found = []
     bundled = sum(file["uuid"] in BUNDLED for file in ingest["inputs"])
     if bundled:
@@ -186,21 +173,21 @@ def warnings(versions: Mapping[str, Version]) -> list[str]:
         found.append(f"Only {metrics['num_events']} test events: small differences between models mean nothing.")
     if features["config"]["features"]["convention"] != "correct":
         found.append("Features are those of CERN's published notebooks, mistakes included.")
-    negative = sum(counts["events_of_negative_weight"] for counts in ingest["counters"]["samples"].values())
+    negative, copies = (
+        sum(counts[name] for counts in counters["samples"].values())
+        for name in ("events_of_negative_weight", "rejected_copy")
+    )
     if negative:
         found.append(
             f"{negative} of the ingested events have negative weights: they enter sums, losses and metrics with their "
             f"sign, so a bin of a histogram or a share of the cutflow may be negative."
         )
-    copies = sum(counts["rejected_copy"] for counts in ingest["counters"]["samples"].values())
     if copies:
         found.append(f"{copies} events are copies of others in the input files and were left out.")
-    counters = ingest["counters"]
     left_out = [*counters["bad_files"], *counters.get("waiting_files", [])]
     found += notes(ingest["inputs"], features["config"]["samples"], counters["samples"], left_out)
     found += uncertain_mixtures(features["config"])
-    bad = len(ingest["counters"]["bad_files"])
-    if bad:
+    if bad := len(counters["bad_files"]):
         found.append(f"Unreadable input files that were skipped: {bad}. The numbers do not include them.")
     of_data = next(iter(metrics["runs"].values())).get("data", {}).get("copies", {})
     found += [

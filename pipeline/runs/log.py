@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 
 METRICS: Final = "metrics.prom"
 _LOGS: Final = "logs"
+#: Words and label of the gauge of each kind of `results`.
+_RESULTS: Final = {
+    "files": ("Files that were read, skipped as damaged, or left for a later run", "state"),
+    "events": ("Events of a sample after ingest", "sample"),
+    "accuracy": ("Accuracy on the test split", "network"),
+}
 
 
 class RunLog:
@@ -78,7 +84,10 @@ class RunLog:
         for network, manifest in in_use.items():
             promoted(network).set(timestamp(manifest["promoted"]) if manifest else 0.0)
         gauge("last_run_timestamp_seconds", "When the last run ended")().set_to_current_time()
-        _measure_results(gauge, stages)
+        for kind, values in results(stages).items():
+            measured = gauge(kind, *_RESULTS[kind])
+            for label, value in values.items():
+                measured(label).set(value)
         gauge("free_bytes", "Free space on the disk of the run folder")().set(shutil.disk_usage(self._run_dir).free)
         gauge("used_bytes", "Size of all files in the run folder")().set(size_of(self._run_dir.rglob("*")))
         path = self._run_dir / METRICS
@@ -88,35 +97,18 @@ class RunLog:
             raise cannot_write(path, cause) from cause
 
 
-def _measure_results(gauge: Callable[..., Callable[..., Gauge]], stages: Mapping[str, Any]) -> None:
-    """A gauge for each kind of the `results`."""
-    words = {
-        "files": ("Files that were read, skipped as damaged, or left for a later run", "state"),
-        "events": ("Events of a sample after ingest", "sample"),
-        "accuracy": ("Accuracy on the test split", "network"),
-    }
-    for name, values in results(stages).items():
-        measured = gauge(name, *words[name])
-        for label, value in values.items():
-            measured(label).set(value)
-
-
 def results(stages: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """Numbers of files by what became of them, of events by sample, and accuracies by network."""
-    ingest, counters, evaluated = stages.get("ingest") or {}, _counters(stages, "ingest"), _counters(stages, "evaluate")
+    ingest, evaluate = (stages.get(name) or {} for name in ("ingest", "evaluate"))
+    counters, runs = ingest.get("counters", {}), evaluate.get("counters", {}).get("runs", {})
     files = {
         "read": ingest.get("inputs"), "skipped": counters.get("bad_files"), "waiting": counters.get("waiting_files")
     }  # fmt: skip
     return {
         "files": {state: len(those) for state, those in files.items() if those is not None},
         "events": {sample: counts["events"] for sample, counts in counters.get("samples", {}).items()},
-        "accuracy": {network: run["accuracy"]["value"] for network, run in evaluated.get("runs", {}).items()},
+        "accuracy": {network: run["accuracy"]["value"] for network, run in runs.items()},
     }
-
-
-def _counters(stages: Mapping[str, Any], stage: str) -> dict[str, Any]:
-    counters: dict[str, Any] = (stages.get(stage) or {}).get("counters", {})
-    return counters
 
 
 def timestamp(when: str) -> float:

@@ -54,25 +54,14 @@ class Registry(StageStore):
             raise ConfigError(f"no model of '{network}' is in use.{nearest(network, there)}")
         return there[network or next(iter(there))]
 
-    def promoted(self) -> dict[str, str]:
-        """Digests of the models that were not withdrawn, by name of their version, the oldest first."""
-        return self._digests(withdrawn=False)
+    def promoted(self) -> list[str]:
+        """Names of the models that were not withdrawn, the oldest first."""
+        return [name for name in self.complete() if _WITHDRAWN not in (self.manifest_of(name) or {})]
 
     def withdrawn_digests(self) -> set[str]:
         """Digests of the models that were rolled back."""
-        return set(self._digests(withdrawn=True).values())
-
-    def _digests(self, *, withdrawn: bool) -> dict[str, str]:
-        manifests = {name: self.manifest_of(name) for name in self.complete()}
-        return {
-            name: model_digest(Version(name, self.folder / name, each).files) if each else name
-            for name, each in manifests.items()
-            if (_WITHDRAWN in (each or {})) == withdrawn
-        }
-
-    def earlier_models(self, current: Version) -> list[str]:
-        """Names of the models before one, the oldest first."""
-        return [name for name in self.promoted() if number_of(name) < number_of(current.name)]
+        manifests = {name: self.manifest_of(name) for name in {*self.complete()} - {*self.promoted()}}
+        return {model_digest(Version(name, self.folder / name, each).files) for name, each in manifests.items() if each}
 
     def withdraw(self, version: Version, when: str) -> None:
         """Mark a model as rolled back."""
@@ -81,12 +70,10 @@ class Registry(StageStore):
     def recovered(self) -> Version | None:
         """The model in use; a missing pointer is first set to the newest promoted model.
 
-        A pointer is missing if the command was killed just before it wrote the pointer, or if somebody removed a
-        damaged pointer.
+        It is missing after a kill just before it was written, or where somebody removed a damaged one.
         """
-        promoted = self.promoted()
-        if promoted and not self.pointer.exists():
-            self.point_to(max(promoted, key=number_of))
+        if not self.pointer.exists() and (promoted := self.promoted()):
+            self.point_to(promoted[-1])
         return self.current()
 
     def remove_unpublished(self) -> None:
@@ -95,7 +82,6 @@ class Registry(StageStore):
         Otherwise `rollback` would take them for earlier models in use.
         """
         current = self.current()
-        newest = None if current is None else number_of(current.name)
         for name in self.promoted():
-            if newest is not None and number_of(name) > newest and self.may_remove(self.folder / name):
+            if current and number_of(name) > number_of(current.name) and self.may_remove(self.folder / name):
                 own_folders.remove(self.folder / name)

@@ -41,7 +41,9 @@ def find_models(words: Sequence[str], classes: Sequence[str] | None = None) -> l
         if not separator or Path(word).exists():
             name, separator, path = "", "", word
         for place in _places(Path(located(path))):
-            chosen = name if separator else _name_of(place)
+            # All exported files are named `<network>/model.onnx`.
+            own = place.parent if place.name == "model.onnx" else place
+            chosen = name if separator else own.name.removesuffix(".onnx")
             if chosen in found and not separator:
                 chosen = f"{place.parent.parent.name}-{chosen}"
             if chosen in found or chosen in _TAKEN or not _NAME.match(chosen):
@@ -75,13 +77,6 @@ def _places(path: Path) -> list[Path]:
         f"--model: {path} holds no trained model (no model/model.json; a training writes it after the first epoch) and "
         f"no model.onnx. It holds: {inside}."
     )
-
-
-def _name_of(place: Path) -> str:
-    """Default name of a model; all exported files are named `<network>/model.onnx`."""
-    if place.is_dir():
-        return place.name
-    return place.parent.name if place.name == "model.onnx" else place.stem
 
 
 def _read(name: str, place: Path) -> FoundModel:

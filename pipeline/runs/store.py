@@ -35,6 +35,8 @@ MANIFEST: Final = "manifest.json"
 MANIFEST_VERSION: Final = 3
 #: File with the words of the claims on object storage, by folder there.
 _CLAIMS: Final = "storage.json"
+#: What a missing or damaged pointer or manifest raises.
+_DAMAGE: Final = (OSError, ValueError, KeyError, TypeError)
 _NAME: Final = re.compile(r"([0-9]{4,})-[0-9a-f]{8}")
 
 
@@ -83,13 +85,13 @@ class StageStore:
         try:
             name = self._name_in_use()
             manifest = self._manifest(self.folder / name)
-        except (OSError, ValueError, KeyError, TypeError) as cause:
+        except _DAMAGE as cause:
             raise RunFolderError(
                 f"{self.pointer} or the version it names is damaged ({cause}). Remove {self.pointer} and run the stage "
                 f"again."
             ) from cause
         found = manifest.get("manifest_version")
-        if found != MANIFEST_VERSION and found not in range(1, MANIFEST_VERSION):
+        if found not in range(1, MANIFEST_VERSION + 1):
             raise RunFolderError(
                 f"{self.folder / name / MANIFEST} is incomplete, or another version of this code wrote it. "
                 f"Remove {self.pointer} and run the stage again."
@@ -100,11 +102,10 @@ class StageStore:
     def recovered(self) -> Version | None:
         """The version in use; the pointer is first set to a newer complete one, which a kill left without it."""
         current = self.current()
-        before = 0 if current is None else number_of(current.name)
         for name in self.complete()[-1:]:
-            folder, manifest = self.folder / name, self.manifest_of(name) or {}
-            made_here = manifest.get("manifest_version") == MANIFEST_VERSION and own_folders.is_ours(folder)
-            if made_here and number_of(name) > before:
+            made_here = (self.manifest_of(name) or {}).get("manifest_version") == MANIFEST_VERSION
+            is_newer = current is None or number_of(name) > number_of(current.name)
+            if is_newer and made_here and own_folders.is_ours(self.folder / name):
                 self.point_to(name)
                 return self.current()
         return current
@@ -113,11 +114,11 @@ class StageStore:
         """Whether the pointer names this version folder."""
         try:
             return self._name_in_use() == folder.name
-        except (OSError, ValueError, KeyError, TypeError):
+        except _DAMAGE:
             return False
 
     def _name_in_use(self) -> str:
-        """The version that the pointer names; the caller handles a missing or damaged one."""
+        """The version that the pointer names; raises one of `_DAMAGE`."""
         return str(json.loads(self.pointer.read_text(encoding="utf-8"))["version"])
 
     def next_folder(self, digest: str) -> Path:
@@ -153,8 +154,11 @@ class StageStore:
 
         `digests` of files on object storage are known; an earlier version wrote those `taken_over`.
         """
-        own = {MANIFEST, own_folders.MARKER}
-        files = written_files(folder, but=own, earlier=self._files_in_use())
+        earlier: tuple[Path, list[OutputFile]] = (self.folder, [])
+        with contextlib.suppress(RunFolderError, KeyError):
+            if version := self.current():
+                earlier = version.folder, version.files
+        files = written_files(folder, but={MANIFEST, own_folders.MARKER}, earlier=earlier)
         if self.stored:
             files += [*self.stored.written(folder.name, digests or {}), *taken_over]
         outputs = [each._asdict() for each in files]
@@ -166,13 +170,6 @@ class StageStore:
     def complete(self) -> list[str]:
         """Names of all complete versions, the oldest first."""
         return sorted((path.name for path in self._versions() if (path / MANIFEST).exists()), key=number_of)
-
-    def _files_in_use(self) -> tuple[Path, list[OutputFile]]:
-        """Folder and files of the version in use, none if it cannot be read."""
-        with contextlib.suppress(RunFolderError, KeyError):
-            if version := self.current():
-                return version.folder, version.files
-        return self.folder, []
 
     def manifest_of(self, name: str) -> dict[str, Any] | None:
         """Manifest of a version; None if it is gone or damaged."""
@@ -222,14 +219,13 @@ class StageStore:
         The versions in `without` do not count.
         """
         names = set(self.complete()) - {path.name for path in without}
-        manifests = {name: self.manifest_of(name) for name in names}
-        readable = [manifest for manifest in manifests.values() if manifest is not None]
-        if self.stored is None or len(readable) < len(names) or self._is_linked():
+        manifests = {name: manifest for name in names if (manifest := self.manifest_of(name)) is not None}
+        if self.stored is None or len(manifests) < len(names) or self._is_linked():
             return {}
         try:
             current = self._name_in_use() if self.pointer.exists() else ""
-            used = used_by(readable, manifests.get(current), self.stored.root)
-        except (OSError, ValueError, KeyError, TypeError):
+            used = used_by(manifests.values(), manifests.get(current), self.stored.root)
+        except _DAMAGE:
             return {}
         return self.stored.unused(used, self._claims().get(str(self.stored.root), ()))
 
@@ -292,9 +288,7 @@ class StageStore:
         return [path for path in self._named_like_versions() if path.is_dir()]
 
     def _named_like_versions(self) -> list[Path]:
-        if not self.folder.is_dir():
-            return []
-        return [path for path in self.folder.iterdir() if _NAME.fullmatch(path.name)]
+        return [path for path in self.folder.glob("*") if _NAME.fullmatch(path.name)]
 
 
 def number_of(name: str) -> int:

@@ -7,7 +7,7 @@ import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from models.networks.network_settings import NetworkSettings
 from models.networks.registry import ModelName
@@ -76,15 +76,16 @@ class Train(Stage):
     def run(self, context: Context) -> Result:
         """Train in this process or under mpirun."""
         planned = {
-            network: {folder: _planned(context, network, folder, each) for folder, each in trainings.items()}
+            (network, folder): _planned(context, network, folder, each)
             for network in context.config.model.names
-            if (trainings := context.config.trainings_of(network))
+            for folder, each in context.config.trainings_of(network).items()
         }
-        all_of = {
-            network: {folder: self._summary(context, network, folder, each) for folder, each in trainings.items()}
-            for network, trainings in planned.items()
-        }
-        summaries = {network: trainings.pop(network) for network, trainings in all_of.items()}
+        summaries: dict[str, dict[str, Any]] = {}
+        further: dict[str, dict[str, dict[str, Any]]] = {}
+        for (network, folder), each in planned.items():
+            found = self._summary(context, network, folder, each)
+            further.setdefault(network, {})
+            (summaries if folder == network else further[network])[folder] = found
         best = ", ".join(
             f"{network} {each['best_val_loss']:.4f} (accuracy {each['best_val_accuracy']:.3f}, epoch "
             f"{each['best_epoch'] + 1} of {each['epochs']})"
@@ -92,10 +93,10 @@ class Train(Stage):
         )
         return Result(
             summary=f"validation loss of {best}",
-            counters={"networks": summaries, "further": all_of},
+            counters={"networks": summaries, "further": further},
             checks=[
                 check
-                for trainings in (summaries, *all_of.values())
+                for trainings in (summaries, *further.values())
                 for folder, summary in trainings.items()
                 for check in _checks(folder, summary)
             ],
@@ -113,6 +114,10 @@ class Train(Stage):
         return _train(context, folder, planned)
 
 
+#: The settings of a network and of its training, with the results of the grid search.
+_Planned = tuple[NetworkSettings, "TrainSettings"]
+
+
 def modules_of_method(settings: TrainSettings) -> list[str]:
     """The modules of a method, which the registry of methods imports for it."""
     found = [type(settings.algorithm).__module__, METHODS[settings.algorithm.name].kind.__module__]
@@ -125,24 +130,16 @@ def modules_of_method(settings: TrainSettings) -> list[str]:
     return found
 
 
-class _Planned(NamedTuple):
-    """A training, with the results of the grid search."""
-
-    model: NetworkSettings
-    settings: TrainSettings
-
-
 def _planned(context: Context, network: ModelName, folder: str, settings: TrainSettings) -> _Planned:
     """A training that is to come; before any begins, those are refused in which something that is set cannot act."""
     from pipeline.runs.best_settings import with_best_settings
 
-    found = _Planned(context.config.model.of(network), settings)
-    if folder in context.taken_over_parts:
-        return found
-    if found.model.is_searched:
-        found = _Planned(*with_best_settings(*found, context.upstream["gridsearch"], context.say))
-    refuse_idle(network, found.settings, context.upstream["features"])
-    return found
+    model = context.config.model.of(network)
+    if folder not in context.taken_over_parts:
+        if model.is_searched:
+            model, settings = with_best_settings(model, settings, context.upstream["gridsearch"], context.say)
+        refuse_idle(network, settings, context.upstream["features"])
+    return model, settings
 
 
 def refuse_idle(network: ModelName, settings: TrainSettings, features: Version | None) -> None:
