@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 from typing_extensions import override
 
 from training.simulation.cluster import ClusterSettings
@@ -18,44 +19,24 @@ from training.transports.basics import Vector
 from training.transports.parameter_server import Layout, ParameterServer
 from training.transports.transport import CounterName, PendingSum, SharedVector, Transport
 
-Finish = Callable[[Sequence[Vector]], tuple[float, Vector | None]]
+Finish = Callable[[Sequence[Vector]], tuple[float, Vector]]
 """The time that a collective operation takes after the last worker arrives [s], and what it makes of all vectors."""
 
 
 class Collective:
-    """One collective operation; it ends some time after the last worker arrives.
+    """One collective operation; it ends some time after the last worker arrives."""
 
-    Workers continue in the order of their ranks, so that the order of their arrival does not matter.
-    """
-
-    __slots__ = ("_clock", "_finish", "_missing", "_tasks", "_vectors", "complete", "kind")
-
-    def __init__(self, kind: str, world_size: int, clock: VirtualClock, finish: Finish) -> None:
+    def __init__(self, kind: str) -> None:
         self.kind = kind
-        self._tasks: dict[int, VirtualTask] = {}
-        self._vectors: dict[int, Vector] = {}
-        self._missing = world_size
-        self._clock = clock
-        self._finish = finish
+        self.vectors: dict[int, Vector] = {}
+        self.tasks: dict[int, VirtualTask] = {}
         self.complete = 0.0
         """Time at which the last worker arrived."""
 
-    def arrive(self, rank: int, vector: Vector | None, task: VirtualTask) -> None:
-        """Let a worker wait for the end; the result replaces the content of its vector when it continues."""
-        self._tasks[rank] = task
-        if vector is not None:
-            self._vectors[rank] = vector
-        self._missing -= 1
-        if self._missing:
-            return
-        self.complete = self._clock.now
-        seconds, result = self._finish([self._vectors[rank] for rank in sorted(self._vectors)])
-        self._clock.at(self._clock.now + seconds, partial(self._resume_all, result))
-
-    def _resume_all(self, result: Vector | None) -> None:
-        for rank, task in sorted(self._tasks.items()):
-            if result is not None:
-                self._vectors[rank][...] = result
+    def resume_all(self, result: Vector) -> None:
+        """Give all workers the result, in the order of their ranks, so that that of their arrival does not matter."""
+        for rank, task in sorted(self.tasks.items()):
+            self.vectors[rank][...] = result
             task.resume()
 
 
@@ -84,14 +65,6 @@ class SimSum(PendingSum):
         started = self._clock.now
         await self._background.drain()
         self._worker.waited += max(0.0, self._complete - started)
-
-
-def added(vectors: Sequence[Vector]) -> Vector:
-    """The sum of vectors, in their order."""
-    total = vectors[0].copy()
-    for vector in vectors[1:]:
-        total += vector
-    return total
 
 
 class _Message(NamedTuple):
@@ -133,30 +106,33 @@ class SimNetwork:
 
     @types.coroutine
     def take_part(
-        self, rank: int, number: int, kind: str, vector: Vector | None, finish: Finish
+        self, rank: int, number: int, kind: str, vector: Vector, finish: Finish
     ) -> Generator[Register, None, float]:
         """Take part in the collective operation of this number; all workers take part in all, in the same order.
 
-        The number is 0 for those that a worker waits for, of which it is in one at a time. The result is the time until
-        the last worker arrived [s].
+        The number is 0 for those that a worker waits for, of which it is in one at a time. The result replaces the
+        content of the vector. Returns the time until the last worker arrived [s].
         """
-        collective = self._collectives.get(number)
-        if collective is None:
-
-            def close(vectors: Sequence[Vector]) -> tuple[float, Vector | None]:
-                del self._collectives[number]
-                return finish(vectors)
-
-            collective = self._collectives[number] = Collective(kind, self.world_size, self.clock, close)
-        if collective.kind != kind:
-            raise AssertionError(f"rank {rank} is in {kind}, others are in {collective.kind}")
-        arrived = self.clock.now
-        yield partial(collective.arrive, rank, vector)
-        return collective.complete - arrived
+        if number not in self._collectives:
+            self._collectives[number] = Collective(kind)
+        found, arrived = self._collectives[number], self.clock.now
+        if found.kind != kind:
+            raise AssertionError(f"rank {rank} is in {kind}, others are in {found.kind}")
+        found.vectors[rank] = vector
+        if len(found.vectors) == self.world_size:
+            del self._collectives[number]
+            found.complete = arrived
+            seconds, result = finish([found.vectors[each] for each in range(self.world_size)])
+            self.clock.at(arrived + seconds, partial(found.resume_all, result))
+        yield partial(found.tasks.__setitem__, rank)
+        return found.complete - arrived
 
     def add_up(self, vectors: Sequence[Vector]) -> tuple[float, Vector]:
         """Time and result of an all-reduce."""
-        return all_reduce_seconds(self.hosts, self.world_size, vectors[0].nbytes), added(vectors)
+        total = vectors[0].copy()
+        for vector in vectors[1:]:
+            total += vector
+        return all_reduce_seconds(self.hosts, self.world_size, total.nbytes), total
 
     def add_up_in_background(self, vectors: Sequence[Vector]) -> tuple[float, Vector]:
         """Time and result of an all-reduce after all those that began before."""
@@ -164,10 +140,8 @@ class SimNetwork:
         self.sums_until = max(self.clock.now, self.sums_until) + seconds
         return self.sums_until - self.clock.now, total
 
-    def spread(self, vectors: Sequence[Vector]) -> tuple[float, Vector | None]:
-        """Time and result of a broadcast; without vectors, of a barrier."""
-        if not vectors:
-            return tree_seconds(self.hosts, self.world_size, 0), None
+    def spread(self, vectors: Sequence[Vector]) -> tuple[float, Vector]:
+        """Time and result of a broadcast; of empty vectors, of a barrier."""
         return tree_seconds(self.hosts, self.world_size, vectors[0].nbytes), vectors[0].copy()
 
     def post(self, sender: int, receiver: int, vector: Vector) -> None:
@@ -205,7 +179,7 @@ class SimTransport(Transport):
         self.world_size = network.world_size
         self._sums = self._vectors = self._servers = 0
 
-    async def _take_part(self, kind: str, vector: Vector | None, finish: Finish) -> None:
+    async def _take_part(self, kind: str, vector: Vector, finish: Finish) -> None:
         self.waited += await self._network.take_part(self.rank, 0, kind, vector, finish)
 
     @override
@@ -218,7 +192,7 @@ class SimTransport(Transport):
 
     @override
     def barrier(self) -> Coroutine[Any, Any, None]:
-        return self._take_part("a barrier", None, self._network.spread)
+        return self._take_part("a barrier", np.empty(0), self._network.spread)
 
     @override
     def begin_all_reduce(self, vector: Vector) -> PendingSum:

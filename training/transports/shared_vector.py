@@ -19,6 +19,7 @@ A vector that is not finite reaches nobody: the average is refused, and its requ
 
 from __future__ import annotations
 
+from dataclasses import replace
 from time import perf_counter
 
 import numpy as np
@@ -46,53 +47,46 @@ class MpiSharedVector(SharedVector):
         self.memory.open(network=network)
         self._half = vector.dtype.type(0.5).reshape(1)
         self._background = None if process.is_one_host else BackgroundThread("averages")
-        self._lock_waits = np.zeros(1)
-        self._exchange_seconds = self._other_waits = 0.0
-        self._skipped = self._lost = self._received = 0
+        #: Seconds of waiting for mutexes, and in other calls.
+        self._lock_waits, self._other_waits = np.zeros(1), 0.0
+        self._counts = Counts()
+
+    @property
+    @override
+    def waited(self) -> float:  # type: ignore[override]
+        return self._other_waits + self._lock_waits.item()
 
     @property
     @override
     def counts(self) -> Counts:
-        """Counters so far; averages by partners as of the last call."""
-        beside = self._background
-        return Counts(
+        own, beside = self._counts, self._background
+        return replace(
+            own,
             begun=self._counters.item(kernels.BEGUN),
-            received=self._received,
-            skipped=self._skipped,
-            wait_seconds=self._lock_waits.item(),
+            received=self._counters.item(kernels.RECEIVED),
             refused=self._counters.item(kernels.NUM_REFUSED),
-            lost=self._lost,
-            exchange_seconds=self._exchange_seconds + (beside.seconds if beside else 0.0),
+            wait_seconds=self._lock_waits.item(),
+            exchange_seconds=own.exchange_seconds + (beside.seconds if beside else 0.0),
             hidden_seconds=beside.hidden_seconds if beside else 0.0,
         )
 
     @override
     async def read(self, out: Vector) -> int:
-        return self._counted(kernels.read(out, self.values, self._head, self._lock_waits))
+        return kernels.read(out, self.values, self._head, self._lock_waits)
 
     @override
     async def add(self, change: Vector) -> int:
-        return self._counted(kernels.add(change, self.values, self._head, self._lock_waits))
-
-    def _counted(self, version: int) -> int:
-        self._received = version - self._counters.item(kernels.BEGUN)
-        self._book_waits(0.0)
-        return version
-
-    def _book_waits(self, seconds: float) -> None:
-        self._other_waits += seconds
-        self.waited = self._other_waits + self._lock_waits.item()
+        return kernels.add(change, self.values, self._head, self._lock_waits)
 
     @override
     async def read_of(self, rank: int, out: Vector) -> None:
         """Copy the vector of any rank."""
         if rank in self._vectors:
             kernels.read(out, self._vectors[rank], self.memory.heads[rank], self._lock_waits)
-            self._book_waits(0.0)
-            return
-        await self.drain()
-        self.memory.request(rank, serving.READ)
-        np.copyto(out, self.memory.body(out.dtype)[: out.size])
+        else:
+            await self.drain()
+            self.memory.request(rank, serving.READ)
+            np.copyto(out, self.memory.body(out.dtype)[: out.size])
 
     @override
     async def average_with(self, partner: int) -> None:
@@ -102,7 +96,7 @@ class MpiSharedVector(SharedVector):
         await self.drain()
         started = perf_counter()
         await self._average_there(partner)
-        self._exchange_seconds += perf_counter() - started
+        self._counts.exchange_seconds += perf_counter() - started
 
     @override
     async def begin_average_with(self, partner: int) -> bool:
@@ -114,7 +108,7 @@ class MpiSharedVector(SharedVector):
         if partner in self._vectors:
             return self._average_here(partner)
         if self._background is None or self._background.is_under_way:
-            self._skipped += 1
+            self._counts.skipped += 1
             return False
         await self.drain()
         self._background.begin(self._average_there(partner))
@@ -126,19 +120,17 @@ class MpiSharedVector(SharedVector):
         theirs = (self._vectors[partner], self.memory.heads[partner])
         is_first = self.rank < partner
         state = kernels.average(self.values, self._head, *theirs, self._half, self._lock_waits, is_first)
-        self._exchange_seconds += perf_counter() - started
-        self._skipped += state == kernels.BUSY
-        self._book_waits(0.0)
+        self._counts.exchange_seconds += perf_counter() - started
+        self._counts.skipped += state == kernels.BUSY
         return state != kernels.BUSY
 
     async def _average_there(self, partner: int) -> None:
-        self._lost += not self.memory.average(partner, self.values, self._head)
+        self._counts.lost += not self.memory.average(partner, self.values, self._head)
 
     @override
     async def drain(self) -> None:
         if self._background is not None:
-            self._book_waits(await self._background.drain())
-        self._received = self._counters.item(kernels.RECEIVED)
+            self._other_waits += await self._background.drain()
 
     @override
     async def close(self) -> None:
@@ -146,8 +138,7 @@ class MpiSharedVector(SharedVector):
         await self.drain()
         if self._background is not None:
             self._background.close()
-        self._book_waits(self.memory.process.wait_for_all())
-        self._received = self._counters.item(kernels.RECEIVED)
+        self._other_waits += self.memory.process.wait_for_all()
         # Access to freed memory would crash the process.
         self.values, self._counters, self._vectors = self.values.copy(), self._counters.copy(), {}
         with self.memory.process.turn:
