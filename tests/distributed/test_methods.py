@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -14,14 +13,10 @@ from training_runs import flat_weights, make_spec, records, summary
 from features.dataset import FeatureDataset
 from training.launching.launcher import launch_all
 from training.launching.rank import RunSpec
-from training.loop.making import make_model
 from training.loop.summary import acted, summary_of_rank
-from training.readers.reader import open_reader
-from training.readers.sharding import assignment_of, plan_epoch
 from training.simulation.cluster import ClusterSettings
 from training.simulation.simulate import Simulated
 from training.studies.run_in_simulator import simulate_workload
-from training.transports.transport import Transport
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
 
@@ -32,7 +27,7 @@ SLOWMO = {"tau": 4, "beta": 0.5}
 #: average at all does (the widest of 40 seeds in the simulator: 0.44, with beta 0.2 0.28).
 GOSSIP_SLOWMO = {"tau": 4, "beta": 0.2}
 SYNCHRONOUS: list[dict[str, Any]] = [
-    {"algorithm": "ar-sgd"},
+    {"algorithm": "ar-sgd", "reader": "petastorm", "optimizer": "sgd", "momentum": 0.9},
     {"algorithm": "ar-sgd", "slowmo": SLOWMO},
     {"algorithm": "local-sgd", "local_steps": 3},
     {"algorithm": "local-sgd", "local_steps": 2, "slowmo": SLOWMO, "optimizer_state": "reset"},
@@ -65,11 +60,6 @@ SHARDS: dict[str, Any] = {"algorithm": "mpca", "schedule": {"decay": "cosine"}}
 #: All that ranks do on the CPU they do on a GPU, where there is one.
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 EXACT: dict[str, Any] = {"workers": 3, "precision": "float64", "device": DEVICE}
-#: AR-SGD with each optimizer.
-AR_SGD: dict[str, dict[str, Any]] = {
-    name: EXACT | {"learning_rate": 0.01, "reader": "petastorm", "optimizer": name, "momentum": momentum}
-    for name, momentum in (("sgd", 0.9), ("adam", 0.0))
-}
 GOSSIP_RUN: dict[str, Any] = {"workers": 3, "device": DEVICE, "epochs": 8, "learning_rate": 0.03}
 
 
@@ -83,7 +73,6 @@ def done(dataset: FeatureDataset, tmp_path_factory: pytest.TempPathFactory) -> d
     """All runs of three ranks, by what was chosen: a start of ranks takes seconds, so they are started once."""
     chosen = [
         *(EXACT | each for each in SYNCHRONOUS), *(GOSSIP_RUN | each for each in (*GOSSIP, *SERVERS, SHARDS)), TWICE,
-        *AR_SGD.values(),
     ]  # fmt: skip
     folder = tmp_path_factory.mktemp("runs")
     runs = {str(each): make_spec(dataset, folder / f"run-{number}", **each) for number, each in enumerate(chosen)}
@@ -184,44 +173,3 @@ def test_methods_with_a_server_learn_on_mpi_and_their_counters_add_up(
 
 def test_float32_runs_of_a_synchronous_method_are_the_same_bit_by_bit(done: dict[str, RunSpec]) -> None:
     np.testing.assert_array_equal(flat_weights(done[str(TWICE)].out_dir), flat_weights(done["again"].out_dir))
-
-
-def interleaved(dataset: FeatureDataset, run: RunSpec, epochs: int) -> np.ndarray[Any, Any]:
-    """A plain loop over one network that is fed, at every step, the batches of all ranks put together."""
-    settings = run.train
-    network = make_model(run.workload.open(), settings, Transport(), torch.device("cpu")).module
-    optimizer: torch.optim.Optimizer = torch.optim.Adam(network.parameters(), lr=settings.effective_learning_rate)
-    if settings.optimizer == "sgd":
-        rate, momentum = settings.effective_learning_rate, settings.momentum
-        optimizer = torch.optim.SGD(network.parameters(), lr=rate, momentum=momentum)
-    reader = open_reader(dataset, ("hlf",), kind="petastorm", dtype=torch.float64, seed=settings.seed)
-    for epoch in range(epochs):
-        plan = plan_epoch(
-            ROWS["train"],
-            world_size=settings.workers,
-            batch_size=settings.batch_size,
-            seed=settings.seed,
-            epoch=epoch,
-        )
-        shards = [reader.train_batches(assignment_of(plan, rank=rank, epoch=epoch)) for rank in range(settings.workers)]
-        for batches in zip(*shards, strict=True):
-            labels, weights = (torch.cat(parts) for parts in zip(*[batch[1:] for batch in batches], strict=True))
-            logits = network(torch.cat([batch.inputs[0] for batch in batches]))
-            losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
-            # In place: setting the gradients to None would cut them off the network's flat vector.
-            optimizer.zero_grad(set_to_none=False)
-            ((losses * weights).sum() / len(labels)).backward()
-            optimizer.step()
-    return torch.cat([parameter.detach().reshape(-1) for parameter in network.parameters()]).numpy()
-
-
-@pytest.mark.parametrize("optimizer", AR_SGD)
-def test_n_ranks_give_the_model_of_one_worker_fed_their_batches(
-    dataset: FeatureDataset, done: dict[str, RunSpec], optimizer: str
-) -> None:
-    run = done[str(AR_SGD[optimizer])]
-    found = flat_weights(run.out_dir)
-    epochs = json.loads((run.out_dir / "summary.json").read_text())["best_epoch"] + 1
-    expected = interleaved(dataset, run, epochs)
-    assert epochs > 1
-    np.testing.assert_allclose(found, expected.astype(np.float32), rtol=1e-6, atol=1e-7)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,16 @@ def summed(transport: MpiTransport, vector: Vector) -> Vector:
     total = vector.copy()
     run_now(transport.all_reduce_sum(total))
     return total
+
+
+@contextmanager
+def sharing(start: Callable[[int], Vector], *, in_memory: bool = True) -> Iterator[tuple[MpiTransport, Any]]:
+    """A transport, and the shared vector of its rank, until the end of the block."""
+    transport = MpiTransport(shares_memory=in_memory)
+    vector = run_now(transport.shared_vector(start(transport.rank)))
+    yield transport, vector
+    run_now(vector.close())
+    transport.close()
 
 
 def conserve(in_memory: bool, averages: int, size: int = 33, dtype: str = "float64") -> dict[str, Any]:
@@ -70,67 +82,60 @@ def stamps(in_memory: bool, averages: int, size: int) -> dict[str, Any]:
     The first half of the ranks only read, again and again, until the others have averaged with them. These average
     until every reader has read some times.
     """
-    transport = MpiTransport(shares_memory=in_memory)
-    rng = np.random.default_rng([transport.rank, 2])
-    vector = run_now(transport.shared_vector(np.full(size, 1000.0 * transport.rank)))
-    num_readers = transport.world_size // 2
-    found, change = np.empty(size), np.empty(size)
-    torn = reads = number = 0
-    is_reader = transport.rank < num_readers
-    readers_have_read = None if is_reader else transport.comm.Ibarrier()
-    writers_are_done = None
-    while writers_are_done is None or not writers_are_done.Test():
-        if is_reader:
-            run_now(vector.read(found))
-            reads += 1
-            torn += bool(found.min() != found.max())
-            if reads == 25:
-                readers_have_read, writers_are_done = transport.comm.Ibarrier(), transport.comm.Ibarrier()
-        elif writers_are_done is None:
-            change.fill(rng.integers(10))
-            run_now(vector.add(change))
-            run_now(vector.average_with(number % num_readers))
-            number += 1
-            if number >= averages and readers_have_read.Test():
-                writers_are_done = transport.comm.Ibarrier()
-    readers_have_read.Wait()
-    result = {"torn": torn, "reads": reads}
-    run_now(vector.close())
-    transport.close()
-    return result
+    with sharing(lambda rank: np.full(size, 1000.0 * rank), in_memory=in_memory) as (transport, vector):
+        rng = np.random.default_rng([transport.rank, 2])
+        num_readers = transport.world_size // 2
+        found, change = np.empty(size), np.empty(size)
+        torn = reads = number = 0
+        is_reader = transport.rank < num_readers
+        readers_have_read = None if is_reader else transport.comm.Ibarrier()
+        writers_are_done = None
+        while writers_are_done is None or not writers_are_done.Test():
+            if is_reader:
+                run_now(vector.read(found))
+                reads += 1
+                torn += bool(found.min() != found.max())
+                if reads == 25:
+                    readers_have_read, writers_are_done = transport.comm.Ibarrier(), transport.comm.Ibarrier()
+            elif writers_are_done is None:
+                change.fill(rng.integers(10))
+                run_now(vector.add(change))
+                run_now(vector.average_with(number % num_readers))
+                number += 1
+                if number >= averages and readers_have_read.Test():
+                    writers_are_done = transport.comm.Ibarrier()
+        readers_have_read.Wait()
+    return {"torn": torn, "reads": reads}
 
 
 def read_others(in_memory: bool, duration: float, size: int) -> dict[str, Any]:
     """The first rank reads the vectors of the others, which add to them meanwhile, until it has seen each grow."""
-    transport = MpiTransport(shares_memory=in_memory)
-    vector = run_now(transport.shared_vector(np.full(size, transport.rank, np.float32)))
-    found, one = np.empty(size, np.float32), np.ones(size, np.float32)
-    torn = 0
-    last = {rank: float(rank) for rank in range(1, transport.world_size)}
-    run_now(transport.barrier())
-    started = time.monotonic()
-    grows = True
-    has_read = transport.comm.Ibarrier() if transport.rank else None
-    while has_read is None or not has_read.Test():
-        if transport.rank:
-            run_now(vector.add(one))
-            continue
-        seconds = time.monotonic() - started
-        if (seconds > duration and all(seen > rank + 10 for rank, seen in last.items())) or seconds > 20:
-            has_read = transport.comm.Ibarrier()
-            has_read.Wait()
-            break
-        for rank, before in last.items():
-            run_now(vector.read_of(rank, found))
-            torn += found.min() != found.max()
-            grows = grows and before <= found[0]
-            last[rank] = float(found[0])
-    run_now(transport.barrier())
-    run_now(vector.read_of(transport.rank, found))
-    result = {"torn": int(torn), "grows": bool(grows), "last": last, "own": float(found[0])}
-    run_now(transport.barrier())
-    run_now(vector.close())
-    transport.close()
+    with sharing(lambda rank: np.full(size, rank, np.float32), in_memory=in_memory) as (transport, vector):
+        found, one = np.empty(size, np.float32), np.ones(size, np.float32)
+        torn = 0
+        last = {rank: float(rank) for rank in range(1, transport.world_size)}
+        run_now(transport.barrier())
+        started = time.monotonic()
+        grows = True
+        has_read = transport.comm.Ibarrier() if transport.rank else None
+        while has_read is None or not has_read.Test():
+            if transport.rank:
+                run_now(vector.add(one))
+                continue
+            seconds = time.monotonic() - started
+            if (seconds > duration and all(seen > rank + 10 for rank, seen in last.items())) or seconds > 20:
+                has_read = transport.comm.Ibarrier()
+                has_read.Wait()
+                break
+            for rank, before in last.items():
+                run_now(vector.read_of(rank, found))
+                torn += found.min() != found.max()
+                grows = grows and before <= found[0]
+                last[rank] = float(found[0])
+        run_now(transport.barrier())
+        run_now(vector.read_of(transport.rank, found))
+        result = {"torn": int(torn), "grows": bool(grows), "last": last, "own": float(found[0])}
+        run_now(transport.barrier())
     return result
 
 
@@ -139,92 +144,73 @@ def straggle(in_memory: bool, folder: str, nap: float, averages: int) -> dict[st
 
     Who is not done before the nap ends, was kept waiting. Returns when who was done.
     """
-    transport = MpiTransport(shares_memory=in_memory)
-    rng = np.random.default_rng([transport.rank, 4])
-    vector = run_now(transport.shared_vector(np.full(2013, float(transport.rank), np.float32)))
-    run_now(transport.barrier())
-    signs = Path(folder)
-    if transport.rank == transport.world_size - 1:
-        end = time.monotonic() + nap
-        while len(list(signs.iterdir())) < transport.rank and time.monotonic() < end:
-            time.sleep(0.01)
-    else:
-        while vector.counts.begun < averages:
-            run_now(vector.begin_average_with(random_partner(rng, transport)))
-            run_now(vector.drain())
-    done = time.monotonic()
-    if transport.rank < transport.world_size - 1:
-        (signs / f"{transport.rank}").touch()
-    run_now(vector.close())
-    transport.close()
+    with sharing(lambda rank: np.full(2013, rank, np.float32), in_memory=in_memory) as (transport, vector):
+        rng = np.random.default_rng([transport.rank, 4])
+        run_now(transport.barrier())
+        signs = Path(folder)
+        if transport.rank == transport.world_size - 1:
+            end = time.monotonic() + nap
+            while len(list(signs.iterdir())) < transport.rank and time.monotonic() < end:
+                time.sleep(0.01)
+        else:
+            while vector.counts.begun < averages:
+                run_now(vector.begin_average_with(random_partner(rng, transport)))
+                run_now(vector.drain())
+        done = time.monotonic()
+        if transport.rank < transport.world_size - 1:
+            (signs / f"{transport.rank}").touch()
     return {"done": done, **asdict(vector.counts)}
 
 
-def finish_early(in_memory: bool, averages: int) -> dict[str, Any]:
-    """Rank 0 ends at once and frees its vector; the others continue to average with it."""
-    transport = MpiTransport(shares_memory=in_memory)
-    vector = run_now(transport.shared_vector(np.arange(100.0) * transport.rank))
-    if transport.rank:
-        time.sleep(0.2)
-        for _ in range(averages):
-            run_now(vector.average_with(0))
-    run_now(vector.close())
-    transport.close()
-    return asdict(vector.counts)
-
-
 def take_over(folder: str) -> dict[str, Any]:
-    """A process that shares the vector of rank 0 is killed while it has the mutex; then both ranks average and add."""
-    transport = MpiTransport()
-    vector = run_now(transport.shared_vector(np.full(3, float(transport.rank))))
-    if transport.rank == 0:
-        child = os.fork()
-        if not child:
-            kernels.lock(vector._head)
-            Path(folder, "has it").touch()
-            signal.pause()
-        while not Path(folder, "has it").exists():
-            time.sleep(1e-3)
-    run_now(transport.barrier())
-    skipped = None
-    if transport.rank:
-        # Its holder may be stopped: who wants it gives up soon, and makes no average.
-        run_now(vector.begin_average_with(0))
-        skipped = vector.counts.skipped
-    run_now(transport.barrier())
-    if transport.rank == 0:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        run_now(vector.add(np.ones(3)))
-    run_now(transport.barrier())
-    if transport.rank:
-        run_now(vector.begin_average_with(0))
-    run_now(transport.barrier())
-    found = np.empty(3)
-    run_now(vector.read(found))
-    run_now(vector.close())
-    transport.close()
-    return {"skipped": skipped, "found": found.tolist()}
+    """In turn, a process that shares the vector of a rank is killed while it has the mutex; then both ranks average."""
+    with sharing(lambda rank: np.full(3, float(rank))) as (transport, vector):
+        works = []
+        for victim in range(2):
+            sign = Path(folder, f"has it {victim}")
+            if transport.rank == victim:
+                child = os.fork()
+                if not child:
+                    kernels.lock(vector._head)
+                    sign.touch()
+                    signal.pause()
+                while not sign.exists():
+                    time.sleep(1e-3)
+            run_now(transport.barrier())
+            if transport.rank != victim:
+                # Its holder may be stopped: who wants it gives up soon, and makes no average.
+                run_now(vector.begin_average_with(victim))
+            run_now(transport.barrier())
+            if transport.rank == victim:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                run_now(vector.add(np.ones(3)))
+            works += [kernels.try_lock(vector._head), not kernels.try_lock(vector._head)]
+            kernels.unlock(vector._head)
+            run_now(transport.barrier())
+            if transport.rank != victim:
+                run_now(vector.begin_average_with(victim))
+            run_now(transport.barrier())
+        found = np.empty(3)
+        run_now(vector.read(found))
+    return {"skipped": vector.counts.skipped, "works": works, "found": found.tolist()}
 
 
 def skip() -> dict[str, Any]:
     """Rank 0 begins more averages while the thread of its partner waits for the mutex of its vector."""
-    transport = MpiTransport(shares_memory=False)
-    vector = run_now(transport.shared_vector(np.zeros(3)))
-    if transport.rank:
-        kernels.lock(vector._head)
-    run_now(transport.barrier())
-    if not transport.rank:
-        for partner in (1, 2, 1):
-            run_now(vector.begin_average_with(partner))
-    run_now(transport.barrier())
-    if transport.rank:
-        kernels.unlock(vector._head)
-    else:
-        run_now(vector.drain())
-        run_now(vector.begin_average_with(2))
-    run_now(vector.close())
-    transport.close()
+    with sharing(lambda _: np.zeros(3), in_memory=False) as (transport, vector):
+        if transport.rank:
+            kernels.lock(vector._head)
+        run_now(transport.barrier())
+        if not transport.rank:
+            for partner in (1, 2, 1):
+                run_now(vector.begin_average_with(partner))
+        run_now(transport.barrier())
+        if transport.rank:
+            kernels.unlock(vector._head)
+        else:
+            run_now(vector.drain())
+            run_now(vector.begin_average_with(2))
     return asdict(vector.counts)
 
 

@@ -12,13 +12,14 @@ import numpy as np
 from training.transports import kernels
 from training.transports.basics import run_now
 from training.transports.mpi import MpiTransport
+from training.transports.parameter_server import Shard, Where
 
 
 def break_connections(averages: int, nap: float) -> dict[str, Any]:
     """The last rank leaves a request of each other rank unanswered, and loses all its connections.
 
     They break while averages of the others are under way. Then all begin averages over broken connections, and the
-    others average with each other.
+    others average with each other. In the end it loses its connections while it has the lock of a server.
     """
     transport = MpiTransport(shares_memory=False)
     last = transport.world_size - 1
@@ -51,5 +52,24 @@ def break_connections(averages: int, nap: float) -> dict[str, Any]:
     found = np.empty(3, np.float32)
     run_now(vector.read(found))
     run_now(vector.close())
+    result = {"first": first, "then": lost - first, "found": found.tolist(), "counts": asdict(vector.counts)}
+    server: Any = run_now(transport.parameter_server(np.zeros(100, np.float32)))
+    if is_lost:
+        run_now(server._lock(0))
+    run_now(transport.barrier())
+    if is_lost:
+        for each in server._memory._peers.all():
+            each.shutdown(socket.SHUT_RDWR)
+    else:
+        run_now(server.push(_add_one, Where(indices=np.arange(100))))
+    run_now(transport.barrier())
+    out = np.zeros(100, np.float32)
+    if not is_lost:
+        run_now(server.pull(out))
+    run_now(server.close())
     transport.close()
-    return {"first": first, "then": lost - first, "found": found.tolist(), "counts": asdict(vector.counts)}
+    return result | {"pushed": np.unique(out).tolist()}
+
+
+def _add_one(shard: Shard) -> None:
+    shard.vector += 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -19,6 +21,16 @@ def pulled(server: ParameterServer, size: int) -> list[float]:
     run_now(server.pull(out))
     values: list[float] = out.tolist()
     return values
+
+
+@contextmanager
+def served(content: Vector, shards: int = 1, **options: bool) -> Iterator[tuple[MpiTransport, ParameterServer]]:
+    """A transport and a server, until the end of the block."""
+    transport = MpiTransport(**options)
+    server = run_now(transport.parameter_server(content, shards=shards))
+    yield transport, server
+    run_now(server.close())
+    transport.close()
 
 
 def conserve(in_memory: bool, background: bool, pushes: int, size: int, shards: int) -> dict[str, Any]:
@@ -67,118 +79,110 @@ def conserve(in_memory: bool, background: bool, pushes: int, size: int, shards: 
 
 def order(pushes: int, size: int, shards: int) -> dict[str, Any]:
     """Rules that do not commute: x <- (3 x + c) mod 1009; returns what was added at each clock of each shard."""
-    transport = MpiTransport()
-    server = run_now(transport.parameter_server(np.zeros(size), shards=shards))
-    made: list[tuple[int, int, int]] = []
-    for number in range(pushes):
-        value = pushes * transport.rank + number
+    with served(np.zeros(size), shards) as (transport, server):
+        made: list[tuple[int, int, int]] = []
+        for number in range(pushes):
+            value = pushes * transport.rank + number
 
-        def rule(shard: Shard, value: int = value) -> None:
-            made.append((shard.number, shard.clock, value))
-            shard.vector[...] = (3 * shard.vector + value) % 1009
+            def rule(shard: Shard, value: int = value) -> None:
+                made.append((shard.number, shard.clock, value))
+                shard.vector[...] = (3 * shard.vector + value) % 1009
 
-        run_now(server.push(rule))
-    run_now(transport.barrier())
-    result: dict[str, Any] = {"made": made, "final": pulled(server, size)}
-    run_now(server.close())
-    transport.close()
+            run_now(server.push(rule))
+        run_now(transport.barrier())
+        result: dict[str, Any] = {"made": made, "final": pulled(server, size)}
     return result
 
 
 def occupied(in_memory: bool, nap: float) -> dict[str, Any]:
     """Rank 0 holds shard 1 until the other has tried: it is occupied, shard 0 is not; then a result is not finite."""
-    transport = MpiTransport(shares_memory=in_memory, background=True)
-    server = run_now(transport.parameter_server(np.zeros(5), shards=2))
+    with served(np.zeros(5), 2, shares_memory=in_memory, background=True) as (transport, server):
 
-    def hold(shard: Shard) -> None:
-        shard.vector += 1
-        if shard.number == 1:
-            transport.comm.Barrier()
+        def hold(shard: Shard) -> None:
+            shard.vector += 1
+            if shard.number == 1:
+                transport.comm.Barrier()
+                time.sleep(nap)
+                has_tried, deadline = transport.comm.Ibarrier(), time.monotonic() + 20
+                while not has_tried.Test() and time.monotonic() < deadline:
+                    time.sleep(1e-3)
+
+        def add(shard: Shard) -> None:
+            shard.vector += 10
+
+        def spoil(shard: Shard) -> None:
+            shard.vector[-1] = np.nan
+
+        tried: list[bool] = []
+        if transport.rank == 0:
+            server.begin_push(hold, Where(1))
             time.sleep(nap)
-            has_tried, deadline = transport.comm.Ibarrier(), time.monotonic() + 20
-            while not has_tried.Test() and time.monotonic() < deadline:
-                time.sleep(1e-3)
-
-    def add(shard: Shard) -> None:
-        shard.vector += 10
-
-    def spoil(shard: Shard) -> None:
-        shard.vector[-1] = np.nan
-
-    tried: list[bool] = []
-    if transport.rank == 0:
-        server.begin_push(hold, Where(1))
-        time.sleep(nap)
-        run_now(server.drain())
-    else:
-        transport.comm.Barrier()
-        tried = [run_now(server.try_push(add, Where(shard))) is not None for shard in (1, 0)]
-        tried.append(run_now(server.try_push(add)) is not None)
-        transport.comm.Ibarrier().Wait()
-    run_now(transport.barrier())
-    tried.append(run_now(server.try_push(add, Where(1))) is not None)
-    refused = not run_now(server.push(spoil)).is_made
-    run_now(transport.barrier())
-    result = {"tried": tried, "refused": refused, "final": pulled(server, 5), "counts": asdict(server.counts)}
-    run_now(server.close())
-    transport.close()
-    return result
+            run_now(server.drain())
+        else:
+            transport.comm.Barrier()
+            tried = [run_now(server.try_push(add, Where(shard))) is not None for shard in (1, 0)]
+            tried.append(run_now(server.try_push(add)) is not None)
+            transport.comm.Ibarrier().Wait()
+        run_now(transport.barrier())
+        tried.append(run_now(server.try_push(add, Where(1))) is not None)
+        refused = not run_now(server.push(spoil)).is_made
+        tickets = [run_now(transport.count("tickets", 1)) for _ in range(10)]
+        run_now(transport.barrier())
+        return {
+            "tried": tried,
+            "refused": refused,
+            "tickets": tickets,
+            "final": pulled(server, 5),
+            "counts": asdict(server.counts),
+        }
 
 
 def between_hosts(pushes: int) -> dict[str, Any]:
     """How long a push to the other host takes, and whether nothing is lost."""
-    transport = MpiTransport()
-    server = run_now(transport.parameter_server(np.zeros(100), shards=2))
+    with served(np.zeros(100), 2) as (transport, server):
 
-    def add(shard: Shard) -> None:
-        shard.vector += 1
+        def add(shard: Shard) -> None:
+            shard.vector += 1
 
-    times = []
-    for _ in range(pushes):
-        started = time.perf_counter()
-        run_now(server.push(add, Where(1 - transport.rank)))
-        times.append(time.perf_counter() - started)
-    run_now(transport.barrier())
-    result = {
-        "median": float(np.median(times)),
-        "final": sorted(set(pulled(server, 100))),
-        "bytes": server.counts.bytes,
-    }
-    run_now(server.close())
-    transport.close()
-    return result
+        times = []
+        for _ in range(pushes):
+            started = time.perf_counter()
+            run_now(server.push(add, Where(1 - transport.rank)))
+            times.append(time.perf_counter() - started)
+        run_now(transport.barrier())
+        return {
+            "median": float(np.median(times)),
+            "final": sorted(set(pulled(server, 100))),
+            "bytes": server.counts.bytes,
+        }
 
 
 def sums(background: bool, size: int) -> dict[str, Any]:
     """Two sums are under way at once while ranks compute; another all-reduce and a server work meanwhile."""
-    transport = MpiTransport(background=background)
-    server = run_now(transport.parameter_server(np.zeros(3)))
-    first, second = np.full(size, 1.0 + transport.rank), np.full(3, 10.0 * transport.rank)
+    with served(np.zeros(3), background=background) as (transport, server):
+        first, second = np.full(size, 1.0 + transport.rank), np.full(3, 10.0 * transport.rank)
 
-    def add(shard: Shard) -> None:
-        shard.vector += 1
+        def add(shard: Shard) -> None:
+            shard.vector += 1
 
-    pending = [transport.begin_all_reduce(each) for each in (first, second)]
-    run_now(server.push(add))
-    between = np.ones(2)
-    run_now(transport.all_reduce_sum(between))
-    deadline = time.perf_counter() + 20
-    # The thread alone brings them to their end: nothing here enters MPI for a sum.
-    while background and not all(each._has_ended for each in pending) and time.perf_counter() < deadline:  # type: ignore[attr-defined]
-        time.sleep(1e-3)
-    ended_in_background = all(each._has_ended for each in pending)  # type: ignore[attr-defined]
+        pending = [transport.begin_all_reduce(each) for each in (first, second)]
+        run_now(server.push(add))
+        between = np.ones(2)
+        run_now(transport.all_reduce_sum(between))
+        deadline = time.perf_counter() + 20
+        # The thread alone brings them to their end: nothing here enters MPI for a sum.
+        while background and not all(each._has_ended for each in pending) and time.perf_counter() < deadline:  # type: ignore[attr-defined]
+            time.sleep(1e-3)
+        ended_in_background = all(each._has_ended for each in pending)  # type: ignore[attr-defined]
 
-    async def wait() -> None:
-        for each in pending:
-            await each
+        async def wait() -> None:
+            for each in pending:
+                await each
 
-    run_now(wait())
-    result = {
-        "first": sorted(set(first.tolist())),
-        "second": second.tolist(),
-        "between": between.tolist(),
-        "ended_in_background": ended_in_background,
-    }
-    run_now(server.close())
-    transport.close()
-    return result
+        run_now(wait())
+        return {
+            "first": sorted(set(first.tolist())),
+            "second": second.tolist(),
+            "between": between.tolist(),
+            "ended_in_background": ended_in_background,
+        }
