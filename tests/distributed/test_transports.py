@@ -64,7 +64,6 @@ def cases_of(folder: Path) -> dict[Hashable, Case]:
         add("straggle", way, ranks=4, in_memory=way, folder=str(signs), nap=60, averages=100)
         add("long", way, ranks=2, program="conserve", in_memory=way, averages=5, size=1_000_000)
         add("stamps", way, ranks=4, in_memory=way, averages=1000, size=20_000)
-        add("read_others", way, ranks=3, in_memory=way, duration=0.5, size=20_000)
         add("poison", way, ranks=3, in_memory=way)
     found["lost",] = Case(3, "lost_partners:break_connections", {"averages": 5, "nap": 0.3})
     add("skip", ranks=3)
@@ -98,13 +97,11 @@ def test_the_sum_over_all_ranks_is_conserved_and_no_change_is_lost(cases: Cases,
         assert result["counts"]["begun"] >= num_averages(ranks, in_memory=in_memory)
         assert result["counts"]["exchange_seconds"] > 0
     check_counts(results)
-
-
-@in_each_way
-def test_vectors_larger_than_the_buffers_of_the_network_are_averaged_too(cases: Cases, in_memory: bool) -> None:
-    results = cases.results("long", in_memory)
-    assert all(max(map(abs, result["difference"])) <= 1e-6 for result in results)
-    check_counts(results)
+    if ranks == 2:
+        # Larger than the buffers of the network.
+        results = cases.results("long", in_memory)
+        assert all(max(map(abs, result["difference"])) <= 1e-6 for result in results)
+        check_counts(results)
 
 
 @in_each_way
@@ -115,17 +112,9 @@ def test_a_half_changed_vector_is_never_seen(cases: Cases, in_memory: bool) -> N
 
 
 @in_each_way
-def test_the_vector_of_another_rank_is_read_whole_without_its_help(cases: Cases, in_memory: bool) -> None:
-    reader, *others = cases.results("read_others", in_memory)
-    assert reader["grows"]
-    assert reader["torn"] == 0
-    for rank, other in enumerate(others, start=1):
-        assert rank + 10 < reader["last"][str(rank)] <= other["own"]
-
-
-@in_each_way
-def test_a_vector_that_is_not_finite_reaches_nobody(cases: Cases, in_memory: bool) -> None:
+def test_a_vector_that_is_not_finite_reaches_nobody_and_all_see_those_of_all(cases: Cases, in_memory: bool) -> None:
     poisoned, *others = cases.results("poison", in_memory)
+    assert [each["seen"] for each in (poisoned, *others)] == [[1.0, 2.0, 3.0]] * 3
     assert not poisoned["finite"]
     assert poisoned["begun"] == poisoned["received"] == 0
     assert poisoned["refused"] == 50

@@ -92,7 +92,9 @@ def stamps(in_memory: bool, averages: int, size: int) -> dict[str, Any]:
         writers_are_done = None
         while writers_are_done is None or not writers_are_done.Test():
             if is_reader:
-                run_now(vector.read(found))
+                # Their own vectors, and those of the others, which these change.
+                other = num_readers + reads // 2 % num_readers
+                run_now(vector.read_of(other, found) if reads % 2 else vector.read(found))
                 reads += 1
                 torn += bool(found.min() != found.max())
                 if reads == 25:
@@ -106,37 +108,6 @@ def stamps(in_memory: bool, averages: int, size: int) -> dict[str, Any]:
                     writers_are_done = transport.comm.Ibarrier()
         readers_have_read.Wait()
     return {"torn": torn, "reads": reads}
-
-
-def read_others(in_memory: bool, duration: float, size: int) -> dict[str, Any]:
-    """The first rank reads the vectors of the others, which add to them meanwhile, until it has seen each grow."""
-    with sharing(lambda rank: np.full(size, rank, np.float32), in_memory=in_memory) as (transport, vector):
-        found, one = np.empty(size, np.float32), np.ones(size, np.float32)
-        torn = 0
-        last = {rank: float(rank) for rank in range(1, transport.world_size)}
-        run_now(transport.barrier())
-        started = time.monotonic()
-        grows = True
-        has_read = transport.comm.Ibarrier() if transport.rank else None
-        while has_read is None or not has_read.Test():
-            if transport.rank:
-                run_now(vector.add(one))
-                continue
-            seconds = time.monotonic() - started
-            if (seconds > duration and all(seen > rank + 10 for rank, seen in last.items())) or seconds > 20:
-                has_read = transport.comm.Ibarrier()
-                has_read.Wait()
-                break
-            for rank, before in last.items():
-                run_now(vector.read_of(rank, found))
-                torn += found.min() != found.max()
-                grows = grows and before <= found[0]
-                last[rank] = float(found[0])
-        run_now(transport.barrier())
-        run_now(vector.read_of(transport.rank, found))
-        result = {"torn": int(torn), "grows": bool(grows), "last": last, "own": float(found[0])}
-        run_now(transport.barrier())
-    return result
 
 
 def straggle(in_memory: bool, folder: str, nap: float, averages: int) -> dict[str, float]:
@@ -215,22 +186,26 @@ def skip() -> dict[str, Any]:
 
 
 def poison(in_memory: bool) -> dict[str, Any]:
-    """The vector of rank 0 is not finite, and everybody averages with everybody."""
-    transport = MpiTransport(shares_memory=in_memory)
-    start = np.full(1000, float(transport.rank + 1), np.float32)
-    if transport.rank == 0:
-        start[500] = np.nan
-    vector = run_now(transport.shared_vector(start))
-    rng = np.random.default_rng([transport.rank, 5])
-    for _ in range(50):
-        run_now(vector.begin_average_with(random_partner(rng, transport)))
-        run_now(vector.drain())
-    run_now(transport.barrier())
-    found = np.empty_like(start)
-    run_now(vector.read(found))
-    run_now(vector.close())
-    transport.close()
-    return {"finite": bool(np.isfinite(found).all()), **asdict(vector.counts)}
+    """The vector of rank 0 is not finite, and everybody averages with everybody, after a look at all vectors."""
+
+    def start(rank: int) -> Vector:
+        start = np.full(1000, rank + 1, np.float32)
+        start[500] = np.nan if rank == 0 else rank + 1
+        return start
+
+    with sharing(start, in_memory=in_memory) as (transport, vector):
+        found, seen = np.empty(1000, np.float32), []
+        for rank in range(transport.world_size):
+            run_now(vector.read_of(rank, found))
+            seen.append(float(found[0]))
+        run_now(transport.barrier())
+        rng = np.random.default_rng([transport.rank, 5])
+        for _ in range(50):
+            run_now(vector.begin_average_with(random_partner(rng, transport)))
+            run_now(vector.drain())
+        run_now(transport.barrier())
+        run_now(vector.read(found))
+    return {"seen": seen, "finite": bool(np.isfinite(found).all()), **asdict(vector.counts)}
 
 
 def between_hosts(step: float, averages: int) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from mixing_matrices import mixing_matrix
@@ -13,31 +15,23 @@ from training.topology import make_topology
 RATE = 0.1
 PLAIN = {"algorithm": "d-psgd", "optimizer": "sgd", "learning_rate": RATE}
 #: Of the ring, by hand.
-RINGS = {
-    3: np.full((3, 3), 1 / 3),
-    5: np.array([[1, 1, 0, 0, 1], [1, 1, 1, 0, 0], [0, 1, 1, 1, 0], [0, 0, 1, 1, 1], [1, 0, 0, 1, 1]]) / 3,
-}
+RINGS = [
+    np.full((3, 3), 1 / 3),
+    np.array([[1, 1, 0, 0, 1], [1, 1, 1, 0, 0], [0, 1, 1, 1, 0], [0, 0, 1, 1, 1], [1, 0, 0, 1, 1]]) / 3,
+]
+EXPONENTIAL = mixing_matrix(make_topology("exponential", 9))
 
 
-@pytest.mark.parametrize("workers", RINGS)
-def test_models_are_mixed_before_the_gradient_at_the_unmixed_model_is_subtracted(workers: int) -> None:
-    problem = LinearGradients(workers=workers, steps=6, seed=2)
-    weights, present = RINGS[workers], np.tile(problem.initial, (workers, 1))
-    other = present.copy()
-    for step, found in enumerate(problem.drive(topology="ring", **PLAIN)):
+@pytest.mark.parametrize(("topology", "weights"), [*(("ring", each) for each in RINGS), ("exponential", EXPONENTIAL)])
+def test_models_are_mixed_before_the_gradient_at_the_unmixed_model_is_subtracted(topology: str, weights: Any) -> None:
+    problem = LinearGradients(workers=len(weights), steps=6, seed=2)
+    present = other = np.tile(problem.initial, (len(weights), 1))
+    for step, found in enumerate(problem.drive(topology=topology, **PLAIN)):
         present = weights @ present - RATE * problem.gradients(step, present)
         np.testing.assert_allclose(found, present, atol=1e-14)
         # Mixing after the step would give another number.
         other = weights @ (other - RATE * problem.gradients(step, other))
         assert abs(found - other).max() > 1e-3
-
-
-def test_weights_of_a_graph_with_several_neighbours_are_applied_to_the_right_ones() -> None:
-    problem = LinearGradients(workers=9, steps=4, seed=5)
-    weights, present = mixing_matrix(make_topology("exponential", 9)), np.tile(problem.initial, (9, 1))
-    for step, found in enumerate(problem.drive(topology="exponential", **PLAIN)):
-        present = weights @ present - RATE * problem.gradients(step, present)
-        np.testing.assert_allclose(found, present, atol=1e-14)
 
 
 def test_without_a_vector_that_is_not_finite_the_other_weights_sum_to_one() -> None:
