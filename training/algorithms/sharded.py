@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
@@ -43,31 +44,22 @@ def largest(values: Vector, drop_rate: float) -> Vector:
     return np.flatnonzero(magnitudes > threshold).astype(np.int32)
 
 
-class Dropper:
-    """Sends the large elements of a sum, and keeps the others for later: sent + residual = sum of all that came.
+def take_large(residual: Vector, gradient: Vector, bounds: Sequence[int], drop_rate: float) -> tuple[Vector, Vector]:
+    """Indices and values to send of a residual and a gradient; the rest stays in the residual, so that nothing is lost.
 
-    `residual`: (n,) begins at 0; what is not yet sent. `bounds`: where the shards begin, and n; each has a threshold of
-    its own.
+    `residual`, `gradient`: (n,). `bounds`: where the shards begin, and n; each has a threshold of its own.
 
     Examples:
-        >>> dropper = Dropper(np.zeros(4), [0, 2, 4], 0.5)
-        >>> dropper.take(np.array([1.0, 5.0, 3.0, 2.0]))[0].tolist(), dropper.residual.tolist()
+        >>> residual = np.zeros(4)
+        >>> take_large(residual, np.array([1.0, 5.0, 3.0, 2.0]), [0, 2, 4], 0.5)[0].tolist(), residual.tolist()
         ([1, 2], [1.0, 0.0, 0.0, 2.0])
     """
-
-    def __init__(self, residual: Vector, bounds: Sequence[int], drop_rate: float) -> None:
-        self.residual = residual
-        self._bounds, self._drop_rate = bounds, drop_rate
-
-    def take(self, gradient: Vector) -> tuple[Vector, Vector]:
-        """Add a gradient to the residual; returns the indices and values to send, which leave the residual."""
-        self.residual += gradient
-        parts = zip(self._bounds[:-1], self._bounds[1:], strict=True)
-        chosen = [largest(self.residual[start:stop], self._drop_rate) + start for start, stop in parts]
-        indices = np.concatenate(chosen).astype(np.int32)
-        values = self.residual[indices]
-        self.residual[indices] = 0
-        return indices, values
+    residual += gradient
+    parts = pairwise(bounds)
+    indices = np.concatenate([largest(residual[start:stop], drop_rate) + start for start, stop in parts])
+    values = residual[indices]
+    residual[indices] = 0
+    return indices, values
 
 
 def update_view(view: Vector, values: Vector, drop_rate: float) -> int:
@@ -152,8 +144,7 @@ class Sharded(ServerAlgorithm):
         self._sum, self.residual = self.model.empty(), self.model.empty()
         self._sum.fill(0)
         self.residual.fill(0)
-        bounds = Layout(self._sum.size, self.num_shards).bounds
-        self._dropper = Dropper(self.residual, bounds, self._drop_rate)
+        self._bounds = Layout(self._sum.size, self.num_shards).bounds
         #: Steps since the last push began, and those of them with a gradient.
         self._since = self._taken = 0
         self._is_under_way = False
@@ -195,8 +186,9 @@ class Sharded(ServerAlgorithm):
     def _message(self) -> tuple[Rule, Where]:
         """What the server does with the sum, and what it does it to; the sum begins anew."""
         rate, drop_rate = self.rate, self._drop_rate
-        indices, values = self._dropper.take(self._sum) if drop_rate else (None, self._sum.copy())
-        if indices is not None:
+        indices, values = None, self._sum.copy()
+        if drop_rate:
+            indices, values = take_large(self.residual, self._sum, self._bounds, drop_rate)
             self.acted["elements_dropped"] += self._sum.size - len(indices)
         self._sum.fill(0)
 
