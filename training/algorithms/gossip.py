@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient, Counters, Worker
-from training.algorithms.method import MethodSettings, TransportOptions
+from training.algorithms.method import NetworkSettings
 from training.effects import Mechanism, between_workers
 from training.random_streams import random_stream
 from training.topology import TopologyName, shared_topology
@@ -51,20 +51,11 @@ class RandomPartners:
         self._rng.bit_generator.state = state
 
 
-class GossipSettings(MethodSettings):
+class GossipSettings(NetworkSettings):
     """Settings of a method of random pairs."""
-
-    SPEED_ONLY: ClassVar[frozenset[str]] = frozenset({"network"})
 
     topology: TopologyName = "complete"
     """Communication graph."""
-    network: str | None = None
-    """Network between hosts, as `10.0.0.0/24` or an interface such as `ib0`; null: the first that connects all."""
-
-    @property
-    @override
-    def transport_options(self) -> TransportOptions:
-        return TransportOptions(network=self.network)
 
     @property
     @override

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar, get_args
 
+from typing_extensions import override
+
 from training.effects import Mechanism, SettingsSection
 
 A = TypeVar("A", bound=type[Any])
@@ -94,6 +96,20 @@ class MethodSettings(SettingsSection):
     def transport_options(self) -> TransportOptions:
         """How the transport connects shared vectors."""
         return TransportOptions()
+
+
+class NetworkSettings(MethodSettings):
+    """Settings of a method whose workers use memory of each other."""
+
+    SPEED_ONLY: ClassVar[frozenset[str]] = frozenset({"network"})
+
+    network: str | None = None
+    """Network between hosts, as `10.0.0.0/24` or an interface such as `ib0`; null: the first that connects all."""
+
+    @property
+    @override
+    def transport_options(self) -> TransportOptions:
+        return TransportOptions(network=self.network)
 
 
 class Method(NamedTuple):

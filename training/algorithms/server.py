@@ -16,7 +16,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient, Counters, Worker
-from training.algorithms.method import MethodSettings, Traits, TransportOptions
+from training.algorithms.method import NetworkSettings, Traits
 from training.effects import Mechanism, between_workers
 from training.transports.basics import Vector, is_finite
 from training.transports.parameter_server import ParameterServer, Push, Rule, Shard
@@ -27,20 +27,11 @@ def server_traits(title: str) -> Traits:
     return Traits(title=title, synchronous=False, equal_steps=False, server=True)
 
 
-class ServerSettings(MethodSettings):
+class ServerSettings(NetworkSettings):
     """Settings of a method with a server."""
-
-    SPEED_ONLY: ClassVar[frozenset[str]] = frozenset({"network"})
 
     shards: int | None = Field(default=1, ge=1)
     """Number of parts of the server, at least 1, each with a lock and an owner; null: one for each worker."""
-    network: str | None = None
-    """Network between hosts, as `10.0.0.0/24` or an interface such as `ib0`; null: the first that connects all."""
-
-    @property
-    @override
-    def transport_options(self) -> TransportOptions:
-        return TransportOptions(network=self.network)
 
     @property
     @override
