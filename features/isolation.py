@@ -143,12 +143,7 @@ def cells_of(candidates: Candidates, cone: float, as_published: bool) -> tuple[I
 
 @compiled
 def by_bucket(bucket: Indices, num_buckets: int) -> tuple[Indices, Indices]:
-    """Counting sort: (num_buckets + 1,) first places of the buckets, and the (num,) indices in the order of `bucket`.
-
-    Examples:
-        >>> by_bucket(np.array([2, 0, 2]), 3)
-        (array([0, 1, 1, 3]), array([1, 0, 2]))
-    """
+    """Counting sort: (num_buckets + 1,) first places of the buckets, and the (num,) indices in their order."""
     first = np.zeros(num_buckets + 1, dtype=np.int64)
     for each in bucket:
         first[each + 1] += 1

@@ -58,11 +58,6 @@ def sorted_by(key: Floats, chosen: Indices, candidates: Candidates) -> Indices:
 
     A bucket sort: one bucket per candidate, then an insertion sort of the nearly sorted list. It is three times as fast
     here as a general sort. All arrays are (num_chosen,): keys, and indices into the candidates.
-
-    Examples:
-        >>> candidates = Candidates(np.zeros(2, np.int64), np.array([1.0, 2.0]), np.zeros(2), np.zeros(2))
-        >>> sorted_by(np.ones(2), np.arange(2), candidates).tolist()
-        [1, 0]
     """
     count = key.size
     if count < 2:
@@ -90,13 +85,7 @@ def sorted_by(key: Floats, chosen: Indices, candidates: Candidates) -> Indices:
 
 @compiled
 def highest_pt(eligible: Indices, cap: int, candidates: Candidates) -> Indices:
-    """The `cap` candidates of highest pT among the eligible ones of one kind, in input order.
-
-    Examples:
-        >>> candidates = Candidates(np.zeros(3, np.int64), np.array([1.0, 3.0, 2.0]), np.zeros(3), np.zeros(3))
-        >>> highest_pt(np.arange(3), 2, candidates).tolist()
-        [1, 2]
-    """
+    """The `cap` candidates of highest pT among the eligible ones of one kind, in input order."""
     if eligible.size <= cap or cap == 0:
         return eligible[:cap]
     pt = candidates.pt[eligible]

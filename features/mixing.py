@@ -111,10 +111,6 @@ def class_weights(
     """Weight factor of each class: all classes then have the same sum of weights, on average 1 per event.
 
     `labels` and `weights`, possibly negative, are (num_events,); a class whose weights add up to 0 or less is refused.
-
-    Examples:
-        >>> class_weights(np.array([0, 0, 0, 1]), np.ones(4), ["QCD", "ttbar"]).round(3).tolist()
-        [0.667, 2.0]
     """
     sums = np.bincount(labels, weights=weights, minlength=len(names))
     for name, total in zip(names, sums, strict=True):

@@ -71,11 +71,6 @@ def physics_factors(samples: Mapping[str, GeneratedSample], luminosity: float) -
     The physics weight is `Event.Weight` x cross-section [pb] x luminosity [1/pb] / sum of weights of the sample: of all
     generated events if it is stated, else of those read. If a class has a sample without cross-section, its samples
     count by their numbers of events: the mean weight of each becomes 1. Weights that add up to 0 or less are refused.
-
-    Examples:
-        >>> slices = {"low": GeneratedSample(0, 1e6, 100, 100.0), "high": GeneratedSample(0, 1.0, 100, 50.0)}
-        >>> physics_factors(slices, 1.0)
-        {'low': 10000.0, 'high': 0.02}
     """
     uncertain = {each.label for each in samples.values() if each.cross_section_pb is None}
     factors = {}

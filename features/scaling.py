@@ -25,12 +25,7 @@ class ColumnStatistics(NamedTuple):
 
     @classmethod
     def of(cls, rows: NDArray[np.floating[Any]], log_above: Sequence[float] = ()) -> Self:
-        """Statistics of (num_rows, num_columns) numbers without padding; without `log_above` all columns are linear.
-
-        Examples:
-            >>> ColumnStatistics.of(np.array([[1.0], [3.0]])).std
-            array([1.])
-        """
+        """Statistics of (num_rows, num_columns) numbers without padding; without `log_above` all columns are linear."""
         seen = np.array(rows.T, np.float64, order="C")
         for column, unit in zip(seen, log_above, strict=bool(log_above)):
             if unit > 0:

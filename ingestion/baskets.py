@@ -83,12 +83,6 @@ def chunk_edges(
     inside. Every piece then decompresses the whole basket again, which takes longer but bounds the memory.
 
     Examples:
-        >>> chunk_edges([0, 3, 6, 9, 12], 0, 12, 7)
-        [0, 6, 12]
-        >>> chunk_edges([0, 3, 6, 9, 12], 0, 12, 6)
-        [0, 6, 12]
-        >>> chunk_edges([0, 20], 0, 20, 7)
-        [0, 20]
         >>> chunk_edges([0, 100], 0, 100, 10)
         [0, 33, 66, 100]
         >>> chunk_edges([0, 10, 20, 30], 0, 30, 8, sizes=np.array([0.0, 4.0, 8.0, 100.0]))

@@ -41,14 +41,6 @@ def event_keys(scalars: Mapping[str, NDArray[np.floating]], collections: Mapping
 
     The content is the missing energy, and pT (or ET), eta and phi of the candidates that skims keep. Jets, which are
     made again or cut by many, count only in events without tracks, photons and neutral hadrons.
-
-    Examples:
-        >>> from ingestion.thresholds import Jagged
-        >>> one, met = np.ones(2, np.float32), np.array([5.0, 5.0, 5.0])
-        >>> tracks = Jagged(np.array([0, 1, 2, 2]), {"pt": one, "eta": one, "phi": one})
-        >>> keys = event_keys({"met": met, "met_phi": met}, {"tracks": tracks})
-        >>> bool(keys[0] == keys[1]), int(keys[2])
-        (True, 0)
     """
     keys = np.zeros(len(scalars["met"]), dtype=np.uint64)
     has_particles, has_any = np.zeros((2, len(keys)), dtype=np.bool_)

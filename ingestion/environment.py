@@ -90,12 +90,7 @@ _OF_LAUNCHERS: Final = (_PLUGINS, "PYTHONPATH", "OMP_NUM_THREADS", "MKL_NUM_THRE
 
 
 def ignored(rows: Mapping[str, Row], names: Iterable[str]) -> Iterator[str]:
-    """Those of some variables that rows of a table ignore.
-
-    Examples:
-        >>> list(ignored(EVERYWHERE, ["HOME", "OMP_NUM_THREADS", "PYTHONHASHSEED", "PYTHONPATH"]))
-        ['OMP_NUM_THREADS', 'PYTHONPATH']
-    """
+    """Those of some variables that rows of a table ignore."""
     for name in names:
         if any(_matches(name, row.names) and not _matches(name, row.kept) for row in rows.values()):
             yield name

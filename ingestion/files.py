@@ -324,7 +324,9 @@ def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified
         tree: Any = file[settings.tree]
         own: dict[str, Any] = {key: getattr(sample, key) for key in ("tree", "branch_map", "label_by")}
         own["is_unclosed"] = is_unclosed
-        uuid, entries = _identity(source.path, file.file.uuid, other_tree), int(tree.num_entries)
+        # Of zeros, ROOT's reproducible output: the content is the identity.
+        uuid = str(file.file.uuid) if file.file.uuid.int else content_identity(source.path)
+        uuid, entries = of_tree(uuid, other_tree) if other_tree else uuid, int(tree.num_entries)
         if named := source.sum_branch:
             own["generated"] = {named: generated_sum(file, named, source.path)}
         own["skim"] = sign_of_a_skim(file, tree, entries, source.path)
@@ -382,12 +384,6 @@ def _words_of(field: str, settings: IngestSettings) -> str:
         key = "pass_through" if field in settings.pass_through else "weights"
         return f"ingest.{key}: {field.removeprefix(WEIGHT_PREFIX)}"
     return key_of(field) if field == "weight" or field.startswith(LABEL_PREFIX) else field
-
-
-def _identity(path: str, uuid: UUID, tree: str) -> str:
-    """The UUID of a file, from its content if it has none (zeros, ROOT's reproducible output), and of another tree."""
-    own = str(uuid if uuid.int else UUID(content_identity(path)))
-    return of_tree(own, tree) if tree else own
 
 
 def of_tree(identity: str, tree: str) -> str:

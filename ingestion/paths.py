@@ -30,11 +30,6 @@ def located(words: str, folder: str | Path = "") -> Located:
 
     A variable is `$NAME` or `${NAME}`. A name with a dollar sign that is there stands for itself. In a URL, `~` is a
     letter.
-
-    Examples:
-        >>> os.environ["NIGHT"] = "7"
-        >>> located("${NIGHT}/*.root", "/my"), located("a.root", "/my"), located("s3://b/$NIGHT", "/my")
-        ('/my/7/*.root', '/my/a.root', 's3://b/7')
     """
     if isinstance(words, Located):
         return words

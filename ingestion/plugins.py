@@ -11,12 +11,13 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import metadata
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 #: Plugins of this process, for those that it starts.
 VARIABLE: Final = "HEP_PIPELINE_PLUGINS"
@@ -24,7 +25,6 @@ VARIABLE: Final = "HEP_PIPELINE_PLUGINS"
 GROUP: Final = "hep_pipeline"
 #: Modules that take a second to import: a plugin imports them where it uses them.
 _SLOW: Final = frozenset({"torch", "pyspark"})
-T = TypeVar("T")
 _loaded: dict[str, ModuleType] = {}
 _after_load: list[Callable[[], object]] = []
 
@@ -111,7 +111,8 @@ def _imported(name: str) -> ModuleType:
     if find_spec(module.split(".")[0]) is None:
         known = f" Installed plugins: {', '.join(points)}." if points else ""
         raise PluginError(f"plugins: there is no module '{module}', and no file of that name.{known}")
-    return _run(lambda: importlib.import_module(module), module)
+    with _importing(module):
+        return importlib.import_module(module)
 
 
 def _from_file(path: Path) -> ModuleType:
@@ -126,10 +127,10 @@ def _from_file(path: Path) -> ModuleType:
         raise PluginError(f"plugins: {path} is no Python file")
     if spec.name in sys.modules:
         raise PluginError(f"plugins: {path} has the file name of another plugin. Give it another one")
-    module, loader = module_from_spec(spec), spec.loader
-    sys.modules[spec.name] = module
+    sys.modules[spec.name] = module = module_from_spec(spec)
     try:
-        _run(lambda: loader.exec_module(module), str(path))
+        with _importing(str(path)):
+            spec.loader.exec_module(module)
     except PluginError:
         del sys.modules[spec.name]
         raise
@@ -145,21 +146,18 @@ class _Slow:
             raise ImportError(f"{name} slows every command down; import it inside the function that uses it")
 
 
-def _run(work: Callable[[], T], name: str) -> T:
-    """Import; an error names the line of the plugin."""
+@contextmanager
+def _importing(name: str) -> Iterator[None]:
+    """An error names the line of the plugin."""
     slow = _Slow()
     sys.meta_path.insert(0, slow)
     try:
-        return work()
+        yield
     except (Exception, SystemExit) as cause:
         frames = traceback.extract_tb(cause.__traceback__)
-        own = [frame for frame in frames if Path(frame.filename).suffix == ".py" and _is_of(frame.filename, name)]
+        # Its file, or that of a module of its name.
+        own = [frame for frame in frames if frame.filename.endswith((name, f"{name.replace('.', os.sep)}.py"))]
         line = cause.lineno if isinstance(cause, SyntaxError) else (own or frames)[-1].lineno
         raise PluginError(f"plugin {name}, line {line}: {type(cause).__name__}: {cause}") from cause
     finally:
         sys.meta_path.remove(slow)
-
-
-def _is_of(file: str, name: str) -> bool:
-    """Whether a file is that of a plugin, or of a module of its name."""
-    return file == name or file.endswith(f"{name.replace('.', os.sep)}.py")

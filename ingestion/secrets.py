@@ -34,13 +34,7 @@ _known: Final[set[str]] = set()
 
 
 def keep_secret(content: Any) -> None:
-    """From now on, hide the value of every `SecretStr` of nested lists and mappings wherever this process shows it.
-
-    Examples:
-        >>> keep_secret({"spark.my.password": SecretStr("hush-5f6a")})
-        >>> redact("the server refuses hush-5f6a")
-        'the server refuses ***'
-    """
+    """From now on, hide the value of every `SecretStr` of nested lists and mappings wherever this process shows it."""
     if isinstance(content, SecretStr):
         value = content.get_secret_value()
         _known.update({value} if len(value) >= _SHORTEST else ())
@@ -52,14 +46,7 @@ def keep_secret(content: Any) -> None:
 
 
 def redact(text: str) -> str:
-    """A text without what is known to be a secret.
-
-    Examples:
-        >>> redact("cannot read https://me:hush@store/signature=tt/a.root")
-        'cannot read https://***@store/signature=tt/a.root'
-        >>> redact("https://store/a.root?X-Amz-Signature=abc&x=1, and more")
-        'https://store/a.root?X-Amz-Signature=***&x=1, and more'
-    """
+    """A text without what is known to be a secret."""
     # The longest first: one secret may be a part of another.
     for secret in sorted(_known, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
@@ -67,12 +54,7 @@ def redact(text: str) -> str:
 
 
 def redact_all(content: Any) -> Any:
-    """The same for all strings of nested lists and mappings, as JSON holds them.
-
-    Examples:
-        >>> redact_all({"samples": {"token_study": 4}, "files": ["https://me:hush@store/a"]})
-        {'samples': {'token_study': 4}, 'files': ['https://***@store/a']}
-    """
+    """The same for all strings of nested lists and mappings, as JSON holds them."""
     if isinstance(content, str):
         return redact(content)
     if isinstance(content, Mapping):

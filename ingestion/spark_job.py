@@ -254,13 +254,7 @@ def _labels_of(info: FileInfo, parts: Sequence[EventsPart], events: Path) -> Cal
 
 
 def split_entries(infos: Iterable[FileInfo]) -> Iterator[EntryRange]:
-    """The ranges of all files; an empty file has none.
-
-    Examples:
-        >>> info = FileInfo("qcd", 0, "a.root", "u", 10, 1, "", (), (0, 6, 10))
-        >>> [(work.start, work.stop) for work in split_entries([info])]
-        [(0, 6), (6, 10)]
-    """
+    """The ranges of all files; an empty file has none."""
     for info in infos:
         for start, stop in pairwise(info.edges):
             yield EntryRange(info, start, stop)

@@ -28,23 +28,13 @@ class Jagged(NamedTuple):
 
 
 def kept_offsets(offsets: Offsets, kept: Mask) -> Offsets:
-    """Offsets (num_events + 1,) into the flat arrays after `array[kept]`; `kept` is (num_candidates,).
-
-    Examples:
-        >>> kept_offsets(np.array([0, 2, 2, 3]), np.array([True, False, True])).tolist()
-        [0, 1, 1, 2]
-    """
+    """Offsets (num_events + 1,) into the flat arrays after `array[kept]`; `kept` is (num_candidates,)."""
     running = np.concatenate([[0], np.cumsum(kept, dtype=np.int64)])
     return running[offsets]
 
 
 def any_per_event(offsets: Offsets, flags: Mask) -> Mask:
-    """True for events in which at least one candidate is flagged; (num_events,).
-
-    Examples:
-        >>> any_per_event(np.array([0, 2, 2, 3]), np.array([True, False, False])).tolist()
-        [True, False, False]
-    """
+    """True for events in which at least one candidate is flagged; (num_events,)."""
     return np.diff(kept_offsets(offsets, flags)) > 0
 
 
