@@ -244,10 +244,5 @@ def add_high_level(feature: Feature) -> None:
 
 
 def numbers_of(names: Sequence[str]) -> Any:
-    """Column numbers as attributes, which compiled kernels treat as constants.
-
-    Examples:
-        >>> numbers_of(hlf_names()).met
-        1
-    """
+    """Column numbers as attributes, which compiled kernels treat as constants."""
     return namedtuple("Numbers", names)(*range(len(names)))  # noqa: PYI024 - the names are known at run time only

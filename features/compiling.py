@@ -42,13 +42,10 @@ Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
 
 def compiled(function: Kernel, **options: Any) -> Kernel:
-    """Compile a loop over arrays at its first call.
+    """Compile a loop over arrays at its first call, with options of `numba.njit`; its signature stays.
 
-    Args:
-        function: The loop; its signature stays.
-        options: Those of `numba.njit`: with `error_model="numpy"` a division by zero is infinite, and no error; with
-            `nogil` other Python threads run during a call; `fastmath` has LLVM's flags for transformations that are
-            not exact.
+    With `error_model="numpy"` a division by zero is infinite, and no error; with `nogil` other Python threads run
+    during a call; `fastmath` has LLVM's flags for transformations that are not exact.
     """
     with _own_cache(options):
         return cast("Kernel", numba.njit(cache=True, **options)(function))
@@ -137,7 +134,6 @@ def _cache_of(package: Path, options: str) -> Path:
 
 
 def _sources(package: Path) -> Iterator[tuple[str, bytes]]:
-    """Name and content of each Python file of a package."""
     archive = next((parent for parent in package.parents if parent.is_file()), None)
     root: Traversable = package if archive is None else zipfile.Path(archive, f"{package.relative_to(archive)}/")
     for file in root.iterdir():

@@ -76,7 +76,6 @@ def save(histograms: Histograms, path: Path) -> None:
 
 
 def _histogram(feature: Feature, binning: Binning, classes: list[str]) -> Any:
-    """An empty histogram whose axes have names and labels, which hist shows."""
     of_feature = bh.axis.Regular(binning.bins, binning.low, binning.high)
     of_class = bh.axis.Integer(0, len(classes), underflow=False, overflow=False)
     unit = "" if feature.unit == "1" else f" [{feature.unit}]"

@@ -125,7 +125,6 @@ def build_features(
 
 
 def _records(events: pa.Table, scales: EnergyScales) -> ak.Array:
-    """Events as plugins see them."""
     import awkward as ak  # noqa: PLC0415 - for plugins only
 
     found = ak.from_arrow(events.combine_chunks())

@@ -97,7 +97,6 @@ def write_groups(
 
 
 def _picked(files: Sequence[KernelFile], wanted: NDArray[np.int64], scratch: Path) -> Iterator[PickedRows]:
-    """The wanted events of each file that has some."""
     order = np.argsort(wanted, kind="stable")
     bounds = np.searchsorted(wanted[order], [each.first_event for each in files[1:]])
     for file, places in zip(files, np.split(order, bounds), strict=True):

@@ -29,10 +29,6 @@ def features_schema(pass_through: Sequence[pa.Field] = ()) -> pa.Schema:
     """Arrow schema of the features Parquet; values are unscaled, nothing is nullable.
 
     Pass-through columns of the user come last.
-
-    Examples:
-        >>> features_schema().field("particle_pt").type
-        ListType(list<element: float not null>)
     """
     fields = []
     for column in COLUMNS.values():
@@ -70,10 +66,6 @@ def described(schema: pa.Schema, classes: Sequence[str], settings: Mapping[str, 
 
     `classes` is the JSON list of the classes in the order of the labels; `columns` is JSON: unit and definition of each
     column, from the column table; `settings`, if given, those of `stated`.
-
-    Examples:
-        >>> json.loads(described(features_schema(), ["a", "b"]).metadata[b"columns"])["met"]["unit"]
-        'GeV'
     """
     columns = {
         name: {"unit": column.unit, "definition": column.meaning}

@@ -153,11 +153,7 @@ def found_files(
     """Find and check the files of all samples; `say` gets a line about each that waits, and each glob without files.
 
     If `strict`, every glob must match. Without `needs_weights`, files may lack the weights of their sample. The other
-    arguments are those of `inventory`.
-
-    Raises:
-        IngestionError: See `expand` and `inventory`.
-        FilesToComeError: A sample has files that wait, and none that can be read now.
+    arguments and errors are those of `expand` and `inventory`; FilesToComeError also if all files of a sample wait.
     """
     sources = expand(samples, on_unmatched=None if strict else lambda words: say(f"note: {words}"))
     sources = [each._replace(needs_weight=needs_weights, needs_particles=needs_particles) for each in sources]
@@ -379,7 +375,6 @@ def _refuse_missing(
 
 
 def _words_of(field: str, settings: IngestSettings) -> str:
-    """What a branch is needed for, as a message says it."""
     if field in settings.pass_through_columns:
         key = "pass_through" if field in settings.pass_through else "weights"
         return f"ingest.{key}: {field.removeprefix(WEIGHT_PREFIX)}"

@@ -61,10 +61,7 @@ def names() -> list[str]:
 
 
 def load(plugins: Iterable[str]) -> None:
-    """Import plugins that are not loaded yet.
-
-    Args:
-        plugins: Paths of Python files, names of installed modules, or of entry points of the group `hep_pipeline`.
+    """Import plugins that are not loaded yet: paths of Python files, names of modules or entry points of the group.
 
     Raises:
         PluginError: One cannot be imported.

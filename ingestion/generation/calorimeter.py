@@ -150,7 +150,6 @@ def _distinct(keys: Integers, order: Integers, per_event: int) -> tuple[Integers
 
 
 def _borders(towers: Integers, calorimeter: Calorimeter) -> tuple[Integers, Floats, Floats, Floats, Floats]:
-    """Event, and edges in eta and phi, of towers."""
     rest, column = np.divmod(towers, 360)
     event, row = np.divmod(rest, len(calorimeter.around))
     width = 2 * np.pi / calorimeter.around[row]

@@ -157,7 +157,6 @@ def _identified(
 
 
 def _momenta(*parts: _TrackArrays | Hits) -> tuple[Integers, Floats, Floats, Floats]:
-    """Event, pT, eta and phi of all candidates of several kinds."""
     columns = zip(*((part.event, part.pt, part.eta, part.phi) for part in parts), strict=True)
     event, pt, eta, phi = map(np.concatenate, columns)
     return event, pt, eta, phi

@@ -238,7 +238,6 @@ def _refuse_weights(weights: Sequence[float]) -> None:
 
 
 def _block_of(found: Versions, partons: Any, weight: float) -> GeneratedBlock:
-    """An event that passes, or none."""
     return GeneratedBlock(found.kept, _quarks_of(partons), np.array([weight])) if found.kept else _EMPTY
 
 
@@ -249,7 +248,6 @@ def _quarks_of(partons: list[Any]) -> HeavyQuarks:
 
 
 def _passing(records: ak.Array, lepton_filter: LeptonFilterSettings) -> list[GeneratedBlock]:
-    """The events of a batch of records that pass the filter."""
     counts = ak.to_numpy(ak.num(records.prt, axis=1))
     flat = ak.flatten(records.prt)
     pid = ak.to_numpy(flat.id)

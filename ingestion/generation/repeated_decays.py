@@ -105,7 +105,6 @@ def _switch_decays(pythia: Any, *, on: bool) -> None:
 
 
 def _particles(event: Any, places: Sequence[int]) -> StableParticles:
-    """Particles of Pythia's record as one event."""
     rows = [[getattr(each, name)() for name in _FIELDS] for each in map(event.__getitem__, places)]
     columns = np.array(rows).reshape(-1, len(_FIELDS)).T
     return StableParticles(np.array([0, len(rows)]), columns[0].astype(np.int32), *columns[1:])

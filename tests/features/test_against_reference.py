@@ -43,76 +43,56 @@ class Directions:
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
-        count = int(rng.integers(1, 5))
-        self._etas = rng.uniform(-2.5, 2.5, count)
-        self._phis = rng.uniform(-math.pi, math.pi, count)
+        self._axes = rng.uniform([-2.5, -math.pi], [2.5, math.pi], (int(rng.integers(1, 5)), 2))
         if rng.random() < 0.7:
-            self._phis[0] = math.pi + rng.normal(0.0, 0.02)
+            self._axes[0, 1] = math.pi + rng.normal(0.0, 0.02)
 
     def draw(self, spread: float) -> tuple[float, float]:
         """Eta and phi at about `spread` from one of the axes; phi within [-pi, pi]."""
-        axis = int(self._rng.integers(self._etas.size))
-        eta = self._etas[axis] + self._rng.normal(0.0, spread)
-        return float(eta), wrapped(float(self._phis[axis] + self._rng.normal(0.0, spread)))
+        eta, phi = (self._rng.choice(self._axes) + self._rng.normal(0.0, spread, 2)).tolist()
+        return eta, math.remainder(phi, 2.0 * math.pi)
 
 
-def wrapped(phi: float) -> float:
-    return math.remainder(phi, 2.0 * math.pi)
+def random_event(rng: np.random.Generator, counts: Sequence[int], *, spread: float) -> Row:
+    """An event with numbers of candidates of each kind; leptons often have own tracks, some directions are shared."""
+    directions, (tracks, photons, neutral_hadrons) = Directions(rng), counts
 
+    def pts(count: int, threshold: float, mean: float) -> list[float]:
+        """Half of them are multiples of a quarter, so that ties occur, at the caps too."""
+        pt = rng.exponential(mean, count)
+        return (threshold + np.where(rng.random(count) < 0.5, np.ceil(4 * pt) / 4, pt)).tolist()
 
-def random_candidates(
-    rng: np.random.Generator, directions: Directions, count: int, spread: float, threshold: float, mean: float
-) -> list[Row]:
-    """Towers of which many share their ET exactly, so that ties occur, at the caps too."""
-    towers = []
-    for _ in range(count):
-        pt = threshold + float(rng.exponential(mean))
-        if rng.random() < 0.5:
-            pt = threshold + 0.25 * math.ceil((pt - threshold) / 0.25)
-        towers.append(tower(pt, *directions.draw(spread)))
-    return towers
+    def random_track(pt: float, eta: float, phi: float) -> Row:
+        pid, charge = int(rng.choice([211, -211, 11, -11, 13, -13])), int(rng.choice([-1, 1]))
+        return track(pt, eta, phi, charge=charge, pid=pid, vertex=tuple(rng.normal(0.0, 5.0, 3).tolist()))
 
-
-def random_track(rng: np.random.Generator, pt: float, eta: float, phi: float) -> Row:
-    pid = int(rng.choice([211, -211, 11, -11, 13, -13]))
-    x, y, z = (float(value) for value in rng.normal(0.0, 5.0, 3))
-    return track(pt, eta, phi, charge=int(rng.choice([-1, 1])), pid=pid, vertex=(x, y, z))
-
-
-def random_event(rng: np.random.Generator, *, tracks: int, photons: int, neutral_hadrons: int, spread: float) -> Row:
-    """An event with a number of candidates; leptons often have own tracks, and some directions are shared."""
-    directions = Directions(rng)
-    track_rows = [
-        random_track(rng, row["et"], row["eta"], row["phi"])
-        for row in random_candidates(rng, directions, tracks, spread, 0.5, 1.5)
-    ]
-    photon_rows = random_candidates(rng, directions, photons, spread, 1.0, 8.0)
-    neutral_rows = random_candidates(rng, directions, neutral_hadrons, spread, 1.0, 8.0)
-    for row in track_rows[: min(3, photons)]:
-        photon_rows[int(rng.integers(photons))] |= {"eta": row["eta"], "phi": row["phi"]}
-    for row in photon_rows[: min(3, neutral_hadrons)]:
-        neutral_rows[int(rng.integers(neutral_hadrons))] |= {"eta": row["eta"], "phi": row["phi"]}
-
+    of_tracks = [random_track(pt, *directions.draw(spread)) for pt in pts(tracks, 0.5, 1.5)]
+    of_photons = [tower(et, *directions.draw(spread)) for et in pts(photons, 1.0, 8.0)]
+    of_neutrals = [tower(et, *directions.draw(spread)) for et in pts(neutral_hadrons, 1.0, 8.0)]
+    for sources, others in ((of_tracks, of_photons), (of_photons, of_neutrals)):
+        for row in sources[: min(3, len(others))]:
+            others[int(rng.integers(len(others)))] |= {"eta": row["eta"], "phi": row["phi"]}
     leptons: dict[str, list[Row]] = {"electrons": [], "muons": []}
-    for name, most in (("electrons", 3), ("muons", 3)):
-        for _ in range(int(rng.integers(most))):
-            pt = float(rng.uniform(15.0, 80.0))
-            if rng.random() < 0.2:
-                pt = float(rng.choice([23.0, 30.0, 45.0]))
+    for of_kind in leptons.values():
+        for _ in range(int(rng.integers(3))):
+            pt = float(rng.choice([23.0, 30.0, 45.0]) if rng.random() < 0.2 else rng.uniform(15.0, 80.0))
             eta, phi = directions.draw(0.3)
-            leptons[name].append(lepton(pt, eta, phi, charge=int(rng.choice([-1, 1]))))
+            of_kind.append(lepton(pt, eta, phi, charge=int(rng.choice([-1, 1]))))
             if rng.random() < 0.7 and tracks > 0:
-                own = random_track(rng, pt, eta + float(rng.normal(0.0, 2e-5)), wrapped(phi))
-                track_rows[int(rng.integers(tracks))] = own
-
-    jets = []
-    for _ in range(int(rng.integers(7))):
-        pt = 30.0 if rng.random() < 0.1 else float(rng.uniform(20.0, 120.0))
-        jets.append(jet(pt, *directions.draw(0.5), btag=int(rng.choice([0, 0, 1, 2, 3, 4, 0x80000000]))))
+                own = random_track(pt, eta + float(rng.normal(0.0, 2e-5)), phi)
+                of_tracks[int(rng.integers(tracks))] = own
+    jets = [
+        jet(
+            30.0 if rng.random() < 0.1 else float(rng.uniform(20.0, 120.0)),
+            *directions.draw(0.5),
+            btag=int(rng.choice([0, 0, 1, 2, 3, 4, 0x80000000])),
+        )
+        for _ in range(int(rng.integers(7)))
+    ]
     return made_event(
-        tracks=track_rows,
-        photons=photon_rows,
-        neutral_hadrons=neutral_rows,
+        tracks=of_tracks,
+        photons=of_photons,
+        neutral_hadrons=of_neutrals,
         jets=jets,
         met=float(rng.exponential(50.0)),
         met_phi=float(rng.uniform(-math.pi, math.pi)),
@@ -129,25 +109,13 @@ def random_events(*, with_large: bool) -> list[Row]:
     rng = np.random.default_rng(20240607)
     events = []
     for _ in range(400):
-        tracks, photons, neutral_hadrons = (
-            int(count) * int(rng.random() < 0.85) for count in rng.integers(1, [40, 20, 20])
-        )
-        events.append(
-            random_event(
-                rng,
-                tracks=tracks,
-                photons=photons,
-                neutral_hadrons=neutral_hadrons,
-                spread=float(rng.choice([0.05, 0.3, 1.0])),
-            )
-        )
-    large = [(515, 8, 8), (8, 172, 8), (8, 8, 230), (515, 172, 230)] if with_large else []
-    for tracks, photons, neutral_hadrons in large:
-        event = random_event(rng, tracks=tracks, photons=photons, neutral_hadrons=neutral_hadrons, spread=1.2)
+        counts = rng.integers(1, [40, 20, 20]) * (rng.random(3) < 0.85)
+        events.append(random_event(rng, counts.tolist(), spread=float(rng.choice([0.05, 0.3, 1.0]))))
+    for large in [(515, 8, 8), (8, 172, 8), (8, 8, 230), (515, 172, 230)] if with_large else []:
+        event = random_event(rng, large, spread=1.2)
         event["muons"] = [*event["muons"], lepton(1e4, *Directions(rng).draw(0.2))]
         events.append(event)
-    order = rng.permutation(len(events))
-    return [events[index] for index in order]
+    return [events[index] for index in rng.permutation(len(events))]
 
 
 @pytest.fixture(scope="module")

@@ -120,14 +120,6 @@ def test_published_photon_counts_itself() -> None:
     assert correct.column("iso_photon") == near(0, 15 / 3, 10 / 5, 5 / 10, 0, 0)
 
 
-def test_published_neutral_hadron_counts_itself() -> None:
-    neutral_hadrons = [tower(8.0, 1.0, 1.0), tower(2.0, 1.0, 1.1), FAR_NEUTRAL]
-    tracks = [track(4.0, 1.1, 1.0)]
-    published, correct = both(electrons=[ELECTRON], tracks=tracks, neutral_hadrons=neutral_hadrons)
-    assert published.column("iso_neutral") == near(0, 10 / 4, 0, 10 / 8, 10 / 2, 2 / 2)
-    assert correct.column("iso_neutral") == near(0, 10 / 4, 0, 2 / 8, 8 / 2, 0)
-
-
 # Selection
 
 
