@@ -7,10 +7,9 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 import pytest
-from extracted_features import particles_of
+from extracted_features import column, extract, near
 from made_events import Row, events_table, lepton, made_event, tower, track
 
-from features.columns import PARTICLE_FEATURE_NAMES, hlf_names
 from features.kernels import OUTCOMES, build_features
 from features.settings import FeatureSettings
 
@@ -24,23 +23,16 @@ class Extracted(NamedTuple):
     rows: list[dict[str, float]]
 
     def column(self, name: str) -> list[float]:
-        return [row[name] for row in self.rows]
+        return column(self.rows, name)
 
 
-def from_kernels(event: Row, settings: FeatureSettings) -> Extracted | None:
-    block = build_features(events_table([event]), settings)
-    if not block.selected.size:
-        return None
-    rows = [dict(zip(PARTICLE_FEATURE_NAMES, row, strict=True)) for row in particles_of(block).tolist()]
-    return Extracted(dict(zip(hlf_names(), block.hlf[0].tolist(), strict=True)), rows)
+def of_one(event: Row, **choices: Any) -> Extracted | None:
+    selected, hlf, particles = extract(event, ordering="file", **choices)
+    return Extracted(hlf[0], particles[0]) if selected else None
 
 
 def published_of(event: Row) -> Extracted | None:
-    return from_kernels(event, PUBLISHED)
-
-
-def correct_of(event: Row) -> Extracted | None:
-    return from_kernels(event, FeatureSettings(ordering="file"))
+    return of_one(event, convention="sparkdltrigger")
 
 
 #: No electron of these has an own track, unless the event gives one.
@@ -55,14 +47,10 @@ FAR = {"tracks": [FAR_TRACK], "photons": [FAR_PHOTON], "neutral_hadrons": [FAR_N
 def both(**fields: Any) -> tuple[Extracted, Extracted]:
     """The published and the correct features of an event, particles in file order; both must select it."""
     event = made_event(**(FAR | fields))
-    published, correct = published_of(event), correct_of(event)
+    published, correct = published_of(event), of_one(event)
     assert published is not None
     assert correct is not None
     return published, correct
-
-
-def near(*values: float) -> Any:
-    return pytest.approx(list(values), rel=1e-6, abs=1e-6)
 
 
 # Isolation
@@ -84,7 +72,7 @@ def test_published_lepton_is_isolated_from_what_lies_across_the_seam(kind: str) 
     assert published is not None
     isolations = [published.hlf[f"lepton_iso_{name}"] for name in ("charged", "photon", "neutral")]
     assert isolations == near(0.0, 0.0, 0.0)
-    assert correct_of(event) is None  # 30 / 40 = 0.75 is not isolated
+    assert of_one(event) is None  # 30 / 40 = 0.75 is not isolated
 
 
 def test_published_takes_one_off_the_charged_isolation_of_every_row() -> None:
@@ -101,7 +89,7 @@ def test_published_lepton_without_own_track_passes_in_a_crowd() -> None:
     published = published_of(event)
     assert published is not None  # -1 + 50 / 40 = 0.25 is isolated
     assert published.hlf["lepton_iso_charged"] + published.hlf["lepton_iso_photon"] == pytest.approx(0.25)
-    assert correct_of(event) is None  # 1.25 is not
+    assert of_one(event) is None  # 1.25 is not
 
 
 def test_published_lepton_counts_its_own_track() -> None:
