@@ -32,10 +32,8 @@ def test_the_linear_rule_holds_for_ar_sgd_with_sgd_only() -> None:
         ({"algorithm": "sharded", "slowmo": {}, "optimizer_state": "reset"}, "are at the server and stay as they are"),
         ({"algorithm": {"name": "easgd", "alpha": 0.1, "rho": 5}}, "set one of them"),
         ({"launcher_args": ["-np", "4"]}, "set train.workers instead"),
-        ({"launcher_args": ["--ntasks=4"]}, "set train.workers instead"),
-        ({"launcher": "srun", "launcher_args": ["-n", "4"]}, "set train.workers instead"),
+        ({"launcher": "srun", "launcher_args": ["--ntasks=4"]}, "set train.workers instead"),
         ({"launcher": "spark-agents", "algorithm": "ad-psgd"}, "unlike ad-psgd. Use the algorithm mpca, or"),
-        ({"launcher": "spark-agents", "algorithm": "mpca", "staleness_bound": 2}, "staleness_bound: 2 has no effect"),
         (
             {"algorithm": {"name": "d-psgd", "topology": "star"}},
             "no topology 'star', only complete, ring, exponential",

@@ -20,7 +20,7 @@ from training.loop.checkpoints import Checkpoint, CheckpointFolder, settings_dig
 from training.loop.making import make_algorithm, make_model
 from training.loop.metering import Meter, MeteredTransport
 from training.loop.progress import Progress
-from training.loop.records import FOLDER, DiskFiles, TensorBoardScalars
+from training.loop.records import FOLDER, DiskFiles, scalars_writer
 from training.loop.summary import write_summary
 from training.loop.trainer import Trainer
 from training.loop.watchdog import Watchdog
@@ -118,7 +118,7 @@ def train(
         rank=transport.rank,
         world_size=transport.world_size,
         digest=settings_digest(spec.workload.meaning, settings),
-        scalars=TensorBoardScalars(spec.out_dir / FOLDER) if settings.tensorboard and not transport.rank else None,
+        scalars=scalars_writer(spec.out_dir / FOLDER) if settings.tensorboard and not transport.rank else None,
         save_model=lambda state: save_state(workload, model, state, spec.out_dir / "model"),
     )
     trainer = Trainer(

@@ -35,27 +35,15 @@ Record = dict[str, Any]
 """What a worker did in an epoch."""
 
 
-class TensorBoardScalars:
-    """Writes numbers per epoch into a folder for `tensorboard --logdir`."""
-
-    def __init__(self, folder: Path) -> None:
-        try:
-            from tensorboardX import SummaryWriter  # noqa: PLC0415 - an optional package
-        except ImportError as cause:
-            raise LaunchError(
-                "train.tensorboard needs the package tensorboardX: `pip install tensorboardX`, or set it to false."
-            ) from cause
-        self._writer: Any = SummaryWriter(str(folder))
-
-    def write(self, record: Record) -> None:
-        """Add the numbers of an epoch."""
-        for name in _SHOWN:
-            self._writer.add_scalar(name, record[name], record["epoch"])
-        self._writer.flush()
-
-    def close(self) -> None:
-        """Flush everything to disk."""
-        self._writer.close()
+def scalars_writer(folder: Path) -> Any:
+    """Writes numbers into a folder for `tensorboard --logdir`."""
+    try:
+        from tensorboardX import SummaryWriter  # noqa: PLC0415 - an optional package
+    except ImportError as cause:
+        raise LaunchError(
+            "train.tensorboard needs the package tensorboardX: `pip install tensorboardX`, or set it to false."
+        ) from cause
+    return SummaryWriter(str(folder))
 
 
 #: What one rank found out about all, in its record of an epoch.
@@ -129,8 +117,7 @@ def write_records(path: Path, records: Sequence[Record]) -> None:
 class DiskFiles:
     """Files on disk: `metrics/rank-<n>.jsonl` (one line per epoch, flushed at once), the best model, `checkpoints/`.
 
-    `digest`: digest of the settings; see `training.loop.checkpoints.settings_digest`. `scalars`: writes numbers for
-    TensorBoard; None for none.
+    `digest`: see `training.loop.checkpoints.settings_digest`. `scalars`: of `scalars_writer`; None for none.
     """
 
     def __init__(
@@ -141,7 +128,7 @@ class DiskFiles:
         world_size: int,
         digest: str,
         save_model: Callable[[ModelState], None],
-        scalars: TensorBoardScalars | None = None,
+        scalars: Any = None,
     ) -> None:
         self._metrics = out_dir / "metrics" / f"rank-{rank}.jsonl"
         self._metrics.parent.mkdir(exist_ok=True)
@@ -177,8 +164,10 @@ class DiskFiles:
             recorded = min(records[-1]["epoch"] if records else -1 for records in ranks)
             for record in ranks[0][self._shown :]:
                 if record["epoch"] <= recorded:
-                    self._scalars.write(record)
+                    for name in _SHOWN:
+                        self._scalars.add_scalar(name, record[name], record["epoch"])
                     self._shown += 1
+            self._scalars.flush()
 
     def close(self) -> None:
         """Close the files after the end of all ranks."""

@@ -56,7 +56,6 @@ class Owners:
         if len(classes) < world_size:
             raise ShardError(f"{world_size} workers cannot each own some of {len(classes)} training rows. Use fewer.")
         self._seed = seed
-        self._bounds = np.cumsum([0, *group_rows])
         rng = random_stream(seed, "owners")
         sizes = np.diff(step_bounds(len(classes), world_size))
         amounts = _amounts(np.bincount(classes), sizes, alpha, rng)
@@ -64,19 +63,18 @@ class Owners:
         """(num_rows,) the worker that owns each row."""
         for label, of_workers in enumerate(amounts.T):
             self.owner[rng.permutation(np.flatnonzero(classes == label))] = np.repeat(np.arange(world_size), of_workers)
+        self._parts = np.split(self.owner, np.cumsum(group_rows)[:-1])
         self.world_size = world_size
         self._planned: tuple[tuple[int, int], EpochPlan] | None = None
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
         """(world_size, num_groups) number of rows of each row group that each worker owns."""
-        parts = np.split(self.owner, self._bounds[1:-1])
-        return np.stack([np.bincount(part, minlength=self.world_size) for part in parts], axis=1)
+        return np.stack([np.bincount(part, minlength=self.world_size) for part in self._parts], axis=1)
 
     def rows_of(self, rank: int) -> list[NDArray[np.int64]]:
         """A worker's rows of each row group."""
-        parts = np.split(self.owner, self._bounds[1:-1])
-        return [np.flatnonzero(part == rank) for part in parts]
+        return [np.flatnonzero(part == rank) for part in self._parts]
 
     def plan(self, *, batch_size: int, epoch: int) -> EpochPlan:
         """An epoch in which each worker reads all of its rows once."""
@@ -104,7 +102,7 @@ class Owners:
 
     def _pieces(self, rank: int, epoch: int) -> list[Piece]:
         """A worker's rows, in the reading order of an epoch."""
-        order = random_stream(self._seed, "own groups", rank, epoch).permutation(len(self._bounds) - 1)
+        order = random_stream(self._seed, "own groups", rank, epoch).permutation(len(self._parts))
         counts = self.counts[rank].tolist()
         return [Piece(group, 0, counts[group]) for group in order.tolist() if counts[group]]
 

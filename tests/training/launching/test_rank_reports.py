@@ -37,12 +37,6 @@ required supporting libraries.
 
 ------------------------------------------------------------
 """
-ABORT = f"""some words of a rank
-{RULE}
-MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD
-with errorcode 1.
-{RULE}
-"""
 
 
 @pytest.mark.parametrize(
@@ -50,7 +44,6 @@ with errorcode 1.
     [
         (KILLED, "prterun noticed that process rank 1 with PID 17449 on node host2 exited on signal 9 (Killed)."),
         (DAEMON, "Local host: host1 Remote host: host2 Daemon exit status: 255"),
-        (ABORT, "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD with errorcode 1."),
         ("some words\nrank 1 on host2 is gone\n", "some words rank 1 on host2 is gone"),
         ("", ""),
     ],

@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import threading
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -100,36 +101,27 @@ def test_a_run_that_was_interrupted_continues_from_its_last_checkpoint(tmp_path:
     assert_continues(tmp_path, whole, (1, 3))
 
 
-@pytest.mark.parametrize("crash", ["before rank 2 writes", "while rank 2 writes", "before it is complete"])
-def test_a_crash_during_a_checkpoint_leaves_the_one_before(
-    crash: str, tmp_path: Path, whole: Simulated, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [("torch.save", 9), ("training.loop.checkpoints.CheckpointFolder.complete", 3)],
+    ids=["while rank 2 writes", "before it is complete"],
+)
+def test_a_crash_during_the_third_checkpoint_leaves_the_one_before(
+    name: str, call: int, tmp_path: Path, whole: Simulated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_rank, complete, save = CheckpointFolder.write_rank, CheckpointFolder.complete, torch.save
+    original, calls = {"save": torch.save, "complete": CheckpointFolder.complete}[name.rpartition(".")[2]], count(1)
 
-    def fail_to_write(self: CheckpointFolder, positions: list[tuple[int, int]], *more: Any) -> None:
-        if positions == [(1, 3)] and more[1] == 2:
-            if crash.startswith("before"):
-                raise PowerCutError
-            monkeypatch.setattr("torch.save", fail_half_way)
-        write_rank(self, positions, *more)
-
-    def fail_half_way(content: Any, file: Any) -> None:
-        file.write(b"PK")
-        raise PowerCutError
-
-    def fail_to_complete(self: CheckpointFolder, positions: list[tuple[int, int]], *more: Any) -> None:
-        if positions == [(1, 3)]:
+    def fail(*arguments: Any) -> None:
+        if next(calls) == call:
+            if name == "torch.save":
+                arguments[1].write(b"PK")
             raise PowerCutError
-        complete(self, positions, *more)
+        original(*arguments)
 
-    if crash.endswith("complete"):
-        monkeypatch.setattr(CheckpointFolder, "complete", fail_to_complete)
-    else:
-        monkeypatch.setattr(CheckpointFolder, "write_rank", fail_to_write)
-    with pytest.raises(PowerCutError):
-        training(tmp_path)
-    monkeypatch.undo()
-    assert torch.save is save
+    with monkeypatch.context() as patched:
+        patched.setattr(name, fail)
+        with pytest.raises(PowerCutError):
+            training(tmp_path)
     assert (tmp_path / "checkpoints" / "epoch-00001-step-00000003-of-3-d").is_dir()
     assert_continues(tmp_path, whole, (1, 0))
 
