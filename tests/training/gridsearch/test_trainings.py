@@ -131,6 +131,8 @@ def test_halving_gives_the_best_more_epochs(dataset: FeatureDataset, tmp_path: P
     assert [one.rung for one in ranked(found.scores)] == [3, 2, 1, 1, 0, 0, 0, 0]
     settings = GridSearchSettings(**chosen, folds=3, search="halving", halving_factor=2)
     assert num_trainings(search_on(dataset)._replace(settings=settings)) == len(found.training_seconds) == 8 + 4 + 2 + 1
+    default = GridSearchSettings(batch_size=[64], epochs=[27], search="halving")
+    assert num_trainings(search_on(dataset)._replace(settings=default)) == 27 + 9 + 3 + 1
     assert (again.scores, again.num_taken_over) == (found.scores, 15)
     assert sorted(again.training_seconds) == sorted(found.training_seconds)
 
