@@ -20,7 +20,7 @@ from features.schema import stated
 from features.settings import FeatureSettings
 from ingestion.files import FileInfo
 from ingestion.plugins import load
-from ingestion.reader import RawEvents, read_events, select_events
+from ingestion.reader import RawEvents, Selection, read_events, select_events
 from ingestion.schema import COLLECTIONS
 from ingestion.settings import IngestSettings
 from models.errors import ModelError
@@ -107,13 +107,11 @@ class EventClassifier(NamedTuple):
             ingestion.errors.IngestionError: The file cannot be read.
             ModelError: The model is damaged: selected events get probabilities that are not finite.
         """
-        for raw in read_events(info, settings, start=0, stop=info.entries):
-            selected = select_events(raw, info, settings)
+        for raw, selected, block in blocks_of([info], settings, self._needed):
             flag = np.zeros(raw.num_events, np.int8)
             for name in ("rejected_nonfinite", "rejected_no_lepton"):
                 flag[selected.steps[name]] = FLAGS.index(name)
             kept = np.flatnonzero(flag == 0)
-            block = build_features(selected.table, self._needed)
             flag[kept] = np.where(block.outcome == SELECTED, 0, block.outcome + FLAGS.index("rejected_no_lepton"))
             probability = np.full((raw.num_events, len(self.classes)), np.nan, np.float32)
             probability[kept[block.selected]] = self.of_block(block)
@@ -148,6 +146,16 @@ class EventClassifier(NamedTuple):
             if not np.isfinite(found[-1][np.logical_and.reduce(finite)]).all():
                 raise ModelError(f"{self.name} gives finite features probabilities that are not. Train it again.")
         return np.concatenate(found)
+
+
+def blocks_of(
+    files: Iterable[FileInfo], reading: IngestSettings, selection: FeatureSettings
+) -> Iterator[tuple[RawEvents, Selection, FeatureBlock]]:
+    """All entries of ROOT files piece by piece: as they are, those that ingest keeps, and the features of these."""
+    for info in files:
+        for raw in read_events(info, reading, start=0, stop=info.entries):
+            kept = select_events(raw, info, reading)
+            yield raw, kept, build_features(kept.table, selection)
 
 
 def load_classifier(path: str | Path, *, plugins: Sequence[str] = ()) -> EventClassifier:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any, Final, NamedTuple, Self
 
 import hist
 import mplhep
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.stats import chi2
@@ -19,7 +20,7 @@ from models.evaluation.figures import log_odds, odds_range
 from models.evaluation.intervals import Floats
 from models.evaluation.measurements import EvaluationTask, expected_events
 from models.evaluation.scored_events import ScoredEvents
-from models.evaluation.style import COLOURS, WIDTH, axis_label, legend_below, plain, put_labels, styled
+from models.evaluation.style import COLOURS, PlotLabels, axis_label, legend_below, new_grid, plain, styled
 
 _BINS: Final = 20
 _COLUMNS: Final = 3
@@ -45,8 +46,18 @@ class Overlay(NamedTuple):
     classes: list[Any]
     """By label."""
     label: str
-    blind_from: float | None = None
-    """Lower edge of the first bin without data; None if all are shown."""
+    blind_from: float = np.inf
+    """Lower edge of the first bin without data."""
+
+    @property
+    def is_shown(self) -> NDArray[np.bool_]:
+        """(num_bins,) whether the data of a bin are not blinded."""
+        return np.asarray(self.data.axes[0].edges[:-1] < self.blind_from - 1e-9)
+
+    @property
+    def model(self) -> Any:
+        """The histogram of all classes."""
+        return reduce(operator.add, self.classes)
 
 
 class ScoreAxis(NamedTuple):
@@ -55,14 +66,14 @@ class ScoreAxis(NamedTuple):
     odds: list[Floats]
     """Of the simulation, (num_simulated,), and of the data, (num_events,)."""
     axis: Any
-    cut: float | None
-    """Lower edge of the first blinded bin; None if all are shown."""
+    cut: float
+    """Lower edge of the first blinded bin; infinite if all are shown."""
 
     @classmethod
     def of(cls, test: ScoredEvents, data: DataEvents, task: EvaluationTask) -> Self:
         """The axis of the simulated scores."""
         odds = [log_odds(task.score(each.probabilities)) for each in (test, data)]
-        axis, cut = hist.axis.Regular(_BINS, *odds_range(odds[0]), flow=False), None
+        axis, cut = hist.axis.Regular(_BINS, *odds_range(odds[0]), flow=False), np.inf
         if task.blind_above is not None:
             above = axis.edges[1:] > log_odds(np.array(task.blind_above)) + 1e-9
             # It holds all that lies beyond.
@@ -73,7 +84,7 @@ class ScoreAxis(NamedTuple):
     @property
     def shown(self) -> list[NDArray[np.bool_]]:
         """Which events of the simulation and of the data are not blinded."""
-        return [np.ones(len(each), np.bool_) if self.cut is None else each < self.cut for each in self.odds]
+        return [each < self.cut for each in self.odds]
 
 
 def overlays(
@@ -90,67 +101,43 @@ def overlays(
     expected = expected_events(test, task)
     factors = np.array(list(expected.values())) / np.bincount(test.labels, test.weights, len(task.classes))
     weights = test.weights * factors[test.labels]
-    (odds, axis, cut), own = (score := ScoreAxis.of(test, data, task)), score.shown
-    kept = [np.logical_and.reduce([np.ones_like(own[i]), *(each.shown[i] for each in others)]) for i in range(2)]
-    shown = [each & mask for each, mask in zip(own, kept, strict=True)]
+    odds, axis, cut = score = ScoreAxis.of(test, data, task)
+    kept = [np.logical_and.reduce(each) for each in zip(*(other.shown for other in others), strict=True)] or [
+        np.ones(len(each), np.bool_) for each in odds
+    ]
+    shown = [each & mask for each, mask in zip(score.shown, kept, strict=True)]
     num_shown, there = int(shown[1].sum()), float(weights[shown[0]].sum())
     if task.expected is None and there > 0:
         weights *= num_shown / there
+
+    def overlay(axis: Any, values: Sequence[NDArray[Any]], rows: NDArray[np.bool_], label: str, cut: float) -> Overlay:
+        # The first and the last bin hold what lies beyond them.
+        simulated, measured = (np.clip(each, axis.edges[0], np.nextafter(axis.edges[-1], -np.inf)) for each in values)
+        filled = [hist.Hist(axis, storage=hist.storage.Weight()) for _ in task.classes]
+        for number, each in enumerate(filled):
+            chosen = test.labels[rows] == number
+            each.fill(simulated[chosen], weight=weights[rows][chosen])
+        counts = hist.Hist(axis, storage=hist.storage.Double()).fill(measured[measured < cut])
+        return Overlay(counts, filled, label, cut)
+
     scores = [each[mask] for each, mask in zip(odds, kept, strict=True)]
-    of_kept = (weights[kept[0]], test.labels[kept[0]], len(task.classes))
-    found = {"score": _overlay(scores, axis, *of_kept, "log10 of s / b (score)", cut)}
+    found = {"score": overlay(axis, scores, kept[0], "log10 of s / b (score)", cut)}
     for place, feature in enumerate(HIGH_LEVEL):
-        if feature.binning is None:
-            continue
-        values = [test.hlf[shown[0], place], data.hlf[shown[1], place]]
-        if not any(each.size and np.ptp(each) > 0 for each in values):
-            continue
-        bins = feature.binning
-        axis = hist.axis.Regular(min(bins.bins, _BINS), bins.low, bins.high, flow=False)
-        found[feature.name] = _overlay(
-            values, axis, weights[shown[0]], test.labels[shown[0]], len(task.classes), axis_label(feature)
-        )
-    squares = {name: chi_square_of(each, is_normalised=task.expected is None) for name, each in found.items()}
+        values = [hlf[rows, place] for hlf, rows in zip((test.hlf, data.hlf), shown, strict=True)]
+        if (bins := feature.binning) and any(each.size and np.ptp(each) > 0 for each in values):
+            axis = hist.axis.Regular(min(bins.bins, _BINS), bins.low, bins.high, flow=False)
+            found[feature.name] = overlay(axis, values, shown[0], axis_label(feature), np.inf)
+    squares = {}
+    for name, each in found.items():
+        counts, model, variances = each.data.values(), each.model.values(), each.model.variances()
+        of_shown = (of[each.is_shown] for of in (counts, model, variances))
+        squares[name] = chi_square(*of_shown, is_normalised=task.expected is None)
     return found, {
         "num_events": num_shown,
         "blind_above": task.blind_above,
         "copies": data.copies,
         "chi_square": squares,
     }
-
-
-def _overlay(
-    values: Sequence[NDArray[Any]],
-    axis: Any,
-    weights: Floats,
-    labels: NDArray[np.int64],
-    num_classes: int,
-    label: str,
-    blind_from: float | None = None,
-) -> Overlay:
-    # The first and the last bin hold what lies beyond them.
-    simulated, data = (np.clip(each, axis.edges[0], np.nextafter(axis.edges[-1], -np.inf)) for each in values)
-    filled = [hist.Hist(axis, storage=hist.storage.Weight()) for _ in range(num_classes)]
-    for number, each in enumerate(filled):
-        each.fill(simulated[labels == number], weight=weights[labels == number])
-    kept = data if blind_from is None else data[data < blind_from]
-    return Overlay(hist.Hist(axis, storage=hist.storage.Double()).fill(kept), filled, label, blind_from)
-
-
-def chi_square_of(overlay: Overlay, *, is_normalised: bool) -> dict[str, float]:
-    """`chi_square` of an overlay over its bins with data."""
-    shown = ~_is_hidden(overlay)
-    model, squares = (
-        np.sum([np.asarray(getattr(each, name)()) for each in overlay.classes], axis=0)
-        for name in ("values", "variances")
-    )
-    return chi_square(overlay.data.values()[shown], model[shown], squares[shown], is_normalised=is_normalised)
-
-
-def _is_hidden(overlay: Overlay) -> NDArray[np.bool_]:
-    """(num_bins,) whether the data of a bin are blinded."""
-    edges = overlay.data.axes[0].edges[:-1]
-    return np.asarray(edges >= (np.inf if overlay.blind_from is None else overlay.blind_from - 1e-9))
 
 
 def chi_square(data: Floats, model: Floats, variances: Floats, *, is_normalised: bool) -> dict[str, float]:
@@ -180,69 +167,46 @@ def chi_square(data: Floats, model: Floats, variances: Floats, *, is_normalised:
 
 @styled
 def plot_overlays(
-    found: Mapping[str, Overlay], numbers: Mapping[str, Any], task: EvaluationTask, labels: Any
+    found: Mapping[str, Overlay], numbers: Mapping[str, Any], task: EvaluationTask, labels: PlotLabels
 ) -> Figure:
     """Data on the stacked simulation, with the ratio of both below; one panel for each histogram."""
     columns = min(_COLUMNS, len(found))
-    rows = -(-len(found) // columns)
-    figure = Figure(figsize=(WIDTH, 1.0 + (6.4 if columns == 1 else 4.2) * rows))
-    FigureCanvasAgg(figure)
-    grid = figure.subplots(2 * rows, columns, squeeze=False, height_ratios=[3, 1] * rows)
-    # mplhep draws the figure to fit its labels, which takes seconds with all panels.
-    for axes in figure.axes:
-        axes.set_visible(False)
+    figure, panels = new_grid(
+        labels, panels=len(found), columns=columns, height=6.4 if columns == 1 else 4.2, ratios=(3, 1)
+    )
     order = [*task.mixture.fractions, *task.signals]
-    panels: list[Axes] = []
-    for place, (name, each) in enumerate(found.items()):
-        row, column = divmod(place, columns)
-        main, below = grid[2 * row][column], grid[2 * row + 1][column]
-        panels.append(main)
-        for axes in (main, below):
-            axes.set_visible(True)
-        # mplhep's own way to blind hides the simulation too. Negative weights may leave a bin without a ratio.
-        expected = np.sum([simulated.values() for simulated in each.classes], axis=0)
-        has_ratio = expected > 0
-        shown = each.data.copy()
-        shown.view()[_is_hidden(each) | ~has_ratio] = np.nan
-        mplhep.comp.data_model(
-            shown,
-            stacked_components=[each.classes[label] for label in order],
-            stacked_labels=[plain(task.classes[label]) for label in order],
-            stacked_colors=[COLOURS[label % len(COLOURS)] for label in order],
-            xlabel=each.label, ylabel="Events", fig=figure, ax_main=main, ax_comparison=below, flow="none",
-        )  # fmt: skip
-        if (alone := ~_is_hidden(each) & ~has_ratio & (each.data.values() > 0)).any():
-            counts = each.data.values()[alone]
-            main.errorbar(each.data.axes[0].centers[alone], counts, np.sqrt(counts), fmt="k.")
-        if legend := main.get_legend():
-            legend.remove()
-        _fit_ratios(below, shown, expected)
+    look: dict[str, Any] = {
+        "label": [plain(task.classes[label]) for label in order],
+        "color": [COLOURS[label % len(COLOURS)] for label in order],
+    }
+    for (main, below), (name, each) in zip(panels, found.items(), strict=True):
+        shown, model = each.data.copy(), each.model
+        shown.view()[~each.is_shown] = np.nan
+        stacked = [each.classes[label] for label in order]
+        mplhep.histplot(stacked, ax=main, stack=True, histtype="fill", flow="none", **look)
+        points = {"histtype": "errorbar", "w2method": "poisson", "color": "black", "label": "Data"}
+        mplhep.histplot(shown, ax=main, flow="none", **points)
+        main.set(xlabel="", xticklabels=[], ylabel="Events", xlim=each.data.axes[0].edges[[0, -1]])
         square = numbers["chi_square"][name]
         words = f"χ² = {square['value']:.1f} / {square['degrees']}, p = {square['p_value']:.2g}"
         main.text(0.96, 0.96, words, transform=main.transAxes, ha="right", va="top", fontsize="x-small")
         main.set_ylim(0, 1.35 * main.get_ylim()[1])
-        for axes in (main, below):
-            axes.set_visible(False)
-    for axes in figure.axes:
-        axes.set_visible(True)
-    for axes in _unused(grid, len(found), columns):
-        axes.set_axis_off()
-    figure.set_layout_engine("constrained")
-    put_labels(grid[0][0], grid[0][-1], labels)
-    legend_below(figure, panels[0])
+        # Negative weights may leave a bin without a ratio.
+        shown.view()[model.values() <= 0] = np.nan
+        _plot_ratio(below, shown, model, each.label)
+    legend_below(figure, panels[0][0])
     return figure
 
 
-def _fit_ratios(axes: Axes, data: Any, expected: Floats) -> None:
-    """Label the panel of ratios; triangles at its upper edge stand for those that lie above it."""
-    ratios = np.divide(data.values(), expected, out=np.full(len(expected), np.nan), where=data.values() > 0)
+def _plot_ratio(axes: Axes, data: Any, model: Any, label: str) -> None:
+    """Data over simulation; triangles at the upper edge of the panel stand for ratios that lie above it."""
+    counts, expected = data.values(), model.values()
+    ratios = np.divide(counts, expected, out=np.full(len(expected), np.nan), where=counts > 0)
     top = max(2.0, 1.5 * float(np.median(ratios[ratios > 0]))) if (ratios > 0).any() else 2.0
+    mplhep.comp.comparison(
+        data, model, axes, xlabel=label, comparison="split_ratio", h1_w2method="poisson",
+        comparison_ylim=(0, top), flow="none",
+    )  # fmt: skip
+    axes.set_ylabel("Data / MC", fontsize="x-small")
     above = ratios > top
     axes.plot(data.axes[0].centers[above], np.full(above.sum(), 0.93 * top), "k^", markersize=4)
-    axes.set_ylim(0, top)
-    axes.set_ylabel("Data / MC", fontsize="x-small")
-
-
-def _unused(grid: NDArray[Any], num: int, columns: int) -> list[Axes]:
-    """The panels of the last row that hold nothing."""
-    return [axes for column in range(num % columns or columns, columns) for axes in grid[-2:, column]]

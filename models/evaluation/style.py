@@ -139,17 +139,23 @@ def new_figure(
 
 
 @styled
-def new_grid(labels: PlotLabels, *, panels: int, columns: int) -> tuple[Figure, list[Axes]]:
-    """A figure of small panels in rows, each with its own axes."""
+def new_grid(
+    labels: PlotLabels, *, panels: int, columns: int, height: float = 2.9, ratios: tuple[int, ...] = (1,)
+) -> tuple[Figure, list[Any]]:
+    """A figure of small panels in rows, each with its own axes; with several `ratios` a list of axes for each panel.
+
+    The height is that of a row in inches; `ratios` are as in `new_figure`.
+    """
     rows = -(-panels // columns)
     with mpl.rc_context({"font.size": 13, "lines.linewidth": 1.4}):
-        figure = Figure(figsize=(WIDTH, 2.9 * rows + 0.5), layout="constrained")
+        figure = Figure(figsize=(WIDTH, height * rows + 0.5), layout="constrained")
         FigureCanvasAgg(figure)
-        axes = figure.subplots(rows, columns, squeeze=False).ravel()
-    for unused in axes[panels:]:
+        axes = figure.subplots(rows * len(ratios), columns, squeeze=False, height_ratios=ratios * rows)
+    grid = axes.reshape(rows, len(ratios), columns).transpose(0, 2, 1).reshape(rows * columns, len(ratios))
+    for unused in grid[panels:].ravel():
         unused.set_axis_off()
-    put_labels(axes[0], axes[columns - 1], labels)
-    return figure, list(axes[:panels])
+    put_labels(axes[0][0], axes[0][-1], labels)
+    return figure, list(grid[:panels, 0] if len(ratios) == 1 else grid[:panels])
 
 
 @styled

@@ -17,9 +17,7 @@ from ingestion.paths import located
 from ingestion.settings import SampleSettings
 from ingestion.spark_job import keys_folder
 from ingestion.tally import by_sample, total
-from models.evaluation.evaluation import evaluate
 from models.evaluation.rates import Rates
-from models.prediction import Candidate
 from pipeline.config import Config
 from pipeline.configuration.paths import chosen_folder
 from pipeline.errors import ConfigError, MissingInputError, nearest
@@ -34,16 +32,12 @@ from pipeline.runs.seen_events import NO_KEYS, count_seen, distinct_keys
 from pipeline.runs.store import write_atomically
 from pipeline.runs.trained_models import FoundModel, refuse_other_features, refuse_seen_events, trained_models
 from pipeline.stages.base import Context
-from pipeline.stages.evaluate import Evaluate, about_signal, make_task, rates_before, rates_behind_cutflow
+from pipeline.stages.evaluate import Evaluate, evaluated, make_task, rates_before, rates_behind_cutflow
 from pipeline.stages.features import generated_samples
 from pipeline.stages.ingest import Ingest
-from pipeline.terminal.progress import Bar
-from pipeline.terminal.tables import evaluation_tables
 from training.threads import use_threads
 
 _FOLDER: Final = "evaluations"
-#: What makes the files of a sample count by their events.
-_UNKNOWN: Final = {"cross_section_pb": None, "sum_of_weights": None}
 
 
 class _OfAnyModel(Evaluate):
@@ -88,15 +82,27 @@ def evaluate_files(run_folder: RunFolder, models: Sequence[str], inputs: Sequenc
         refuse_other_features(found, kernel_items(config.features))
         with new_folder(folder) as unfinished:
             if inputs or dataset is None:
-                events = _new_events(run_folder, inputs, unfinished)
+                events, train = _new_events(run_folder, inputs, unfinished), []
             else:
                 events = _Events("test split", dataset.files("test"), *_rates_of_split(run_folder))
+                train = dataset.files("train")
             for name in refuse_seen_events(found, events.files, events.keys):
                 run_folder.say(
                     f"  it is unknown whether {name} was trained on these events or on copies of them; if so, the "
                     f"result means nothing"
                 )
-            _write(run_folder, found, events, dataset, unfinished)
+            if any(dict(config.evaluate.systematics).values()):
+                run_folder.say("  no shifts of energy scales here: evaluate.systematics is for the stage `evaluate`")
+            evaluated(
+                config,
+                run_folder.console,
+                [each.candidate for each in found],
+                make_task(config, config.classes, events.rates, config.features, events.inputs),
+                events.files,
+                unfinished,
+                reference=_reference(run_folder, dataset, events),
+                train=train,
+            )
             for each in ("features", "events", "keys"):
                 shutil.rmtree(unfinished / each, ignore_errors=True)
             made = {"created": now(), "code_version": code_version(), "models": list(models), "events": events.words}
@@ -115,20 +121,19 @@ def _rates_of_split(run_folder: RunFolder) -> tuple[Rates | None, Files]:
 
 
 def _dataset(run_folder: RunFolder, *, is_needed: bool) -> FeatureDataset | None:
-    """The features of the run folder, if there are any; refuses those of other settings if they are needed."""
-    version = run_folder.store("features").current()
+    """The features of the run folder, if they have the classes and settings of the config."""
+    config, version = run_folder.config, run_folder.store("features").current()
     dataset = None if version is None else FeatureDataset.load(version.folder)
-    if is_needed and dataset is None:
+    suits = dataset and (dataset.classes, dataset.definitions) == (config.classes, kernel_items(config.features))
+    if is_needed and not suits:
         raise MissingInputError(
-            f"there is no test split in {run_folder.config.run_dir} yet. "
+            f"there is no test split in {config.run_dir} yet. "
             f"Run `python -m pipeline features` first, or name ROOT files with --inputs."
-        )
-    if is_needed and not _suits(dataset, run_folder.config):
-        raise MissingInputError(
-            "the features of this run folder were made with other settings than those of the config. "
+            if dataset is None
+            else "the features of this run folder were made with other settings than those of the config. "
             "Run `python -m pipeline features` first."
         )
-    return dataset
+    return dataset if suits else None
 
 
 def _models(run_folder: RunFolder, models: Sequence[str]) -> list[FoundModel]:
@@ -150,14 +155,13 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
     config = known.model_copy(update={"samples": samples})
     features_dir = folder.absolute() / "features"
     features_dir.mkdir()
-    stage = Ingest()
     context = Context(
         config=config,
         upstream={},
         current=None,
         missing=frozenset(),
         taken_over_parts=frozenset(),
-        found=stage.find_inputs(config, None, run_folder.console),
+        found=Ingest().find_inputs(config, None, run_folder.console),
         out_dir=folder,
         data_dir=folder.absolute(),
         spark=run_folder.spark,
@@ -166,7 +170,7 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
     try:
         for words in _about_rates(samples, known):
             context.say(f"note: {words}")
-        read = stage.run(context)
+        read = Ingest().run(context)
         context.say(read.summary)
         generated = generated_samples(samples, read.counters)
         parts = [
@@ -214,46 +218,16 @@ def _about_rates(samples: Sequence[SampleSettings], known: Config) -> list[str]:
     return found
 
 
-def _write(
-    run_folder: RunFolder, found: Sequence[FoundModel], events: _Events, dataset: FeatureDataset | None, folder: Path
-) -> None:
-    """Write predictions, metrics and figures."""
-    candidates = [*(each.candidate for each in found), *_reference(run_folder, dataset, events)]
-    config = run_folder.config
-    train = dataset.files("train") if dataset is not None and not events.files[0].is_relative_to(folder) else []
-    if any(dict(config.evaluate.systematics).values()):
-        run_folder.say("  no shifts of energy scales here: evaluate.systematics is for the stage `evaluate`")
-    task = make_task(config, config.classes, events.rates, config.features, events.inputs)
-    run_folder.say(f"  {about_signal(config, task)}")
-    with Bar(run_folder.console, "evaluate", "events") as bar:
-        most = config.evaluate.train_events
-        metrics = evaluate(candidates, events.files, train, task, folder, train_events=most, on_progress=bar)
-    for table in evaluation_tables(metrics):
-        run_folder.console.print(table)
-
-
-def _reference(run_folder: RunFolder, dataset: FeatureDataset | None, events: _Events) -> list[Candidate]:
-    """The boosted trees, if a training split of the same features exists and holds none of the events."""
-    config = run_folder.config
-    if not config.evaluate.reference or dataset is None or not _suits(dataset, config):
-        return []
+def _reference(run_folder: RunFolder, dataset: FeatureDataset | None, events: _Events) -> FeatureDataset | None:
+    """The dataset, if boosted trees are wanted and its training events are none of those of the evaluation."""
+    if not run_folder.config.evaluate.reference or dataset is None:
+        return None
     num_seen = count_seen(dataset, identities(events.files), events.keys)
-    if num_seen != 0:
-        hold = "may hold copies" if num_seen is None else f"hold {num_seen}"
-        run_folder.say(f"  no boosted trees: the training and validation splits {hold} of these events")
-        return []
-    from models.evaluation.boosted_trees import boosted_trees
-
-    train = dataset.files("train")
-    seed, say = config.train.seed, run_folder.say
-    return [boosted_trees(train, dataset.classes, dataset.class_weights, seed=seed, say=say)]
-
-
-def _suits(dataset: FeatureDataset | None, config: Config) -> bool:
-    """Whether a dataset has the classes and features of the config."""
-    if dataset is None:
-        return False
-    return dataset.classes == config.classes and dataset.definitions == kernel_items(config.features)
+    if num_seen == 0:
+        return dataset
+    hold = "may hold copies" if num_seen is None else f"hold {num_seen}"
+    run_folder.say(f"  no boosted trees: the training and validation splits {hold} of these events")
+    return None
 
 
 def _next_folder(config: Config) -> Path:
@@ -265,17 +239,17 @@ def _next_folder(config: Config) -> Path:
 
 def _samples(inputs: Sequence[str], config: Config) -> list[SampleSettings]:
     """The new files as samples, with the cross-section of the sample that is named, or of the only one of the class."""
+    # A number is the sum of the config's own files: new ones count by their events.
+    unknown = {"cross_section_pb": None, "sum_of_weights": None}
+    known = [
+        each.model_copy(update=unknown) if isinstance(each.sum_of_weights, float) else each for each in config.samples
+    ]
     # The name of a class prevails over that of a sample. Files of `label_by` are of no single class.
-    named = {sample.name: sample for sample in config.samples}
+    named = {sample.name: sample for sample in known}
     for label, name in enumerate(config.classes):
-        first, *others = (each for each in config.samples if label in each.labels)
+        first, *others = (each for each in known if label in each.labels)
         if not (others or first.label_by):
             named[name] = first
-    # A number is the sum of the config's own files.
-    named = {
-        name: each.model_copy(update=_UNKNOWN) if isinstance(each.sum_of_weights, float) else each
-        for name, each in named.items()
-    }
     found: dict[str, SampleSettings] = {}
     for place, (name, separator, pattern) in enumerate((each.partition("=") for each in inputs), start=1):
         if not separator or name not in named:

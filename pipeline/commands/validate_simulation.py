@@ -114,23 +114,19 @@ def _named(reference: Sequence[str], config: Config) -> dict[str, list[str]]:
 
 def _read(sample: SampleSettings, config: Config, say: Callable[[str], None]) -> tuple[WeightedEvents, dict[str, Any]]:
     """High-level features of the selected events, and numbers of their candidates, with weights."""
-    from features.kernels import build_features
     from ingestion.files import found_files
-    from ingestion.reader import read_events, select_events
     from models.evaluation.sample_comparison import WeightedEvents
+    from pipeline.scoring import blocks_of
 
     hlf, weights, tables = [], [], []
     found = found_files([sample], config.ingest, say, strict=True)
     for bad in found.bad:
         say(f"skipped: {bad.message}")
-    for info in found.infos:
-        for raw in read_events(info, config.ingest, start=0, stop=info.entries):
-            table = select_events(raw, info, config.ingest).table
-            block = build_features(table, config.features)
-            hlf.append(block.hlf)
-            chosen = table.take(pa.array(block.selected))
-            weights.append(chosen["weight"].to_numpy())
-            tables.append(chosen.select(list(_KINDS)))
+    for _, kept, block in blocks_of(found.infos, config.ingest, config.features):
+        hlf.append(block.hlf)
+        chosen = kept.table.take(pa.array(block.selected))
+        weights.append(chosen["weight"].to_numpy())
+        tables.append(chosen.select(list(_KINDS)))
     events = WeightedEvents(np.concatenate(hlf).astype(np.float64), np.concatenate(weights))
     return events, _candidates(pa.concat_tables(tables), events.weights)
 

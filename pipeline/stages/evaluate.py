@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from glob import iglob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from rich.console import Console
 
 from features.settings import FeatureSettings
 from models.evaluation.own_figures import OWN_FIGURES
@@ -17,6 +19,7 @@ from pipeline.reporting.cutflow import Step, cutflow, labels_of
 from pipeline.runs.outputs import COUNTERS
 from pipeline.runs.store import Version
 from pipeline.stages.base import Check, Context, Result, Stage
+from pipeline.terminal.progress import Bar
 from pipeline.terminal.tables import evaluation_tables
 
 if TYPE_CHECKING:
@@ -62,7 +65,6 @@ class Evaluate(Stage):
     def run(self, context: Context) -> Result:
         """Predict the test split and write predictions, metrics and plots."""
         from features.dataset import FeatureDataset
-        from models.evaluation.evaluation import evaluate
         from pipeline.runs.trained_models import refuse_other_features, trained_models
         from training.threads import use_threads
 
@@ -71,32 +73,21 @@ class Evaluate(Stage):
         dataset = FeatureDataset.load(context.upstream["features"].folder)
         found = trained_models(context.upstream["train"], dataset.classes)
         refuse_other_features(found, dataset.definitions)
-        candidates = [each.candidate for each in found]
-        train = dataset.files("train")
         files = context.upstream["ingest"].manifest["inputs"]
         rates = rates_before(config, context.upstream)
         task = make_task(config, dataset.classes, rates, _selection(context), files)
-        context.say(about_signal(config, task))
-        with context.bar("evaluate", "events") as bar:
-            if config.evaluate.reference:
-                from models.evaluation.boosted_trees import boosted_trees
-
-                bar(0, 0, "training boosted trees")
-                seed, say = config.train.seed, context.say
-                candidates.append(boosted_trees(train, dataset.classes, dataset.class_weights, seed=seed, say=say))
-            metrics = evaluate(
-                candidates,
-                dataset.files("test"),
-                train,
-                task,
-                context.out_dir,
-                train_events=config.evaluate.train_events,
-                on_progress=bar,
-                shifted=_shifted(context, dataset),
-                data=_data(context, candidates, dataset),
-            )
-        for table in evaluation_tables(metrics):
-            context.console.print(table)
+        metrics = evaluated(
+            config,
+            context.console,
+            [each.candidate for each in found],
+            task,
+            dataset.files("test"),
+            context.out_dir,
+            reference=dataset if config.evaluate.reference else None,
+            train=dataset.files("train"),
+            shifted=_shifted(context, dataset),
+            data=lambda candidates: _data(context, candidates, dataset),
+        )
         expected = dataset.num_rows("test")
         accuracies = ", ".join(
             f"{name} {each['accuracy']['value']:.3f} +- {each['accuracy']['error']:.3f}"
@@ -114,6 +105,45 @@ class Evaluate(Stage):
                 for name, each in metrics["runs"].items()
             ],
         )
+
+
+def evaluated(
+    config: Config,
+    console: Console,
+    candidates: Sequence[Candidate],
+    task: Any,
+    test: Sequence[Path],
+    out_dir: Path,
+    *,
+    reference: FeatureDataset | None,
+    train: Sequence[Path],
+    shifted: Mapping[str, NDArray[np.float32]] | None = None,
+    data: Callable[[Sequence[Candidate]], dict[str, DataEvents]] = lambda _: {},
+) -> dict[str, Any]:
+    """Evaluate models, and boosted trees fitted to the training split of the `reference`; prints the tables."""
+    from models.evaluation.evaluation import evaluate
+
+    def say(words: str) -> None:
+        console.print(f"  {words}", highlight=False, markup=False)
+
+    implied = "" if config.evaluate.signal else " (by its name; evaluate.signal is not set)"
+    say(f"signal: {task.signal.words}{implied}, against {task.mixture.words}")
+    with Bar(console, "evaluate", "events") as bar:
+        if reference is not None:
+            from models.evaluation.boosted_trees import boosted_trees
+
+            bar(0, 0, "training boosted trees")
+            files, weights = reference.files("train"), reference.class_weights
+            candidates = [
+                *candidates, boosted_trees(files, reference.classes, weights, seed=config.train.seed, say=say)
+            ]  # fmt: skip
+        metrics = evaluate(
+            candidates, test, train, task, out_dir,
+            train_events=config.evaluate.train_events, on_progress=bar, shifted=shifted, data=data(candidates),
+        )  # fmt: skip
+    for table in evaluation_tables(metrics):
+        console.print(table)
+    return metrics
 
 
 def _state_of_data(config: Config) -> dict[str, Any]:
@@ -148,13 +178,11 @@ def _data(context: Context, candidates: Sequence[Candidate], dataset: FeatureDat
     import numpy as np
 
     from features.functions import needed_branches
-    from features.kernels import build_features
     from ingestion.copies import event_keys
     from ingestion.files import found_files
-    from ingestion.reader import read_events, select_events
     from ingestion.settings import NO_WEIGHT, IngestSettings, SampleSettings
     from models.evaluation.data_comparison import DataEvents
-    from pipeline.scoring import EventClassifier
+    from pipeline.scoring import EventClassifier, blocks_of
 
     config, selection = context.config, _selection(context)
     if not config.evaluate.data:
@@ -167,15 +195,12 @@ def _data(context: Context, candidates: Sequence[Candidate], dataset: FeatureDat
     hlf: list[NDArray[np.float32]] = []
     keys: list[NDArray[np.uint64]] = []
     scores: list[list[NDArray[np.float32]]] = [[] for _ in scorers]
-    for info in files:
-        for raw in read_events(info, reading, start=0, stop=info.entries):
-            table = select_events(raw, info, reading).table
-            block = build_features(table, selection)
-            hlf.append(block.hlf)
-            selected = table["entry"].to_numpy()[block.selected] - raw.entries[0]
-            keys.append(event_keys(raw.scalars, raw.collections)[selected])
-            for scorer, found in zip(scorers, scores, strict=True):
-                found.append(scorer.of_block(block))
+    for raw, kept, block in blocks_of(files, reading, selection):
+        hlf.append(block.hlf)
+        selected = kept.table["entry"].to_numpy()[block.selected] - raw.entries[0]
+        keys.append(event_keys(raw.scalars, raw.collections)[selected])
+        for scorer, found in zip(scorers, scores, strict=True):
+            found.append(scorer.of_block(block))
     context.say(f"data: {len(files)} files, {sum(info.entries for info in files)} entries")
     if not sum(map(len, hlf)):
         raise MissingInputError("evaluate.data: no event of these files passes the selection. Give others, or none.")
@@ -204,12 +229,6 @@ def _copies(ingested: Version, keys: NDArray[np.uint64]) -> dict[str, int]:
 def _selection(context: Context) -> FeatureSettings:
     """The settings with which the features were made."""
     return FeatureSettings.model_validate(context.upstream["features"].manifest["config"]["features"])
-
-
-def about_signal(config: Config, task: Any) -> str:
-    """The first line of an evaluation: the signal, who chose it, and the backgrounds."""
-    implied = "" if config.evaluate.signal else " (by its name; evaluate.signal is not set)"
-    return f"signal: {task.signal.words}{implied}, against {task.mixture.words}"
 
 
 def make_task(config: Config, classes: list[str], rates: Rates | None, selection: FeatureSettings, files: Files) -> Any:

@@ -350,5 +350,5 @@ def test_what_fails_late_leaves_nothing_too(trained: Trained, monkeypatch: pytes
         assert list((trained.run_dir / "evaluations").glob(".*.unfinished"))
         raise ZeroDivisionError("late")
 
-    monkeypatch.setattr("pipeline.commands.evaluate_files.evaluate", fail)
+    monkeypatch.setattr("pipeline.commands.evaluate_files.evaluated", fail)
     assert "late" in trained.refused(Exit.BUG, "--model", trained.first)

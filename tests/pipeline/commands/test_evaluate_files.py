@@ -42,12 +42,11 @@ def tasks(monkeypatch: pytest.MonkeyPatch) -> list[EvaluationTask]:
     """What would be evaluated."""
     tasks: list[EvaluationTask] = []
 
-    def noted(_candidates: Any, _test: Any, _train: Any, task: EvaluationTask, *_: Any, **_options: Any) -> Any:
+    def noted(_config: Any, _console: Any, _candidates: Any, task: EvaluationTask, *_: Any, **_options: Any) -> Any:
         tasks.append(task)
 
-    monkeypatch.setattr("pipeline.commands.evaluate_files._suits", lambda *_: True)
-    monkeypatch.setattr("pipeline.commands.evaluate_files.evaluate", noted)
-    monkeypatch.setattr("pipeline.commands.evaluate_files.evaluation_tables", lambda _: [])
+    monkeypatch.setattr("pipeline.commands.evaluate_files.kernel_items", lambda _: {})
+    monkeypatch.setattr("pipeline.commands.evaluate_files.evaluated", noted)
     return tasks
 
 
