@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from features.columns import INPUT_COLUMNS
 from models.errors import InputError, UnknownPartError
@@ -32,20 +32,13 @@ def refuse_other_inputs(inputs: Mapping[str, Any], names: Sequence[str]) -> None
     raise InputError(f"it takes other features than this code computes{f': it lacks {more}' if more else ''}")
 
 
-def input_arrays(
-    columns: Mapping[str, NDArray[Any]], names: Sequence[str], dtype: DTypeLike = np.float32
-) -> dict[str, NDArray[Any]]:
+def input_arrays(columns: Mapping[str, NDArray[Any]], names: Sequence[str]) -> dict[str, NDArray[Any]]:
     """Arrays for the `forward` of a network, as `features.matrices.model_inputs` makes them.
 
     Columns of B events are `hlf` (B, NUM_HLF), `particles` (B, rows, 19) and `num_particles` (B,); those that are not
     in `names` are ignored. Particle lists are cut to the longest event, since the time of a recurrent network grows
     with the list. They have at least one row. A column of another shape, or a wrong number of particles, is an
     `InputError`.
-
-    Examples:
-        >>> columns = {"particles": np.zeros((2, 801, 19), np.float32), "num_particles": np.array([5, 3], np.int32)}
-        >>> {name: values.shape for name, values in input_arrays(columns, list(columns)).items()}
-        {'particles': (2, 5, 19), 'num_particles': (2,)}
     """
     found: dict[str, NDArray[Any]] = {}
     for name in names:
@@ -59,7 +52,7 @@ def input_arrays(
             values = values[:, : _longest(columns["num_particles"], values.shape[1])]
             values = values if values.shape[1] else np.zeros((len(values), 1, values.shape[2]), values.dtype)
         # A copy, since arrays from Arrow are read-only, which torch does not support.
-        found[name] = np.array(values, np.int64 if name == "num_particles" else dtype)
+        found[name] = np.array(values, np.int64 if name == "num_particles" else np.float32)
     if len({len(values) for values in found.values()}) > 1:
         counts = ", ".join(f"{name} {len(values)}" for name, values in found.items())
         raise InputError(f"the columns have different numbers of events: {counts}. Make the features again.")

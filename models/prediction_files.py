@@ -72,12 +72,7 @@ def write_root(predictions: pa.Table, classes: Sequence[str], path: Path, *, chu
 
 
 def probability_branches(classes: Sequence[str]) -> list[str]:
-    """Branch names of the classes' probabilities, with only the ASCII letters, digits and underscores of class names.
-
-    Examples:
-        >>> probability_branches(["QCD", "W+jets"])
-        ['probability_QCD', 'probability_Wjets']
-    """
+    """Branch names of the classes' probabilities, with the ASCII letters, digits and underscores of class names."""
     plain = [re.sub(r"[^0-9A-Za-z_]", "", name) for name in classes]
     if not all(plain) or len(set(plain)) < len(plain):
         raise ModelError(

@@ -22,11 +22,6 @@ def calibration(is_class: NDArray[np.bool_], predicted: Floats, weights: Floats)
 
     The bins are equally wide; a value on an edge belongs to the bin below it, as in scikit-learn's `calibration_curve`.
     Bins whose weights do not add up to more than 0 are left out. With negative weights a mean may lie outside its bin.
-
-    Examples:
-        >>> (found,) = calibration(np.array([True, False]), np.array([0.72, 0.78]), np.ones(2))
-        >>> found["low"], round(found["mean_predicted"], 3), found["observed"]["value"]
-        (0.7, 0.75, 0.5)
     """
     edges = np.arange(NUM_BINS + 1) / NUM_BINS
     place = np.searchsorted(edges[1:-1], predicted)

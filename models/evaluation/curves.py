@@ -72,10 +72,6 @@ def kolmogorov_smirnov(
     of events and is approximate (Monahan, Numerical Methods of Statistics, 2011). Ties make it too large. With negative
     weights a distribution function may fall, or leave the range 0 to 1; the distance is still the largest one and may
     exceed 1. Samples so small that the formula does not hold are an `UndefinedMetricError`.
-
-    Examples:
-        >>> kolmogorov_smirnov(np.array([1.0, 2.0]), np.ones(2), np.array([2.0, 3.0]), np.array([1.0, 3.0]))["distance"]
-        0.75
     """
     distance = cumulative_distance(first, first_weights, second, second_weights)
     sizes = [WeightSums.of(each).counted(1.0)[0] for each in (first_weights, second_weights)]
@@ -131,11 +127,6 @@ def efficiency_against(
 
     A bin contains its lower edge. The first bin also holds all events below it, the last all events above it. The
     (num_bins + 1,) edges rise. A value that is not a number is an `UndefinedMetricError`.
-
-    Examples:
-        >>> found = efficiency_against(np.array([5.0, 99.0]), np.array([True, False]), np.ones(2), [0, 10, 20, 30])
-        >>> [None if each is None else each.value for each in found]
-        [1.0, None, 0.0]
     """
     if np.isnan(variable).any():
         raise UndefinedMetricError("a value of the variable is not a number. Check the features.")

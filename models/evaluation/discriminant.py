@@ -32,10 +32,6 @@ def discriminant(probabilities: Floats, *, signal: Mapping[int, float], fraction
     If the probabilities are right for classes in equal parts, it is the best possible score against backgrounds in
     these fractions (lemma of Neyman and Pearson, 1933). Against one background it is the likelihood ratio of the two.
     From (num_events, num_classes) probabilities to (num_events,).
-
-    Examples:
-        >>> discriminant(np.array([[0.375, 0.125, 0.5], [0.0, 0.0, 1.0]]), signal={0: 1.0}, fractions={1: 1.0}).tolist()
-        [0.75, 0.5]
     """
     ours, others = (
         np.asarray(sum(fraction * probabilities[:, label] for label, fraction in each.items()), dtype=np.float64)

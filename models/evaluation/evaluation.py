@@ -11,23 +11,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from features.schema import OTHER_WEIGHTS, readable
 from models.evaluation import figures as plots
-from models.evaluation.bootstrap import NUM_REPLICAS, Replicas, estimate
+from models.evaluation.bootstrap import estimate
 from models.evaluation.curves import EfficiencyCurve
 from models.evaluation.data_comparison import DataEvents, ScoreAxis, overlays, plot_overlays
 from models.evaluation.importance import chosen_events, importance, num_predicted
-from models.evaluation.measurements import (
-    ALL_BACKGROUNDS,
-    EvaluationTask,
-    Measured,
-    expected_events,
-    measure,
-    refuse_missing,
-)
+from models.evaluation.intervals import Floats
+from models.evaluation.measurements import ALL_BACKGROUNDS, EvaluationTask, expected_events, measure, replicas_of
 from models.evaluation.own_figures import OWN_FIGURES
 from models.evaluation.scored_events import ScoredEvents, mixing_factors
 from models.evaluation.style import Save, saving_in_processes
@@ -41,8 +34,11 @@ class Predicted(NamedTuple):
 
     candidate: Candidate
     test: ScoredEvents
-    train: ScoredEvents | None
-    measured: Measured
+    numbers: dict[str, Any]
+    curves: dict[str, EfficiencyCurve]
+    """Background efficiencies by name of the background."""
+    area: Floats
+    """(1 + num_replicas,) area under the curve against the mixture."""
 
 
 def evaluate(
@@ -106,15 +102,15 @@ def evaluate(
                 train = task.scored(table)
             show(f"measuring {candidate.name}")
             test = task.scored(predictions)
-            replicas = replicas or _replicas(test, task)
-            found = Predicted(candidate, test, train, measure(test, train, replicas, task))
-            _add_importance(found, test_files, task, partial(show, f"shuffling inputs of {candidate.name}"))
-            _add_trainings(
-                found, test_files, task, partial(show, f"predicting with other trainings of {candidate.name}")
-            )
-            _add_variations(found, predictions, shifted or {}, test_files, task)
+            replicas = replicas or replicas_of(test, task)
+            found = Predicted(candidate, test, *measure(test, train, replicas, task))
+            count = partial(show, f"shuffling inputs of {candidate.name}")
+            found.numbers.update(_importance(found, test_files, task, count))
+            count = partial(show, f"predicting with other trainings of {candidate.name}")
+            found.numbers.update(_trainings(found, test_files, task, count))
+            found.numbers.update(_variations(found, predictions, shifted or {}, test_files, task))
             show(f"drawing {candidate.name}")
-            _plot(found, task, folder / "plots", save)
+            _plot(found, train, task, folder / "plots", save)
             predicted.append(found)
         if data:
             _add_data(predicted, data, task, out_dir, save)
@@ -127,13 +123,8 @@ def evaluate(
     return metrics
 
 
-def _replicas(events: ScoredEvents, task: EvaluationTask, num: int = NUM_REPLICAS) -> Replicas:
-    refuse_missing(events, task.classes, "test events, or their weights add up to 0 or less. Add files")
-    return Replicas(events.labels, events.samples, events.weights, seed=task.seed, num=num)
-
-
 def _metrics(predicted: Sequence[Predicted], task: EvaluationTask) -> dict[str, Any]:
-    best = max(predicted, key=lambda each: each.measured.area[0])
+    best = max(predicted, key=lambda each: each.area[0])
     return {
         "classes": list(task.classes),
         "signal": task.signal.words,
@@ -142,13 +133,11 @@ def _metrics(predicted: Sequence[Predicted], task: EvaluationTask) -> dict[str, 
             "fractions": {task.classes[label]: each for label, each in task.mixture.fractions.items()},
             "words": task.mixture.words,
         },
-        "num_events": predicted[0].measured.numbers["num_events"],
+        "num_events": predicted[0].numbers["num_events"],
         "rates_before": task.rates.of_classes(task.classes) if task.rates else None,
         "best": best.candidate.name,
-        "behind_best": {
-            each.candidate.name: estimate(best.measured.area - each.measured.area)._asdict() for each in predicted
-        },
-        "runs": {each.candidate.name: each.measured.numbers for each in predicted},
+        "behind_best": {each.candidate.name: estimate(best.area - each.area)._asdict() for each in predicted},
+        "runs": {each.candidate.name: each.numbers for each in predicted},
     }
 
 
@@ -157,12 +146,10 @@ def _curves(predicted: Sequence[Predicted]) -> dict[str, Any]:
     fields = ("signal_efficiency", "background_efficiency", "low", "high")
     return {
         background: {
-            each.candidate.name: {
-                name: np.round(getattr(each.measured.curves[background], name), 6).tolist() for name in fields
-            }
+            each.candidate.name: {name: np.round(getattr(each.curves[background], name), 6).tolist() for name in fields}
             for each in predicted
         }
-        for background in predicted[0].measured.curves
+        for background in predicted[0].curves
     }
 
 
@@ -185,76 +172,71 @@ def _decisions(metrics: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _add_variations(
+def _variations(
     found: Predicted,
     predictions: pa.Table,
     shifted: Mapping[str, NDArray[np.float32]],
     files: Sequence[Path],
     task: EvaluationTask,
-) -> None:
-    test, numbers = found.test, found.measured.numbers
-    thresholds = [point["threshold"] for point in numbers["working_points"]]
-    names = [name for name in predictions.column_names if name.startswith(OTHER_WEIGHTS)]
+) -> dict[str, Any]:
+    test, model = found.test, found.candidate.model
+    thresholds = [point["threshold"] for point in found.numbers["working_points"]]
     mixed = mixing_factors(
         test.labels, test.samples, predictions["weight"].to_numpy(), task.rates and task.rates.values
     )
     weights = {
         name.removeprefix(OTHER_WEIGHTS): with_weights(test, mixed * predictions[name].to_numpy().astype(np.float64))
-        for name in names
+        for name in predictions.column_names
+        if name.startswith(OTHER_WEIGHTS)
     }
     scores = {}
     # Particles are not shifted, so a model that takes them would seem to depend on the scale too little.
-    for name, hlf in shifted.items() if tuple(found.candidate.model.inputs) == ("hlf",) else ():
+    for name, hlf in shifted.items() if tuple(model.inputs) == ("hlf",) else ():
         is_selected = ~np.isnan(hlf[:, 0])
-        instead = {"hlf": np.where(is_selected[:, None], hlf, test.hlf)}
-        table = predict(found.candidate.model, files, instead=instead)
+        table = predict(model, files, instead={"hlf": np.where(is_selected[:, None], hlf, test.hlf)})
         scores[name] = Varied(test.weights, rows_of(table, "probability").astype(np.float64), is_selected)
-    numbers["weights"] = variations(test, weights, task, thresholds)
-    if len(names) > 1:
-        numbers["weights_envelope"] = envelope(list(numbers["weights"].values()))
-    numbers["systematics"] = variations(test, scores, task, thresholds)
+    of_weights = variations(test, weights, task, thresholds)
+    several = {"weights_envelope": envelope(list(of_weights.values()))} if len(weights) > 1 else {}
+    return {"weights": of_weights, **several, "systematics": variations(test, scores, task, thresholds)}
 
 
-def _add_importance(
+def _importance(
     found: Predicted, files: Sequence[Path], task: EvaluationTask, on_events: Callable[[int], None]
-) -> None:
-    model, numbers = found.candidate.model, found.measured.numbers
+) -> dict[str, Any]:
+    model = found.candidate.model
     rows = chosen_events(model.inputs, found.test.labels)
     if not len(rows):
-        return
+        return {}
     columns, events = inputs_of(model, files, rows), found.test.chosen(rows)
     important = importance(model, columns, events, signal=task.signals, seed=task.seed, on_events=on_events)
     name = "importance_of_kinds" if "particles" in model.inputs else "importance"
-    numbers[name] = {part: each._asdict() for part, each in important.items()}
+    return {name: {part: each._asdict() for part, each in important.items()}}
 
 
-def _add_trainings(
+def _trainings(
     found: Predicted, files: Sequence[Path], task: EvaluationTask, on_events: Callable[[int], None]
-) -> None:
-    """Add mean and spread over the trainings of a network, if there are several.
+) -> dict[str, Any]:
+    """Mean and spread over the trainings of a network, if there are several.
 
     The spread is the standard deviation over the trainings. All of them are measured on the same events, so the
     statistical error of these events comes on top, and is common to all.
     """
-    runs = [first := found.measured.numbers]
+    runs = [first := found.numbers]
     for model in found.candidate.further:
         events = task.scored(predict(model, files, also=["hlf"], on_events=on_events))
         # Only the values count: the fewest replicas that give errors at all.
-        runs.append(measure(events, None, _replicas(events, task, num=2), task).numbers)
+        runs.append(measure(events, None, replicas_of(events, task, num=2), task).numbers)
     if len(runs) == 1:
-        return
-    first["trainings"] = {
-        "count": len(runs),
-        "accuracy": _spread(run["accuracy"] for run in runs),
-        **{
-            name: {key: _spread(run[name][key] for run in runs) for key in first[name]}
-            for name in ("auc", "auc_against")
-        },
-        "working_points": [
-            {"wanted": point["wanted"], **_spread(run["working_points"][place]["all_backgrounds"] for run in runs)}
-            for place, point in enumerate(first["working_points"])
-        ],
+        return {}
+    areas = {
+        name: {key: _spread(run[name][key] for run in runs) for key in first[name]} for name in ("auc", "auc_against")
     }
+    points = [
+        {"wanted": point["wanted"], **_spread(run["working_points"][place]["all_backgrounds"] for run in runs)}
+        for place, point in enumerate(first["working_points"])
+    ]
+    accuracy = _spread(run["accuracy"] for run in runs)
+    return {"trainings": {"count": len(runs), "accuracy": accuracy, **areas, "working_points": points}}
 
 
 def _spread(numbers: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -264,37 +246,35 @@ def _spread(numbers: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 def _measurable(found: Predicted) -> list[float]:
     """Signal efficiencies of the working points that can be measured."""
-    return [point["wanted"] for point in found.measured.numbers["working_points"] if point["measurable"]]
+    return [point["wanted"] for point in found.numbers["working_points"] if point["measurable"]]
 
 
-def _plot(found: Predicted, task: EvaluationTask, folder: Path, save: Save) -> None:
-    numbers = found.measured.numbers
+def _plot(found: Predicted, train: ScoredEvents | None, task: EvaluationTask, folder: Path, save: Save) -> None:
+    test, numbers, classes = found.test, found.numbers, task.classes
     labels = task.labels._replace(model=found.candidate.name)
     folder.mkdir()
-    figures: dict[str, Callable[[], Figure]] = {
-        "confusion": lambda: plots.plot_confusion(numbers["confusion"], labels),
-        "scores": lambda: plots.plot_scores(
-            found.test, found.train, numbers["train_against_test"], task.classes, task.outputs, labels
-        ),
-        "discriminant": lambda: plots.plot_discriminant(
-            found.test,
-            task.score(found.test.probabilities),
-            expected_events(found.test, task),
+    figures = {
+        "confusion": plots.plot_confusion(numbers["confusion"], labels),
+        "scores": plots.plot_scores(test, train, numbers["train_against_test"], classes, task.outputs, labels),
+        "discriminant": plots.plot_discriminant(
+            test,
+            task.score(test.probabilities),
+            expected_events(test, task),
             list(task.signals),
-            task.classes,
+            classes,
             numbers["significance"],
             labels,
         ),
-        "calibration": lambda: plots.plot_calibration(numbers["calibration"], labels),
+        "calibration": plots.plot_calibration(numbers["calibration"], labels),
     }
     if points := _measurable(found):
-        against, signal = numbers["efficiency_against"], task.signal.words
-        figures["efficiencies"] = lambda: plots.plot_efficiencies(against, signal, points[0], labels)
+        against = numbers["efficiency_against"]
+        figures["efficiencies"] = plots.plot_efficiencies(against, task.signal.words, points[0], labels)
     if found.candidate.history:
-        figures["learning_curve"] = lambda: plots.plot_learning_curve(found.candidate.history, labels)
-    figures |= {name: partial(own.draw, found.test, task.classes) for name, own in OWN_FIGURES.items()}
-    for name, draw in figures.items():
-        save(draw(), folder / name)
+        figures["learning_curve"] = plots.plot_learning_curve(found.candidate.history, labels)
+    figures |= {name: own.draw(test, classes) for name, own in OWN_FIGURES.items()}
+    for name, figure in figures.items():
+        save(figure, folder / name)
 
 
 def _add_data(
@@ -305,7 +285,7 @@ def _add_data(
         model = found.candidate.name
         others = [each for name, each in scores.items() if name != model]
         drawn, numbers = overlays(found.test, data[model], task, others)
-        found.measured.numbers["data"] = numbers
+        found.numbers["data"] = numbers
         labels = task.labels._replace(model=model, sample_note="Data and simulation")
         inputs = {name: each for name, each in drawn.items() if name != "score"}
         for name, some in (("data_score", {"score": drawn["score"]}), ("data_inputs", inputs)):
@@ -319,12 +299,9 @@ def _plot_side_by_side(
 ) -> None:
     folder.mkdir()
     signal = task.signal.words
-    curves: dict[str, dict[str, EfficiencyCurve]] = {
-        name: {each.candidate.name: each.measured.curves[name] for each in predicted}
-        for name in predicted[0].measured.curves
-    }
+    curves = {name: {each.candidate.name: each.curves[name] for each in predicted} for name in predicted[0].curves}
     words = {ALL_BACKGROUNDS: task.mixture.words}
-    points, end = _measurable(predicted[0]), predicted[0].measured.numbers["measurable_to"]
+    points, end = _measurable(predicted[0]), predicted[0].numbers["measurable_to"]
     for name, rejection in (("background_efficiency", False), ("rejection", True)):
         figure = plots.plot_curves(curves, signal, words, points, end, task.labels, rejection=rejection)
         save(figure, folder / name)

@@ -60,12 +60,6 @@ def efficiency_of_sums(passing: WeightSums, failing: WeightSums) -> Efficiency:
     (1934), which covers at least what it promises. With more events it is Jeffreys' (Brown, Cai, DasGupta 2001), which
     covers what it promises on average. A sum of weights counts as a number of equal weights with the same sum and
     variance (Bohm and Zech 2014).
-
-    Examples:
-        >>> [round(end, 3) for end in efficiency_of_sums(WeightSums(9, 9), WeightSums(1, 1))]
-        [0.9, 0.706, 0.983]
-        >>> [round(end, 3) for end in efficiency_of_sums(WeightSums(0, 0), WeightSums(31, 31))]
-        [0.0, 0.0, 0.058]
     """
     total = passing.weight + failing.weight
     typical = (passing.weight2 + failing.weight2) / total
@@ -95,10 +89,6 @@ def thresholds(scores: Floats, weights: Floats, wanted: Floats) -> Floats:
 
     With negative weights, several thresholds may give the same share; the highest one counts. Scores and weights are
     (num_events,), the weights of a sum above 0; the wanted shares are above 0 and at most 1.
-
-    Examples:
-        >>> thresholds(np.array([0.9, 0.8, 0.8, 0.1]), np.ones(4), np.array([0.5, 1.0])).tolist()
-        [0.8, 0.1]
     """
     total = weights.sum()
     values, place = np.unique(scores, return_inverse=True)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from features.columns import hlf_names
 from models.errors import UndefinedMetricError
-from models.evaluation.bootstrap import Estimate, Replicas, added, estimate
+from models.evaluation.bootstrap import NUM_REPLICAS, Estimate, Replicas, added, estimate
 from models.evaluation.calibration import calibration, calibration_error, expected_calibration_errors
 from models.evaluation.curves import (
     KINEMATIC_EDGES,
@@ -118,13 +118,12 @@ def mixture_of(classes: Sequence[str], labels: Sequence[int], rates: Rates | Non
 def measure(events: ScoredEvents, train: ScoredEvents | None, replicas: Replicas, task: EvaluationTask) -> Measured:
     """Numbers of one model on events of the test split, and of the training split to compare the scores with.
 
-    A class without events, or whose weights add up to 0 or less, is an `UndefinedMetricError`.
+    A class without training events, or whose weights add up to 0 or less, is an `UndefinedMetricError`.
     """
     classes, signal = task.classes, task.signal.fractions
-    refuse_missing(events, classes, "test events, or their weights add up to 0 or less. Add files")
     if train is not None:
         what = "training events to compare with, or their weights add up to 0 or less. Raise evaluate.train_events"
-        refuse_missing(train, classes, what)
+        _refuse_missing(train, classes, what)
     labels, scores, weights, _, _ = events
     curves, areas = {}, {}
     points: list[dict[str, Any]] = []
@@ -146,11 +145,7 @@ def measure(events: ScoredEvents, train: ScoredEvents | None, replicas: Replicas
         "accuracy": _accuracy(events, replicas)._asdict(),
         "auc": {classes[index]: _one_vs_rest(scores, replicas, index)._asdict() for index in task.outputs},
         "auc_against": {name: estimate(each)._asdict() for name, each in areas.items()},
-        "confusion": {
-            "classes": list(classes),
-            "by_truth": shares.tolist(),
-            "events": counts.tolist(),
-        },
+        "confusion": {"classes": list(classes), "by_truth": shares.tolist(), "events": counts.tolist()},
         "working_points": points,
         "background_points": kept,
         "significance": significances,
@@ -162,8 +157,16 @@ def measure(events: ScoredEvents, train: ScoredEvents | None, replicas: Replicas
     return Measured(numbers, curves, next(iter(areas.values())))
 
 
-def refuse_missing(events: ScoredEvents, classes: Sequence[str], what: str) -> None:
-    """Raise `UndefinedMetricError` if a class has no weight."""
+def replicas_of(events: ScoredEvents, task: EvaluationTask, num: int = NUM_REPLICAS) -> Replicas:
+    """Replicas of test events.
+
+    A class without events, or whose weights add up to 0 or less, is an `UndefinedMetricError`.
+    """
+    _refuse_missing(events, task.classes, "test events, or their weights add up to 0 or less. Add files")
+    return Replicas(events.labels, events.samples, events.weights, seed=task.seed, num=num)
+
+
+def _refuse_missing(events: ScoredEvents, classes: Sequence[str], what: str) -> None:
     missing = [
         name
         for index, name in enumerate(classes)

@@ -70,10 +70,6 @@ def asimov_significance(signal: Floats, background: Floats, uncertainty: float) 
 
     Cowan, Cranmer, Gross, Vitells (2011); with a relative uncertainty Cowan (2012), as ATL-PHYS-PUB-2020-025
     recommends.
-
-    Examples:
-        >>> [round(float(asimov_significance(np.array(10.0), np.array(100.0), each)), 3) for each in (0.0, 0.1)]
-        [0.984, 0.69]
     """
     s, b = np.maximum(signal, 0.0), np.where(background > 0, background, np.nan)
     variance = np.square(uncertainty * b)

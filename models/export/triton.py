@@ -19,11 +19,6 @@ def triton_config(settings: NetworkSettings, classes: Sequence[str]) -> str:
     """The text of `config.pbtxt` for `model.onnx`; the server takes the model's name from its folder.
 
     Lists of particles have any length; the number of particles is one number per event, without an axis of its own.
-
-    Examples:
-        >>> from models.networks.particles_settings import ParticlesSettings
-        >>> print(triton_config(ParticlesSettings(), ["QCD", "ttbar"]).splitlines()[2])
-        input { name: "particles" data_type: TYPE_FP32 dims: [ -1, 19 ] }
     """
     lines = ['backend: "onnxruntime"', f"max_batch_size: {_MOST_EVENTS}"]
     for name in settings.inputs:

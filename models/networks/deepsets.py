@@ -19,14 +19,7 @@ from models.networks.scaling_layer import Scaler, Standardize
 
 
 class DeepSetsClassifier(Classifier):
-    """Raw particles (B, L, 19) and their numbers (B,) to logits (B, num_classes), whatever the order of the particles.
-
-    Examples:
-        >>> scalers = {"particles": Scaler([0.0] * 19, [1.0] * 19)}
-        >>> model = DeepSetsClassifier(DeepSetsSettings(), scalers, num_classes=3)
-        >>> model(torch.zeros(2, 5, 19), torch.tensor([5, 1])).shape
-        torch.Size([2, 3])
-    """
+    """Raw particles (B, L, 19) and their numbers (B,) to logits (B, num_classes), in any order of the particles."""
 
     def __init__(self, settings: DeepSetsSettings, scalers: Mapping[str, Scaler], num_classes: int) -> None:
         super().__init__(settings, scalers, num_classes)

@@ -14,14 +14,7 @@ from models.networks.scaling_layer import Scaler, Standardize
 
 
 class HlfClassifier(Classifier):
-    """Raw HLF (B, NUM_HLF) to logits (B, num_classes): scaling, dense layers with ReLU, one linear output layer.
-
-    Examples:
-        >>> import torch
-        >>> model = HlfClassifier(HlfSettings(), {"hlf": Scaler([0.0] * 14, [1.0] * 14)}, num_classes=3)
-        >>> model(torch.zeros(2, 14)).shape
-        torch.Size([2, 3])
-    """
+    """Raw HLF (B, NUM_HLF) to logits (B, num_classes): scaling, dense layers with ReLU, one linear output layer."""
 
     def __init__(self, settings: HlfSettings, scalers: Mapping[str, Scaler], num_classes: int) -> None:
         super().__init__(settings, scalers, num_classes)

@@ -20,12 +20,6 @@ class InclusiveClassifier(Classifier):
     """Raw HLF (B, NUM_HLF), particles (B, L, 19) and their numbers (B,) to logits (B, num_classes).
 
     The GRU's state and the scaled HLF are concatenated and go through a dense layer with ReLU and a linear layer.
-
-    Examples:
-        >>> scalers = {"hlf": Scaler([0.0] * 14, [1.0] * 14), "particles": Scaler([0.0] * 19, [1.0] * 19)}
-        >>> model = InclusiveClassifier(InclusiveSettings(), scalers, num_classes=3)
-        >>> model(torch.zeros(2, 14), torch.zeros(2, 5, 19), torch.tensor([5, 1])).shape
-        torch.Size([2, 3])
     """
 
     def __init__(self, settings: InclusiveSettings, scalers: Mapping[str, Scaler], num_classes: int) -> None:

@@ -59,12 +59,6 @@ class LeptonFrame(nn.Module):
 
     Both leave the physics unchanged, so a network need not learn that from its events. Each number follows from those
     that turn with it alone, as in compiled code. The operators are those that small runtimes have.
-
-    Examples:
-        >>> hlf = torch.zeros(1, *INPUT_COLUMNS["hlf"].shape)
-        >>> hlf[0, [2, 7, 8]] = torch.tensor([3.0, -1.0, -1.0])  # Azimuth of MET, eta and azimuth of the lepton.
-        >>> LeptonFrame("hlf")(hlf)[0, [2, 7, 8]]
-        tensor([-2.2832,  1.0000,  0.0000])
     """
 
     def __init__(self, name: str) -> None:

@@ -14,15 +14,7 @@ from models.networks.scaling_layer import Scaler
 
 
 class ParticlesClassifier(Classifier):
-    """Raw particles (B, L, 19) and their numbers (B,) to logits (B, num_classes): scaling, GRU, one linear layer.
-
-    Examples:
-        >>> import torch
-        >>> scalers = {"particles": Scaler([0.0] * 19, [1.0] * 19)}
-        >>> model = ParticlesClassifier(ParticlesSettings(), scalers, num_classes=3)
-        >>> model(torch.zeros(2, 5, 19), torch.tensor([5, 1])).shape
-        torch.Size([2, 3])
-    """
+    """Raw particles (B, L, 19) and their numbers (B,) to logits (B, num_classes): scaling, GRU, one linear layer."""
 
     def __init__(self, settings: ParticlesSettings, scalers: Mapping[str, Scaler], num_classes: int) -> None:
         super().__init__(settings, scalers, num_classes)

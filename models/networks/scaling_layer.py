@@ -31,13 +31,6 @@ class Standardize(nn.Module):
     """(y - mean) / std per column, where y is x, or asinh(x / log_above) for a column with a heavy tail.
 
     All numbers are constants of the model, computed on the training split.
-
-    Examples:
-        >>> Standardize(Scaler([10.0], [2.0]))(torch.tensor([[14.0]]))
-        tensor([[2.]])
-        >>> Standardize(Scaler([0.0], [1.0], [0.1], 10.0))(torch.tensor([[-1.0], [1e9]]))
-        tensor([[-2.9982],
-                [10.0000]])
     """
 
     mean: Tensor

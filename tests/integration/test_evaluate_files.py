@@ -320,14 +320,6 @@ def test_files_that_wait_were_left_out_without_a_word(trained: Trained) -> None:
     assert f"  left for another run: {NEW['QCD']}: it was modified at or after ingest.until, 2000" in words
 
 
-def test_a_folder_that_is_there_is_refused_and_left_alone(trained: Trained, tmp_path: Path) -> None:
-    (tmp_path / "mine.txt").write_text("mine")
-    words = trained.refused(Exit.USER_ERROR, "--model", trained.first, "--out", tmp_path)
-    assert "exists already. Give a new folder with --out" in words
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-    assert not list(tmp_path.parent.glob(f".{tmp_path.name}*"))
-
-
 def test_other_settings_than_those_of_the_features_are_refused(trained: Trained) -> None:
     other = ("--set", "features.isolation_cone=0.4")
     words = trained.refused(Exit.USER_ERROR, *ALL_NEW, *other)

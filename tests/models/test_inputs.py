@@ -8,22 +8,18 @@ import numpy as np
 import pytest
 from networks import made_columns
 
-from features.columns import (
-    MAX_PARTICLES,
-    NUM_PARTICLE_FEATURES,
-)
+from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES
 from models.errors import InputError
 from models.inputs import input_arrays
 
 Columns = dict[str, np.ndarray[Any, Any]]
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_particles_are_cut_to_the_longest_event_and_nothing_is_lost(dtype: type) -> None:
+def test_particles_are_cut_to_the_longest_event_and_nothing_is_lost() -> None:
     columns = made_columns([4, 1, 7])
-    hlf, particles, num_particles = input_arrays(columns, ["hlf", "particles", "num_particles"], dtype).values()
+    hlf, particles, num_particles = input_arrays(columns, ["hlf", "particles", "num_particles"]).values()
     assert particles.shape == (3, 7, NUM_PARTICLE_FEATURES)
-    assert hlf.dtype == particles.dtype == dtype
+    assert hlf.dtype == particles.dtype == np.float32
     assert (num_particles.dtype, num_particles.tolist()) == (np.int64, [4, 1, 7])
     assert np.array_equal(particles, columns["particles"][:, :7])
     assert not columns["particles"][:, 7:].any()

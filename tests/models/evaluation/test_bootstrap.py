@@ -39,15 +39,6 @@ def area(rng: np.random.Generator) -> bool:
     return bool(abs(found.value - true) < found.error)
 
 
-def area_near_one(rng: np.random.Generator) -> bool:
-    """An area of 0.98 with weights of 1, where Hanley and McNeil's error is a third too large."""
-    apart = np.sqrt(2) * norm.ppf(0.98)
-    labels, weights = np.repeat([1, 0], 300), np.ones(600)
-    scores = rng.normal(apart * labels, 1)
-    found = estimate(Scored(replicas_of(labels, weights), scores, {1: 1.0}, np.array([])).area({0: 1.0}))
-    return bool(abs(found.value - 0.98) < found.error)
-
-
 def sliced_point(rng: np.random.Generator) -> bool:
     """Background left at 90 % of the signal, of a class of two slices with few and many events."""
     sizes, places, shares = (600, 400, 600), (2.0, 0.3, 1.2), (0.7, 0.3)
@@ -88,12 +79,12 @@ def weighted_share(rng: np.random.Generator) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("covers", "experiments"),
-    [(area, 600), (area_near_one, 600), (sliced_point, 600), (gain, 1500), (weighted_share, 1500)],
+    [(area, 600), (sliced_point, 600), (gain, 1500), (weighted_share, 1500)],
 )
 def test_intervals_cover_what_they_promise(
     covers: Callable[[np.random.Generator], bool], experiments: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("models.evaluation.bootstrap.Replicas.__init__.__kwdefaults__", {"num": 250, "before": None})
+    monkeypatch.setattr("models.evaluation.bootstrap.Replicas.__init__.__kwdefaults__", {"num": 250})
     monkeypatch.setattr("models.evaluation.discriminant._MOST_THRESHOLDS", 200)
     covered = np.mean([covers(RNG([5, number])) for number in range(experiments)])
     assert covered == pytest.approx(ONE_SIGMA, abs=0.03)
@@ -166,16 +157,6 @@ def test_a_sample_without_test_events_passes_as_its_class_does() -> None:
     more = Rates({**rates.of_samples, "rare": Estimate(100.0, 0.0)}, {**rates.labels, "rare": 1})
     (found,) = rates_behind(scored, more, ["QCD", "ttbar"], seed=1)
     assert found["rates"]["ttbar"]["value"] == pytest.approx(110)
-
-
-def test_two_models_on_the_same_events_differ_by_less_than_their_errors() -> None:
-    labels, scores, weights = area_with_weights_by_score(RNG(3), size=400)
-    replicas = replicas_of(labels, weights)
-    first, second = (
-        Scored(replicas, each, {1: 1.0}, np.array([])).area({0: 1.0})
-        for each in (scores, scores + RNG(4).normal(0, 0.1, 800))
-    )
-    assert estimate(first - second).error < 0.3 * estimate(first).error
 
 
 def test_the_same_seed_gives_the_same_replicas_and_another_gives_others() -> None:

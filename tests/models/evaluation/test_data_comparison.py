@@ -24,15 +24,18 @@ def made(num: int, seed: int, share: float = 0.5) -> tuple[np.ndarray, np.ndarra
     return labels, np.stack([1 - ours, ours], axis=1), hlf
 
 
+def simulated() -> ScoredEvents:
+    labels, scores, hlf = made(4000, 1)
+    return ScoredEvents(labels, scores, np.ones(4000), hlf, labels.astype(str))
+
+
 def task(**changes: object) -> EvaluationTask:
     return EvaluationTask(["bkg", "sig"], [1], [0.5], None, NO_LABELS, 1)._replace(**changes)
 
 
 def compared(num: int = 400, *, shift: float = 0.0, **changes: object) -> tuple:
-    labels, scores, hlf = made(4000, 1)
-    test = ScoredEvents(labels, scores, np.ones(4000), hlf, labels.astype(str))
     _, of_data, hlf = made(num, 2, share=0.25)
-    return *overlays(test, DataEvents(hlf + np.float32(shift), of_data), task(**changes)), of_data
+    return *overlays(simulated(), DataEvents(hlf + np.float32(shift), of_data), task(**changes)), of_data
 
 
 def test_data_of_the_expected_mixture_agree_and_all_events_are_in_the_histograms() -> None:
@@ -57,7 +60,6 @@ def test_above_the_score_no_data_are_shown_also_not_in_the_features() -> None:
     assert numbers["blind_above"] == 0.5
     score = found["score"]
     # Only whole bins below the cut.
-    assert score.blind_from is not None
     assert score.blind_from <= 1e-9
     below = int((of_data[:, 1] / of_data[:, 0] < 10**score.blind_from).sum())
     assert 0 < below < 400
@@ -85,13 +87,11 @@ def test_the_simulation_vanished_with_the_blinded_data() -> None:
 @pytest.mark.parametrize("threshold", [0.5, 0.9, 0.999999, 1e-6])
 @pytest.mark.parametrize("expected", [None, EXPECTED])
 def test_no_number_tells_how_many_events_are_blinded(threshold: float, expected: dict[int, float] | None) -> None:
-    labels, scores, hlf = made(4000, 1)
-    test = ScoredEvents(labels, scores, np.ones(4000), hlf, labels.astype(str))
     _, of_data, hlf = made(400, 2)
     above = of_data[:, 1] > threshold
     chosen = task(expected=expected, blind_above=threshold)
     whole, without = (
-        overlays(test, DataEvents(hlf[rows], of_data[rows]), chosen) for rows in (np.ones(400, bool), ~above)
+        overlays(simulated(), DataEvents(hlf[rows], of_data[rows]), chosen) for rows in (np.ones(400, bool), ~above)
     )
     assert whole[1] == without[1]
     for name, each in whole[0].items():
@@ -104,11 +104,10 @@ def test_no_number_tells_how_many_events_are_blinded(threshold: float, expected:
 
 @pytest.mark.parametrize("expected", [None, EXPECTED])
 def test_a_model_that_finds_nothing_showed_what_another_blinds(expected: dict[int, float] | None) -> None:
-    labels, scores, hlf = made(4000, 1)
     _, of_data, of_hlf = made(400, 2)
     chosen = task(expected=expected, blind_above=0.5)
-    test, data = ScoredEvents(labels, scores, np.ones(4000), hlf, labels.astype(str)), DataEvents(of_hlf, of_data)
-    flat = [np.random.default_rng(3).uniform(0.01, 0.2, len(each)) for each in (scores, of_data)]
+    test, data = simulated(), DataEvents(of_hlf, of_data)
+    flat = [np.random.default_rng(3).uniform(0.01, 0.2, len(each)) for each in (test.labels, of_data)]
     of_test, of_other = (np.stack([1 - ours, ours], axis=1) for ours in flat)
     idle_test, idle = test._replace(probabilities=of_test), data._replace(probabilities=of_other)
     both = [ScoreAxis.of(test, data, chosen), ScoreAxis.of(idle_test, idle, chosen)]

@@ -17,9 +17,9 @@ from models.errors import UndefinedMetricError
 from models.evaluation.bootstrap import Estimate, Replicas
 from models.evaluation.curves import KINEMATIC_EDGES
 from models.evaluation.discriminant import discriminant
-from models.evaluation.evaluation import Predicted, _add_variations
+from models.evaluation.evaluation import Predicted, _variations
 from models.evaluation.intervals import WeightSums, efficiency_of_sums
-from models.evaluation.measurements import EvaluationTask, Measured, _accuracy, measure, mixture_of, refuse_missing
+from models.evaluation.measurements import EvaluationTask, _accuracy, measure, mixture_of, replicas_of
 from models.evaluation.rates import Rates
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import NO_LABELS
@@ -53,9 +53,7 @@ def measured(events: ScoredEvents, train: ScoredEvents | None = None, **changes:
     """The numbers; signal is ttbar at an efficiency of 0.5 if nothing else is given."""
     chosen: dict[str, Any] = {"signals": [1], "working_points": [0.5], "rates": None, "seed": 1} | changes
     task = EvaluationTask(CLASSES, labels=NO_LABELS, **chosen)
-    refuse_missing(events, CLASSES, "test events")
-    replicas = Replicas(events.labels, events.samples, events.weights, seed=1, num=200)
-    return measure(events, train, replicas, task).numbers
+    return measure(events, train, replicas_of(events, task, num=200), task).numbers
 
 
 def share(passing: np.ndarray, weights: np.ndarray) -> dict[str, float]:
@@ -219,8 +217,7 @@ def test_negative_weights_left_numbers_that_json_lacks_in_the_band() -> None:
     score = np.repeat([0.1, 0.9], [2200, 1200])
     task = EvaluationTask(["QCD", "ttbar"], [1], [0.5], None, NO_LABELS, 1, expected={0: 100.0, 1: 10.0})
     events = binary(labels, score, np.repeat([1.0, -1.0, 1.0], [2750, 450, 200]))
-    replicas = Replicas(events.labels, events.samples, events.weights, seed=1)
-    found = measure(events, None, replicas, task).numbers["significance"]
+    found = measure(events, None, replicas_of(events, task), task).numbers["significance"]
     assert len(json.loads(json.dumps(found, allow_nan=False))["low"]) > 3
 
 
@@ -366,12 +363,10 @@ def test_slices_of_a_class_had_other_shares_in_some_numbers_than_in_others() -> 
     assert np.average(values, weights=sums) == pytest.approx(left["value"])
     # Other weights of the generator leave the proportions of the samples alone.
     predictions = table.append_column("weight_same", table["weight"])
-    found = Predicted(
-        Candidate("a", cast("Predictor", SimpleNamespace(inputs=()))), events, None, Measured(numbers, {}, np.zeros(1))
-    )
-    _add_variations(found, predictions, {}, [], task)
-    assert numbers["weights"]["same"]["accuracy"]["shift"] == pytest.approx(0, abs=1e-12)
-    assert numbers["weights"]["same"]["accuracy"]["value"] == pytest.approx(numbers["accuracy"]["value"])
+    candidate = Candidate("a", cast("Predictor", SimpleNamespace(inputs=())))
+    found = _variations(Predicted(candidate, events, numbers, {}, np.zeros(1)), predictions, {}, [], task)
+    assert found["weights"]["same"]["accuracy"]["shift"] == pytest.approx(0, abs=1e-12)
+    assert found["weights"]["same"]["accuracy"]["value"] == pytest.approx(numbers["accuracy"]["value"])
 
 
 def table_of(events: ScoredEvents) -> pa.Table:

@@ -116,24 +116,8 @@ def test_the_area_is_the_weighted_share_of_pairs_in_order() -> None:
     assert envelope(list(found.values()))["auc"]["down"] == pytest.approx(min(0, lowest))
 
 
-def test_the_error_is_the_spread_over_repeated_experiments() -> None:
-    """The shift of a share by weights and of a share by scores: its errors fit the spread of 400 samples."""
-    rng = np.random.default_rng(7)
-    shifts, errors = [], []
-    for _ in range(400):
-        score = rng.uniform(size=300)
-        events = events_of([0] * 300 + [1], [*score, 0.9], [1.0] * 301)
-        weights = with_weights(events, np.append(np.exp(score - 0.5), 1.0))
-        moved = np.append(np.clip(score + rng.normal(0, 0.1, 300), 0, 1), 0.9)
-        scores = Varied(events.weights, np.stack([1 - moved, moved], axis=1), np.ones(301, np.bool_))
-        found = variations(events, {"w": weights, "s": scores}, TASK, [0.6])
-        pairs = [found[name]["working_points"][0]["efficiencies"]["QCD"] for name in "ws"]
-        shifts.append([each["shift"] for each in pairs])
-        errors.append([each["error"] for each in pairs])
-    np.testing.assert_allclose(np.mean(errors, axis=0), np.std(shifts, axis=0), rtol=0.12)
-
-
-def test_the_error_of_the_area_is_the_spread_over_repeated_experiments() -> None:
+def test_the_errors_are_the_spread_over_repeated_experiments() -> None:
+    """The shifts of a share and of an area, by weights and by scores."""
     rng = np.random.default_rng(8)
     shifts, errors = [], []
     for _ in range(400):
@@ -145,7 +129,8 @@ def test_the_error_of_the_area_is_the_spread_over_repeated_experiments() -> None
             "w": with_weights(events, np.exp(2 * score)),
             "s": Varied(events.weights, np.stack([1 - moved, moved], axis=1), np.ones(250, np.bool_)),
         }
-        found = variations(events, varied, TASK, [0.5])
-        shifts.append([each["auc"]["shift"] for each in found.values()])
-        errors.append([each["auc"]["error"] for each in found.values()])
+        found = variations(events, varied, TASK, [0.5]).values()
+        numbers = [one for each in found for one in (each["auc"], each["working_points"][0]["efficiencies"]["QCD"])]
+        shifts.append([each["shift"] for each in numbers])
+        errors.append([each["error"] for each in numbers])
     np.testing.assert_allclose(np.mean(errors, axis=0), np.std(shifts, axis=0), rtol=0.12)

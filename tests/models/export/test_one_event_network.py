@@ -20,13 +20,12 @@ from models.export.onnx_classifier import OneEventClassifier
 from models.export.onnx_export import OPSET, export_one_event
 from models.export.parity import PARITY_TOLERANCE, largest_difference
 from models.networks.classifier import Classifier
-from models.networks.network_settings import ReadFrom
 from models.networks.particles import ParticlesClassifier
 from models.networks.particles_settings import ParticlesSettings
 from models.networks.registry import NETWORKS, ModelName
 from models.networks.scaling_layer import Scaler, Standardize
 
-every_network = pytest.mark.parametrize("name", [name for name in NAMES if made_network(name).parts() is not None])
+WITH_FORM = [name for name in NAMES if made_network(name).parts() is not None]
 LENGTHS = [1, 2, 40, 801]
 #: Operators that runtimes of fixed shapes know; no Clip, no GatherElements, and nothing about shapes.
 PLAIN = {
@@ -62,11 +61,13 @@ def exported(model: Classifier, name: ModelName, folder: Path) -> OneEventClassi
     return OneEventClassifier(folder / "one_event.onnx")
 
 
-@every_network
+@pytest.mark.parametrize(
+    ("name", "settings"), [*((name, {}) for name in WITH_FORM), ("particles", {"read_from": "start"})]
+)
 def test_it_gives_the_networks_probabilities(
-    tmp_path: Path, columns: dict[str, np.ndarray[Any, Any]], name: ModelName
+    tmp_path: Path, columns: dict[str, np.ndarray[Any, Any]], name: ModelName, settings: dict[str, Any]
 ) -> None:
-    model = made_network(name, dtype=torch.float32)
+    model = made_network(name, dtype=torch.float32, **settings)
     found = exported(model, name, tmp_path)
     np.testing.assert_allclose(found.probabilities(columns), model.probabilities(columns), rtol=0, atol=2e-6)
     assert largest_difference(model, found, columns, batch_sizes=(4,)) <= PARITY_TOLERANCE
@@ -105,27 +106,12 @@ def test_plain_scaling_is_that_of_the_networks_also_for_heavy_tails(
 
 
 @pytest.mark.parametrize("scalers", [SCALERS, ROBUST_SCALERS], ids=["linear", "robust"])
-def test_all_operators_are_plain_for_any_scaling(tmp_path: Path, scalers: dict[str, Scaler]) -> None:
-    model = ParticlesClassifier(ParticlesSettings(gru_width=5, frame="detector"), scalers, num_classes=3)
-    exported(model, "particles", tmp_path)
-    assert {node.op_type for node in onnx.load(tmp_path / "one_event.onnx").graph.node} <= PLAIN
-
-
-@pytest.mark.parametrize("read_from", ReadFrom)
-def test_lists_are_read_from_the_networks_end(
-    tmp_path: Path, columns: dict[str, np.ndarray[Any, Any]], read_from: ReadFrom
+@pytest.mark.parametrize("name", WITH_FORM)
+def test_all_shapes_are_fixed_and_all_operators_plain(
+    tmp_path: Path, name: ModelName, scalers: dict[str, Scaler]
 ) -> None:
-    model = made_network("particles", dtype=torch.float32, read_from=read_from)
-    found = exported(model, "particles", tmp_path).probabilities(columns)
-    np.testing.assert_allclose(found, model.probabilities(columns), rtol=0, atol=2e-6)
-    (other,) = set(ReadFrom) - {read_from}
-    differing = made_network("particles", dtype=torch.float32, read_from=other).probabilities(columns)
-    assert np.abs(found - differing).max() > 1e-3
-
-
-@every_network
-def test_all_shapes_are_fixed_and_all_operators_plain(tmp_path: Path, name: ModelName) -> None:
-    model = made_network(name)
+    spec = made_spec(name)
+    model = made_network(spec._replace(scalers={column: scalers[column] for column in spec.scalers}))
     exported(model, name, tmp_path)
     content = onnx.load(tmp_path / "one_event.onnx")
     shapes = {

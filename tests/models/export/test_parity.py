@@ -15,7 +15,6 @@ from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES, hlf_names
 from models.export.onnx_classifier import OnnxClassifier
 from models.export.onnx_export import export_onnx
 from models.export.parity import PARITY_TOLERANCE, largest_difference
-from models.inputs import input_arrays
 from models.networks.classifier import Classifier
 from models.networks.registry import NETWORKS, ModelName
 from models.networks.scaling_layer import Scaler
@@ -50,24 +49,6 @@ def spec_for(name: ModelName, columns: Columns, **settings: Any) -> ModelSpec:
     return ModelSpec(NETWORKS[name](**settings), CLASSES, scalers)
 
 
-def sharpened(model: Classifier, columns: Columns) -> Classifier:
-    """The network with a last layer that tells events apart: their logits differ from the mean by up to 5."""
-    *_, weight, bias = model.parameters()
-    with torch.no_grad():
-        logits = model(*map(torch.from_numpy, input_arrays(columns, model.inputs).values()))
-        mean = logits.mean(dim=0)
-        factor = 5 / (logits - mean).abs().max()
-        bias.sub_(mean).mul_(factor)
-        weight.mul_(factor)
-    return model
-
-
-def with_short_lists(columns: Columns) -> Columns:
-    """The events, and once more with one and with fifty particles."""
-    parts = [columns | {"num_particles": np.minimum(columns["num_particles"], most)} for most in (MAX_PARTICLES, 50, 1)]
-    return {name: np.concatenate([part[name] for part in parts]) for name in columns}
-
-
 def exported(model: Classifier, spec: ModelSpec, folder: Path) -> OnnxClassifier:
     export_onnx(model, spec, folder / "model.onnx")
     return OnnxClassifier.load(folder / "model.onnx")
@@ -76,18 +57,6 @@ def exported(model: Classifier, spec: ModelSpec, folder: Path) -> OnnxClassifier
 @pytest.fixture(scope="module")
 def columns() -> Columns:
     return physics(40)
-
-
-@every_network
-@pytest.mark.slow
-def test_exported_networks_are_the_networks(tmp_path: Path, columns: Columns, name: ModelName) -> None:
-    spec = spec_for(name, columns)
-    model = made_network(spec, dtype=torch.float32)
-    events = with_short_lists(columns)
-    scores = sharpened(model, events).probabilities(events)
-    assert scores.max() > 0.9
-    assert np.ptp(scores, axis=0).max() > 0.3
-    assert largest_difference(model, exported(model, spec, tmp_path), columns) <= PARITY_TOLERANCE
 
 
 @every_network

@@ -49,14 +49,6 @@ def test_the_example_needs_onnxruntime_and_numpy_only_and_is_short() -> None:
     assert len(example().splitlines()) <= 32
 
 
-def test_the_event_of_the_example_is_one() -> None:
-    """Its transverse mass is that of its lepton and missing energy."""
-    event: dict[str, float] = {key: float(value) for key, value in re.findall(r'"(\w+)": (-?[\d.]+)', example())}
-    assert list(event) == list(INPUT_COLUMNS["hlf"].names)
-    angle = event["met_phi"] - event["lepton_phi"]
-    assert event["mt"] == pytest.approx(np.sqrt(2 * event["lepton_pt"] * event["met"] * (1 - np.cos(angle))), abs=0.05)
-
-
 @pytest.mark.parametrize("column", ["hlf", "particles"])
 def test_the_tables_list_the_features_in_order_with_their_units_and_meanings(column: str) -> None:
     section = TEXT.split(f"### `{column}`")[1].split("\n#")[0]
