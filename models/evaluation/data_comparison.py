@@ -173,12 +173,15 @@ def plot_overlays(
     look: dict[str, Any] = {
         "label": [plain(task.classes[label]) for label in order],
         "color": [COLOURS[label % len(COLOURS)] for label in order],
+        "edgecolor": "black",
+        "linewidth": 0.5,
     }
     for (main, below), (name, each) in zip(panels, found.items(), strict=True):
         shown, model = each.data.copy(), each.model
         shown.view()[~each.is_shown] = np.nan
         stacked = [each.classes[label] for label in order]
         mplhep.histplot(stacked, ax=main, stack=True, histtype="fill", flow="none", **look)
+        mplhep.histplot(model, ax=main, histtype="band", flow="none", label="MC stat. unc.")
         points = {"histtype": "errorbar", "w2method": "poisson", "color": "black", "label": "Data"}
         mplhep.histplot(shown, ax=main, flow="none", **points)
         main.set(xlabel="", xticklabels=[], ylabel="Events", xlim=each.data.axes[0].edges[[0, -1]])
@@ -189,7 +192,7 @@ def plot_overlays(
         # Negative weights may leave a bin without a ratio.
         shown.view()[model.values() <= 0] = np.nan
         _plot_ratio(below, shown, model, each.label)
-    legend_below(figure, panels[0][0])
+    legend_below(figure, panels[0][0], columns=5)
     return figure
 
 

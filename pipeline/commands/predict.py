@@ -91,13 +91,6 @@ def predict(
         network: Which of several models in use.
         parquet: Whether to write Parquet.
         keep: Branches of one number per event.
-
-    Raises:
-        ConfigError: The model in use is not the only one, `out` is no local folder, or a column is there already.
-        MissingInputError: There is no model.
-        RunFolderError: The folder exists already or cannot be written.
-        ModelError: The model cannot be read, or does not say how its events were read.
-        IngestionError: Files are missing or bad, or lack branches.
     """
     place = located(model) if model else str(Registry.in_use(run_folder.config.run_dir, network).folder)
     classifier = load_classifier(place)

@@ -38,7 +38,6 @@ def validate_simulation(run_folder: RunFolder, reference: Sequence[str], out: Pa
 
     `reference` is `SAMPLE=GLOB` each; the bundled files for samples that are not named.
     """
-    from features.columns import hlf_names
     from ingestion.settings import SampleSettings
     from models.evaluation.curves import cumulative_distance
     from models.evaluation.sample_comparison import plot_comparison, separation, transfer
@@ -60,15 +59,13 @@ def validate_simulation(run_folder: RunFolder, reference: Sequence[str], out: Pa
                 label=0,
                 files=named.get(sample.name, [str(bundled_events() / f"{sample.name}_13TeV_PU20_*.root")]),
             )
-            (one, its), (two, others) = (_read(each, config, run_folder.say) for each in (sample, other))
+            (one, *its), (two, *others) = (_read(each, config, run_folder.say) for each in (sample, other))
             ours.append(one)
             theirs.append(two)
             area = separation(one, two, seed=_SEED)
-            columns = {
-                name: ((one.features[:, number], one.weights), (two.features[:, number], two.weights))
-                for number, name in enumerate(hlf_names())
-            }
-            candidates = {name: (its[name], others[name]) for name in its}
+            columns, candidates = (
+                {name: (first[name], second[name]) for name in first} for first, second in zip(its, others, strict=True)
+            )
             labels = PlotLabels("", "Simulation", config.simulate.energy_tev, sample.name)
             for words, quantities in (("features", columns), ("candidates", candidates)):
                 figure = plot_comparison(quantities, ("this simulation", "reference"), labels)
@@ -112,8 +109,11 @@ def _named(reference: Sequence[str], config: Config) -> dict[str, list[str]]:
     return found
 
 
-def _read(sample: SampleSettings, config: Config, say: Callable[[str], None]) -> tuple[WeightedEvents, dict[str, Any]]:
-    """High-level features of the selected events, and numbers of their candidates, with weights."""
+def _read(
+    sample: SampleSettings, config: Config, say: Callable[[str], None]
+) -> tuple[WeightedEvents, dict[str, Any], dict[str, Any]]:
+    """The selected events; their high-level features and numbers of their candidates by name, with weights."""
+    from features.columns import hlf_names
     from ingestion.files import found_files
     from models.evaluation.sample_comparison import WeightedEvents
     from pipeline.scoring import blocks_of
@@ -128,7 +128,8 @@ def _read(sample: SampleSettings, config: Config, say: Callable[[str], None]) ->
         weights.append(chosen["weight"].to_numpy())
         tables.append(chosen.select(list(_KINDS)))
     events = WeightedEvents(np.concatenate(hlf).astype(np.float64), np.concatenate(weights))
-    return events, _candidates(pa.concat_tables(tables), events.weights)
+    features = {name: (events.features[:, place], events.weights) for place, name in enumerate(hlf_names())}
+    return events, features, _candidates(pa.concat_tables(tables), events.weights)
 
 
 def _candidates(table: pa.Table, weights: Any) -> dict[str, Any]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pipeline.config import Config
@@ -17,9 +16,10 @@ from pipeline.stages.base import Check, Context, Result, Stage
 from pipeline.terminal.tables import export_table
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from features.dataset import FeatureDataset
     from models.export.onnx_export import Provenance
-    from models.networks.classifier import Classifier
 
 #: Number of events of the test split for parity and latency.
 _EVENTS: Final = 64
@@ -70,6 +70,16 @@ class Export(Stage):
                 found[network] = _export(context, network)
         (context.out_dir / "export.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
         context.console.print(export_table(found))
+        compared = [
+            (f"{network}: {file}", form["largest_difference"], each["tolerance"])
+            for network, each in found.items()
+            for file, form in each["forms"].items()
+        ] + [
+            (f"{network}: firmware with {one['bits']} bits", one["largest_difference"], _FIRMWARE_TOLERANCE)
+            for network, each in found.items()
+            for one in each["firmware"]
+            if one["bits"] >= _WIDE
+        ]
         return Result(
             summary=", ".join(
                 f"{network}: {each['forms']['model.onnx']['bytes'] / 1000:,.0f} kB, "
@@ -79,33 +89,19 @@ class Export(Stage):
             counters={"networks": found},
             checks=[
                 Check(
-                    f"{network}: {file} agrees with torch",
-                    form["largest_difference"] <= each["tolerance"],
-                    f"largest difference of probabilities {form['largest_difference']:.1e} <= {each['tolerance']:g}",
+                    f"{name} agrees with torch",
+                    difference <= tolerance,
+                    f"largest difference of probabilities {difference:.1e} <= {tolerance:g}",
                 )
-                for network, each in found.items()
-                for file, form in each["forms"].items()
-            ]
-            + [
-                Check(
-                    f"{network}: firmware with {one['bits']} bits agrees with torch",
-                    one["largest_difference"] <= _FIRMWARE_TOLERANCE,
-                    f"largest difference of probabilities {one['largest_difference']:.1e} <= {_FIRMWARE_TOLERANCE:g}",
-                )
-                for network, each in found.items()
-                for one in each["firmware"]
-                if one["bits"] >= _WIDE
+                for name, difference, tolerance in compared
             ],
         )
 
 
 def _export(context: Context, network: str) -> dict[str, Any]:
     """Export one network; returns the measurements."""
-    import pyarrow.parquet as pq
-
     from features.dataset import FeatureDataset
-    from features.matrices import columns_of, model_inputs
-    from features.schema import readable
+    from models.export.hls4ml_export import convertible, export_firmware
     from models.export.latency import measure_latency, measure_throughput
     from models.export.onnx_classifier import OneEventClassifier, OnnxClassifier
     from models.export.onnx_export import export_one_event, export_onnx
@@ -118,9 +114,7 @@ def _export(context: Context, network: str) -> dict[str, Any]:
     folder, provenance = context.out_dir / network, _provenance(context, network)
     folder.mkdir()
     copy_record(context.upstream["train"].folder / network, folder)
-    with pq.ParquetFile(readable(dataset.files("test")[0])) as parquet:
-        batch = next(parquet.iter_batches(_EVENTS, columns=columns_of(model.inputs)))
-    columns = model_inputs(batch, model.inputs, most_particles=None)
+    columns = _first_events(dataset, "test", model.inputs, _EVENTS)
     export_onnx(model, spec, folder / "model.onnx", provenance)
     exported = OnnxClassifier.load(folder / "model.onnx")
     differences = {"model.onnx": largest_difference(model, exported, columns)}
@@ -128,7 +122,11 @@ def _export(context: Context, network: str) -> dict[str, Any]:
         export_one_event(model, spec, folder / "one_event.onnx", provenance)
         one = OneEventClassifier(folder / "one_event.onnx")
         differences["one_event.onnx"] = largest_difference(model, one, columns, batch_sizes=(_EVENTS,))
-    firmware = _firmware(context, model, dataset, folder) if context.config.export.hls4ml else []
+    firmware = []
+    if context.config.export.hls4ml and convertible(model):
+        (folder / "hls4ml").mkdir()
+        train, test = (_first_events(dataset, split, ["hlf"], _SIMULATED)["hlf"] for split in ("train", "test"))
+        firmware = export_firmware(model, train, test, folder / "hls4ml", bits=context.config.export.hls4ml_bits)
     (folder / "config.pbtxt").write_text(triton_config(spec.settings, spec.classes), encoding="utf-8")
     return {
         "inputs": list(exported.inputs),
@@ -145,24 +143,15 @@ def _export(context: Context, network: str) -> dict[str, Any]:
     }
 
 
-def _firmware(context: Context, model: Classifier, dataset: FeatureDataset, folder: Path) -> list[dict[str, Any]]:
-    """Write the firmware of a perceptron below `hls4ml/`; returns how each width differs; empty for other networks."""
+def _first_events(dataset: FeatureDataset, split: str, names: Sequence[str], most: int) -> dict[str, NDArray[Any]]:
+    """Inputs of the first events of a split, of at most one file."""
     import pyarrow.parquet as pq
 
     from features.matrices import columns_of, model_inputs
     from features.schema import readable
-    from models.export.hls4ml_export import convertible, export_firmware
 
-    if not convertible(model):
-        return []
-    (folder / "hls4ml").mkdir()
-    train, test = (
-        model_inputs(
-            pq.read_table(readable(dataset.files(split)[0]), columns=columns_of(["hlf"])).slice(0, _SIMULATED), ["hlf"]
-        )["hlf"]
-        for split in ("train", "test")
-    )
-    return export_firmware(model, train, test, folder / "hls4ml", bits=context.config.export.hls4ml_bits)
+    with pq.ParquetFile(readable(dataset.files(split)[0])) as parquet:
+        return model_inputs(next(parquet.iter_batches(most, columns=columns_of(names))), names, most_particles=None)
 
 
 def _provenance(context: Context, network: str) -> Provenance:

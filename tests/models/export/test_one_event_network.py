@@ -29,7 +29,21 @@ WITH_FORM = [name for name in NAMES if made_network(name).parts() is not None]
 LENGTHS = [1, 2, 40, 801]
 #: Operators that runtimes of fixed shapes know; no Clip, no GatherElements, and nothing about shapes.
 PLAIN = {
-    *("Add", "Concat", "Constant", "Cos", "GRU", "Gemm", "Log", "MatMul", "Mul", "Neg", "ReduceSum", "Relu"),
+    *(
+        "Add",
+        "Concat",
+        "Constant",
+        "Cos",
+        "GRU",
+        "Gemm",
+        "Identity",
+        "Log",
+        "MatMul",
+        "Mul",
+        "Neg",
+        "ReduceSum",
+        "Relu",
+    ),
     *("Sin", "Slice", "Softmax", "Sqrt", "Squeeze", "Sub", "Transpose"),
 }
 
