@@ -80,8 +80,11 @@ def test_capsules_that_pybind11_leaves_in_builtins_stop_no_cache(
     assert result(tmp_path / "kernels", "x + 1") == (4, 0)
 
 
-def test_the_first_place_that_can_be_written_is_taken(tmp_path: Path) -> None:
-    assert cache_folder("kernels-1", [unwritable(tmp_path), tmp_path / "home"]) == tmp_path / "home" / "kernels-1"
+def test_the_first_place_that_we_can_write_and_others_cannot_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o777)
+    places = [unwritable(tmp_path), tmp_path / "shared", tmp_path / "home"]
+    assert cache_folder("kernels-1", places) == tmp_path / "home" / "kernels-1"
 
 
 def test_with_a_read_only_checkout_and_home_it_is_a_temporary_folder_that_is_found_again(
