@@ -133,6 +133,8 @@ def test_padding_in_lists_was_taken_for_degrees(tmp_path: Path, fill: float) -> 
     with pytest.raises(WrongBranchTypeError, match=words):
         select(path)
     assert jet_pts(select(path, branch_map={"jets.count": "filled"})) == TWO_AND_ONE
+    counted = rewritten(tmp_path / "b.root", {**changes, "how_many": COUNTS})
+    assert jet_pts(select(counted, branch_map={"jets.count": "how_many"})) == TWO_AND_ONE
 
 
 @pytest.mark.parametrize(

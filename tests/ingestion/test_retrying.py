@@ -77,6 +77,9 @@ def test_a_server_that_refuses_is_no_fault_of_the_file_which_was_skipped(name: s
     assert f"s3://bucket/a.root: the server refuses its size ({name}: not for you). Correct the URL" in str(problem)
     assert not problem.is_of_the_file
     assert read_error("root://eos//a", where="it", cause=OSError("[3010] denied")).is_of_the_file is False
+    for status in (401, 403, 407):
+        denied = type("ClientResponseError", (Exception,), {"status": status})()
+        assert isinstance(read_error("https://host/a.root", where="it", cause=denied), RefusedFileError)
 
 
 def test_a_disk_of_ours_that_fails_for_a_while_is_named_and_other_errors_stay() -> None:
