@@ -52,12 +52,8 @@ def draw(result: StudyResult, figure: StudyFigure, labels: PlotLabels) -> Figure
         made.set_figheight(6.2)
     looks = _looks(cell for panel in panels for cell in _lines(panel, result))
     for axes, panel in zip(drawn, panels, strict=True):
-        if panel.x is None:
-            _boxes(axes, panel, result, looks)
-        elif panel.x in (EPOCH, SECONDS):
-            _epochs(axes, panel, result, looks)
-        else:
-            _values(axes, panel, panel.x, result, looks)
+        drawing = _boxes if panel.x is None else _epochs if panel.x in (EPOCH, SECONDS) else _values
+        drawing(axes, panel, result, looks)
         if panel.title:
             axes.text(0.04, 0.96, panel.title, transform=axes.transAxes, ha="left", va="top", fontsize="small")
     for axes in drawn[1:] if is_shared else ():
@@ -88,11 +84,8 @@ def _looks(lines: Iterable[Cell]) -> dict[Cell, dict[str, Any]]:
     for place, several in enumerate(by_method.values()):
         for number, line in enumerate(several):
             which = number if len(several) > 1 else place + place // len(COLOURS)
-            found[line] = {
-                "color": COLOURS[place % len(COLOURS)],
-                "linestyle": DASHES[which % len(DASHES)],
-                "marker": _MARKERS[number % len(_MARKERS)],
-            }
+            colour, dashes = COLOURS[place % len(COLOURS)], DASHES[which % len(DASHES)]
+            found[line] = {"color": colour, "linestyle": dashes, "marker": _MARKERS[number % len(_MARKERS)]}
     return found
 
 
@@ -124,16 +117,14 @@ def _epochs(axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, 
         axes.xaxis.set_minor_locator(MaxNLocator(1))
     else:
         axes.set_xlim(left=0)
-    if not found:
-        return
-    if "y" in panel.log:
+    if found and "y" in panel.log:
         axes.set_ylim(bottom=min(float(np.median(values)) for values in found.values()) / 10)
-        return
-    # The axis begins above the first epochs, so that the end of the training is visible.
-    means = np.concatenate([values.mean(axis=0) for values in found.values()])
-    low, high = np.percentile(means, [_BELOW_AXIS, 100])
-    if high > low:
-        axes.set_ylim(low - _ROOM * (high - low), high + _ROOM * (high - low))
+    elif found:
+        # The axis begins above the first epochs, so that the end of the training is visible.
+        means = np.concatenate([values.mean(axis=0) for values in found.values()])
+        low, high = np.percentile(means, [_BELOW_AXIS, 100])
+        if high > low:
+            axes.set_ylim(low - _ROOM * (high - low), high + _ROOM * (high - low))
 
 
 def _boxes(axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, dict[str, Any]]) -> None:
@@ -165,8 +156,9 @@ def _boxes(axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, d
     axes.set_ylim(len(cells) - 0.4, -0.6)
 
 
-def _values(axes: Axes, panel: Panel, key: str, result: StudyResult, looks: Mapping[Cell, dict[str, Any]]) -> None:
+def _values(axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, dict[str, Any]]) -> None:
     """A measure against a varied key: mean over the seeds, standard deviation as bars; one line for other values."""
+    key = str(panel.x)
     varied = result.study.vary[key]
     for line, cells in _lines(panel, result).items():
         # A method without the key has the same number at all of its values.

@@ -162,16 +162,15 @@ def together(found: Sequence[Verdict], *, share: float = 1.0) -> Verdict:
     """
     # 0.55 * 20 is above 11.
     needed = math.ceil(share * len(found) - 1e-9)
-    counts = {each: found.count(each) for each in Verdict}
-    holds, fails = (sum(counts[each] for each in kind) for kind in (HOLDS, FAILS))
+    holds, fails = (sum(each in kind for each in found) for kind in (HOLDS, FAILS))
     if not found:
         return Verdict.NOT_DECIDABLE
     if holds >= needed:
-        return Verdict.EQUIVALENT if counts[Verdict.EQUIVALENT] else Verdict.CONFIRMED
+        return Verdict.EQUIVALENT if Verdict.EQUIVALENT in found else Verdict.CONFIRMED
     if len(found) - fails < needed:
-        is_other_direction = len(found) - counts[Verdict.CONTRADICTED] < needed
+        is_other_direction = len(found) - found.count(Verdict.CONTRADICTED) < needed
         return Verdict.CONTRADICTED if is_other_direction else Verdict.SMALLER
-    open_ = counts[Verdict.UNDECIDED]
+    open_ = found.count(Verdict.UNDECIDED)
     can = holds + open_ >= needed or len(found) - fails - open_ < needed
     return Verdict.UNDECIDED if can else Verdict.NOT_DECIDABLE
 

@@ -36,8 +36,8 @@ class Measure(NamedTuple):
 
     words: str
     """Heading of its column, and its axis."""
-    of: Callable[[RunResult, RunResult], float]
-    """The number of a run; the second run is the one of the same seed that `relative_to` names."""
+    of: Callable[[RunResult, RunResult], float] | None = None
+    """The number of a run and of that of the same seed which `relative_to` names; None: the number of its own name."""
     relative_to: str = ""
     """The property of a study that names the method of the other run: `reference` or `alone`; empty: no other run."""
     lower_is_better: bool = False
@@ -63,10 +63,6 @@ class Measure(NamedTuple):
 def _curve(name: str, summed_up: Callable[..., Any] = itemgetter(-1)) -> Callable[[RunResult, RunResult], float]:
     """Of the values of all epochs, at the end by default."""
     return lambda run, _: float(summed_up(run.curves[name])) if run.curves else math.nan
-
-
-def _number(name: str) -> Callable[[RunResult, RunResult], float]:
-    return lambda run, _: run.numbers.get(name, math.nan)
 
 
 def lowest_loss(run: RunResult) -> float:
@@ -107,8 +103,9 @@ def temporal_efficiency(run: RunResult, other: RunResult) -> float:
     if not (run.curves and other.curves):
         return math.nan
     ends = [np.cumsum([0.0, *each.curves["seconds"]]) for each in (run, other)]
-    times = np.unique(np.concatenate([np.linspace(0, min(each[-1] for each in ends), 1000), *ends]))
-    times = times[times <= min(each[-1] for each in ends)]
+    last = min(end[-1] for end in ends)
+    times = np.unique(np.concatenate([np.linspace(0, last, 1000), *ends]))
+    times = times[times <= last]
     areas = [
         float(np.trapezoid(np.interp(times, end, [0.0, *each.curves["val_accuracy"]]), times))
         for each, end in zip((run, other), ends, strict=True)
@@ -136,13 +133,11 @@ _MEASURES: Final[dict[str, Measure]] = {
     ),
     "val_accuracy": Measure("validation accuracy at the end", _curve("val_accuracy"), **_SHARE),
     "train_accuracy": Measure("training accuracy at the end", _curve("train_accuracy"), **_SHARE),
-    "worker_val_accuracy": Measure(
-        "validation accuracy of single workers at the end", _number("worker_val_accuracy"), **_SHARE
-    ),
+    "worker_val_accuracy": Measure("validation accuracy of single workers at the end", **_SHARE),
     "val_loss": Measure("lowest validation loss", lambda run, _: lowest_loss(run), **_LOW, margin=0.002),
     "diverged": Measure("runs that diverged", diverged, **_LOW, **_SHARE),
-    "seconds_per_batch": Measure("time per batch [s]", _number("seconds_per_batch"), **_TIME),
-    "samples_per_second": Measure("events per second", _number("samples_per_second"), **_RATE),
+    "seconds_per_batch": Measure("time per batch [s]", **_TIME),
+    "samples_per_second": Measure("events per second", **_RATE),
     "seconds_per_epoch": Measure("time per epoch [s]", _curve("seconds", np.median), **_TIME),
     "communication_per_epoch": Measure("communication per epoch [s]", _curve("communicate", np.median), **_TIME),
     # Of all epochs but the first, as boxes show them.
@@ -164,18 +159,13 @@ _MEASURES: Final[dict[str, Measure]] = {
     ),
     "consensus_distance": Measure("consensus distance at the end", _curve("consensus_distance"), **_LOW, margin=0.01),
     "staleness": Measure("mean staleness at the end", _curve("staleness"), **_LOW, margin=0.1),
-    "bytes_sent": Measure("bytes sent per worker and epoch (all-reduces as in a ring)", _number("bytes_sent"), **_LOW),
-    "averages": Measure("pairwise averages", _number("averages_begun")),
-    "averages_lost": Measure("pairwise averages lost", _number("averages_lost"), **_LOW),
-    "steps_not_finite": Measure("steps without effect", _number("steps_not_finite"), **_LOW),
-    "steps_per_cycle": Measure("steps of a worker between two of its sums", _number("steps_per_cycle")),
+    "bytes_sent": Measure("bytes sent per worker and epoch (all-reduces as in a ring)", **_LOW),
+    "averages": Measure("pairwise averages", lambda run, _: run.numbers.get("averages_begun", math.nan)),
+    "averages_lost": Measure("pairwise averages lost", **_LOW),
+    "steps_not_finite": Measure("steps without effect", **_LOW),
+    "steps_per_cycle": Measure("steps of a worker between two of its sums"),
     "utilisation": Measure(
-        "share of the time in which workers compute",
-        _number("utilisation"),
-        **_SHARE,
-        margin=0.01,
-        of_time=True,
-        learns=False,
+        "share of the time in which workers compute", **_SHARE, margin=0.01, of_time=True, learns=False
     ),
 }
 

@@ -62,7 +62,7 @@ def measure_all(
         TrainingError: A run failed; the message names it.
     """
     order = in_random_order(runs)
-    steps = [num_steps(run) for run in order]
+    left, steps = list(order), [num_steps(run) for run in order]
     for run in runs:
         run.folder.mkdir(parents=True, exist_ok=True)
 
@@ -75,7 +75,6 @@ def measure_all(
         done = sum(steps[:place]) + round(steps[place] * share)
         on_progress(done, sum(steps), f"{run.title}, seed {run.train.seed}")
 
-    left = list(order)
     while left:
         warm = warm_ups(left, folder / "warm-up")
         try:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -28,8 +28,7 @@ PACKED: Final = "result.json.xz"
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """Runs that differ in seeds only, and in the keys of `best_of`: a method, and values of the other varied keys."""
 
     method: str
@@ -134,7 +133,8 @@ class StudyResult:
             other = named and self.like(cell, {"method": named})
             others = self.with_result(other, at) if other else []
         by_seed = {run.seed: run for run in others}
-        found = {run.seed: chosen.of(run, by_seed[run.seed]) for run in runs if run.seed in by_seed}
+        of = chosen.of or (lambda run, _: run.numbers.get(measure, np.nan))
+        found = {run.seed: of(run, by_seed[run.seed]) for run in runs if run.seed in by_seed}
         return pd.Series(found, dtype=np.float64)
 
     def correct(self, cell: Cell, at: Mapping[str, Any] | None = None) -> dict[int, Floats]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from made_study import made_result, made_run, made_study
@@ -20,7 +18,6 @@ CHECKOUT = Path(__file__).parents[3]
 STUDIES = CHECKOUT / "docs" / "studies"
 STORED = sorted(STUDIES.glob(f"*/{PACKED}"))
 CLAIM = {"says": "It is better.", "better": "ad-psgd", "than": "ar-sgd"}
-SMALL = {"value": 0.01, "error": 0.02}
 
 
 def stored(folder: Path, correct: int = 900) -> Path:
@@ -45,6 +42,8 @@ def test_the_pages_in_docs_are_those_of_the_stored_results(tmp_path: Path, monke
     for path in STORED:
         name = f"{path.parent.name}.md"
         assert (folder / name).read_text() == (STUDIES / name).read_text(), name
+    # No page said what was set.
+    assert "## What was set\n\nAll: hlf; " in (folder / "thesis-hlf-full.md").read_text()
     # It is for reading: what a researcher takes home, and a line for each claim.
     assert [line[:3] for line in page.splitlines() if re.match(r"\d\. ", line)] == ["1. ", "2. ", "3. ", "4. ", "5. "]
     assert len(page.split()) <= 3000
@@ -67,37 +66,9 @@ def test_the_command_writes_the_page_and_needs_no_config(tmp_path: Path) -> None
     page = (out / "claims.md").read_text()
     assert f"`python -m pipeline compare --claims {folder} --publish {out}`" in page
     assert "[A study](../studies/made.md)" in page
+    # Sentences to take home are of the shipped studies; they stand only where their claims are judged so.
+    assert "\n1. " not in page
     # In a run folder the page of a study stands beside its result.
     (folder / "made" / PACKED).rename(folder / "made" / f"{PACKED}.old")
     with pytest.raises(MissingInputError, match=r"there is no \*/result\.json"):
         write_claims(folder, out)
-
-
-def test_classifiers_of_an_evaluation_stand_behind_the_best(tmp_path: Path) -> None:
-    point: dict[str, Any] = {"wanted": 0.9, "measurable": True, "threshold": 0.5, "purity": None}
-    left = {"low": 0.1, "value": 0.2, "high": 0.4}
-    run = {
-        "accuracy": SMALL,
-        "auc": {"QCD": SMALL, "ttbar": SMALL},
-        "events_per_class": {"QCD": 40, "ttbar": 60},
-        "working_points": [{**point, "backgrounds": {"QCD": left}}],
-    }
-    behind = {"hlf": {"value": 0.05, "error": 0.02}, "trees": {"value": 0.03, "error": 0.02}}
-    metrics = {
-        "classes": ["QCD", "ttbar"],
-        "signal": "ttbar",
-        "mixture": {"words": "100 % QCD"},
-        "num_events": 100,
-        "rates_before": None,
-        "best": "particles",
-        "behind_best": {"particles": {"value": 0.0, "error": 0.0}, **behind},
-        "runs": dict.fromkeys(("particles", "hlf", "trees"), run),
-    }
-    folder = stored(tmp_path)
-    (folder / "networks").mkdir()
-    (folder / "networks" / "metrics.json").write_text(json.dumps(metrics))
-    page = write_claims(folder, tmp_path).read_text()
-    assert "100 test events: QCD 40, ttbar 60. Largest area" in page
-    assert "|hlf|0.0500 ± 0.0200|yes|\n|trees|0.0300 ± 0.0200|no|" in page
-    assert "|particles|0.010 ± 0.020|0.010 ± 0.020|0.010 ± 0.020|" in page
-    assert "|particles|90%|0.5000|20 +20 -10|" in page

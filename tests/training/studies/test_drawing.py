@@ -140,15 +140,6 @@ def test_steps_without_effect_and_lost_averages_are_said() -> None:
     assert notes(made_result(made_study(), [fine])) == []
 
 
-def test_a_table_over_a_key_has_a_column_for_each_value() -> None:
-    heads, *rows = rows_of(scaling(), "seconds", over=WORKERS, methods=["ad-psgd", "sgd"])
-    assert heads == ["", "time of the run [s], workers 2", "time of the run [s], workers 4"]
-    assert [[cell.split(" ± ")[0] for cell in row] for row in rows] == [
-        ["AD-PSGD", "1.22", "2.44"],
-        ["SGD", "2.44", "2.44"],
-    ]
-
-
 def test_tables_figures_and_comparisons_treated_a_run_that_diverged_differently() -> None:
     """A table left it out, while the mean in a figure and a comparison had it as 0 %."""
     study = made_study(vary={WORKERS: [4]})
@@ -217,25 +208,11 @@ def test_the_page_sets_claims_beside_what_came_out(times_only: int | None) -> No
     assert ("test events, which count as N = 1,000 of equal weight" in page) == (times_only is None)
 
 
-def test_the_page_of_a_study_did_not_say_what_was_set() -> None:
-    page = render(claimed(cluster={"jitter": 0.2}), folder="figures")
-    section = page.split("## What was set\n")[1].split("\n## ")[0]
-    assert "batch_size 32" in section
-    assert "jitter 0.2" in section
-    assert "|SGD|workers 1; algorithm.name sgd" in section
-    assert "|AR-SGD|workers 4; algorithm.name ar-sgd" in section
-
-
-def test_the_page_of_claims_has_a_line_for_each() -> None:
-    better = {"says": "It is better.", "better": "ad-psgd", "than": "ar-sgd", "size": 0.05}
-    results = {"studies/a.md": claimed(FASTER, better), "studies/b.md": claimed(better, demonstration="Few digits.")}
-    page = render_claims(results, command="python -m pipeline compare --claims x")
-    assert "Of 3 claims: 1 confirmed, 1 smaller than claimed, 1 not decidable here. Made by `python -m" in page
-    assert "## [A study](studies/b.md)\n\nSomebody 2020. A demonstration: Few digits." in page
-    lines = [line for line in page.splitlines() if line.startswith(("|A", "|It"))]
-    verdicts = ["**confirmed**", "**smaller than claimed**", "not decidable here: a demonstration"]
-    assert [line.split("|")[-2] for line in lines] == verdicts
-    assert lines[1].startswith("|It is better.|equal|+0.00 (")
-    assert lines[1].split("|")[4] == "+5.00"
-    # Sentences to take home are of the shipped studies; they stand only where their claims are judged so.
-    assert "\n1. " not in page
+def test_a_classifier_within_two_errors_of_the_best_is_not_behind_it() -> None:
+    behind = {"hlf": {"value": 0.05, "error": 0.02}, "trees": {"value": 0.03, "error": 0.02}}
+    made = {"num_events": 100, "signal": "ttbar", "mixture": {"words": "100 % QCD"}, "errors": 2, "trees": None}
+    made |= {"best": "particles", "behind_best": behind, "tables": []}
+    made["runs"] = {"hlf": {"events_per_class": {"QCD": 40, "ttbar": 60}}}
+    page = render_claims({}, command="", evaluations=[made])
+    assert "100 test events: QCD 40, ttbar 60. Largest area" in page
+    assert "|hlf|0.0500 ± 0.0200|yes|\n|trees|0.0300 ± 0.0200|no|" in page

@@ -17,7 +17,7 @@ from simulated import settings, toy_network, toy_rows
 from models.networks.hlf_settings import HlfSettings
 from training.simulation.cluster import ClusterSettings
 from training.simulation.simulate import simulate
-from training.studies.measures import measure_of
+from training.studies.measures import diverged
 from training.studies.plan import PlannedRun, Subject
 from training.studies.run_in_simulator import run_simulated, simulate_all, simulate_times
 from training.studies.run_result import FILE, numbers_of
@@ -68,8 +68,8 @@ def test_a_run_that_ends_as_a_constant_guess_diverged(subject: Subject, tmp_path
         assert result is not None
         # Classes of equal weight.
         assert result.numbers["guess_loss"] == pytest.approx(math.log(3), rel=0.05)
-        assert math.isnan(measure_of("diverged").of(replace(result, numbers={}), result))
-        return result.numbers["diverged"], measure_of("diverged").of(result, result)
+        assert math.isnan(diverged(replace(result, numbers={}), result))
+        return result.numbers["diverged"], diverged(result, result)
 
     assert found(0.1) == (0.0, 0.0)
     assert found(3.0) == (0.0, 1.0)

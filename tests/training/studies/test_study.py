@@ -88,7 +88,9 @@ def test_each_table_and_figure_of_the_list_is_a_name_of_its_study() -> None:
     assert names["hermans-figure-3-11"] == "hermans-grid"
 
 
+WORKERS, FOUR = {"train.workers": [2, 4]}, {"train.workers": 4}
 PAIR = {"better": "sgd", "than": "ar-sgd"}
+FIGURE = {"name": "x", "title": "x"}
 BEST = {"protocol": "each at its best"}
 
 
@@ -114,7 +116,8 @@ BEST = {"protocol": "each at its best"}
         ({"train": {"learning_rate": 1.0}}, "compare.train.learning_rate has no effect on .*thesis-hlf.yaml: every"),
         ({"cluster": {"slow_ranks": {40: 2.0}}}, "there is no slow rank 40 among"),
         ({"cluster": {"latency": 1}}, "unknown key 'latency'"),
-        ({"figures": [{"name": "x", "title": "x", "panels": [{"y": "val_acc", "x": "epoch"}]}]}, "'val_accuracy'"),
+        ({"figures": [{**FIGURE, "panels": [{"y": "val_acc", "x": "epoch"}]}]}, "'val_accuracy'"),
+        ({"figures": [{**FIGURE, "panels": [{"y": "val_loss", "x": "epoch", "where": {"a": 1}}]}]}, "no varied"),
         ({"times_only": 4}, "times_only needs execution: simulate, and has no best_of"),
     ],
 )
@@ -172,10 +175,9 @@ def test_every_combination_of_the_varied_keys_that_a_method_has_is_run() -> None
     [
         ({"train": {"workers": 4, "seed": 3}}, "seed: no effect in a study"),
         ({"vary": {"train.threads": [1, 2]}}, "train.threads: no effect in a study"),
-        (
-            {"vary": {"cluster.jitter": [0.1, 0.2]}, "execution": "mpi"},
-            "cluster.jitter has no effect with execution: mpi",
-        ),
+        ({"vary": {"cluster.jitter": [0.1, 0.2]}, "execution": "mpi"}, "cluster.jitter has no effect with execution"),
+        # Of a method that sets the key itself, a claim had no run.
+        ({"vary": WORKERS, "claims": [{"says": "x", **PAIR, "better": {"method": "sgd", **FOUR}}]}, "4 is none of the"),
     ],
     ids=str,
 )

@@ -116,9 +116,10 @@ def test_curves_are_means_over_the_workers_whatever_epochs_each_took_part_in() -
     assert curves_of(inline)["communicate"] == [0.5, 0.5]
 
 
-def test_waiting_for_an_average_counts_once() -> None:
+@pytest.mark.parametrize("exchange", ["memory", "sockets"])
+def test_waiting_for_an_average_counts_once(exchange: str) -> None:
     slow = CLUSTER.model_copy(update={"latency_seconds": 5e-3})
-    found = curves_of(run(cluster=slow, algorithm="ad-psgd", exchange="sockets", sharding="static").records)
+    found = curves_of(run(cluster=slow, algorithm="ad-psgd", exchange=exchange, sharding="static").records)
     assert all(0 < part <= whole for part, whole in zip(found["communicate"], found["seconds"], strict=True))
 
 
