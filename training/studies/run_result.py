@@ -107,6 +107,9 @@ class RunResult:
         return not self.curves
 
 
+_READ: Final = TypeAdapter(RunResult)
+
+
 def write_result(
     folder: Path, ranks: Sequence[Sequence[Record]], scores: tuple[Counts, float] | None, *, code: str
 ) -> None:
@@ -133,7 +136,7 @@ def read_result(folder: Path, method: str, values: dict[str, Any], seed: int) ->
     if not (folder / FILE).exists():
         return None
     content = json.loads((folder / FILE).read_text(encoding="utf-8"))
-    return TypeAdapter(RunResult).validate_python({"method": method, "values": values, "seed": seed, **content})
+    return _READ.validate_python({"method": method, "values": values, "seed": seed, **content})
 
 
 def curves_of(ranks: Sequence[Sequence[Record]]) -> dict[str, list[float]]:
