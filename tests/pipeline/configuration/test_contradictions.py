@@ -128,3 +128,8 @@ def test_a_warm_up_longer_than_the_search_allows_was_a_bug_after_the_search() ->
     Config.model_validate(chosen)
     with pytest.raises(ValidationError, match="there are 5 epoch"):
         Config.model_validate({**chosen, "model": {"hlf": {"from_gridsearch": True}}})
+
+
+def test_a_sample_of_several_classes_may_have_the_name_of_one() -> None:
+    labels = {"flavour == 0": 0, "flavour == 6": 1, "flavour == 24": 2}
+    Config.model_validate({**MINIMAL, "samples": [{"name": "qcd", "label_by": labels, "files": ["a.root"]}]})
