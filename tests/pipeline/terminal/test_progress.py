@@ -13,15 +13,21 @@ from pipeline.terminal import progress
 from pipeline.terminal.progress import Bar
 
 
-def test_on_a_terminal_there_is_a_bar_from_the_start_on() -> None:
-    out = io.StringIO()
+def test_on_a_terminal_there_is_a_bar_from_the_start_on_and_the_rate_is_that_of_the_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out, seconds = io.StringIO(), [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: seconds[-1])
     with Bar(Console(file=out, width=150, force_terminal=True), "train", "steps") as bar:
         bar(0, 200)
-        bar(50, 200, "epoch 1/4")
+        # The start of Spark or MPI is no work.
+        seconds.append(100.0)
+        bar(10, 200)
+        seconds.append(110.0)
+        bar(60, 200, "epoch 1/4")
     shown = out.getvalue()
     assert "starting" in shown
-    assert "50/200 steps" in shown
-    assert "epoch 1/4" in shown
+    assert "60/200 steps, 5/s, about 28 s left, epoch 1/4" in shown
 
 
 def test_lines_have_rate_and_time_left_and_without_news_how_long_it_is_at_work(

@@ -89,6 +89,18 @@ def test_tables_fit_80_columns_with_each_number_whole(make: Callable[[], list[Gr
         assert sum("─" in line for line in lines) == (2 if make is ranks else 1), shown
 
 
+def test_names_are_left_and_numbers_right() -> None:
+    table = Grid("network", "events")
+    table.add_row("9", "10")
+    assert re.fullmatch("9 {10,}10", str(table).splitlines()[2])
+
+
+def test_ranks_that_average_no_pairs_have_no_columns_for_them() -> None:
+    rank = {"rank": 0, "steps": 3, "samples": 9, "seconds_by_kind": {}, "wait_seconds": 0.5, "worker_val_accuracy": 0.9}
+    whole = {"epochs": 1, "train_rows": 9, "samples": 9, "samples_left_out": 0, "acted": {}, "per_rank": [rank]}
+    assert "staleness" not in str(rank_table(whole))
+
+
 @pytest.mark.parametrize("weight", [9, 7.5])
 def test_a_cutflow_fits_and_a_file_has_all_columns_side_by_side(weight: float) -> None:
     whole, half = Efficiency(1.0, 1.0, 1.0), Efficiency(0.5, 0.49, 0.51)
