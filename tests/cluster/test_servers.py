@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -11,15 +10,17 @@ import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
+import psutil
 import pytest
 from cluster_runs import Local, OnHost, Tried
 from clusters import missing
 from command_line import SAMPLES
-from file_servers import FileServer, nginx, s3, xrootd
 from network_hosts import Network
+from ranks import wait_until
+from s3_server import lead_to
 from training_runs import flat_weights
 from undisturbed_run import assert_same
 
@@ -30,6 +31,105 @@ PATIENCE: Final = 300.0
 XROOTD: Final = "XRootD on another host"
 HTTPS: Final = "nginx with https and a password on another host"
 S3: Final = "S3 (moto) on another host"
+_XROOTD = """
+all.export /data
+oss.localroot {folder}
+all.adminpath {folder}/admin
+all.pidpath {folder}/admin
+"""
+_NGINX = """
+user root;
+master_process off;
+pid {folder}/nginx.pid;
+error_log {folder}/error.log;
+events {{}}
+http {{
+  access_log {folder}/access.log;
+  server {{
+    listen 443 ssl;
+    ssl_certificate {folder}/server.pem;
+    ssl_certificate_key {folder}/server.key;
+    root {folder};
+    autoindex on;
+    auth_basic data;
+    auth_basic_user_file {folder}/users;
+  }}
+}}
+"""
+
+
+class FileServer:
+    """A server of the files in `<folder>/data` on the second host; as a context it ends with it.
+
+    Args:
+        hosts: The hosts.
+        folder: Its files, which stand in its command line.
+        port: Where it listens.
+        command: What starts it.
+    """
+
+    def __init__(self, hosts: Network, folder: Path, port: int, *command: str) -> None:
+        self._hosts, self._folder, self._port, self._command = hosts, folder, port, command
+        self.name = hosts.names[1]
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Start it, and wait until it listens."""
+        log = self._folder / "started.log"
+        self._hosts.serve(1, log, *self._command)
+        probe = f"import socket; socket.create_connection(('{self.name}', {self._port}), 1)"
+        asked = self._hosts.on_host(0, sys.executable, "-c", probe)
+        deadline = time.monotonic() + 60
+        while subprocess.run(asked, capture_output=True, check=False).returncode or not self.processes():
+            assert time.monotonic() < deadline, f"{self._command[0]} does not listen: {log.read_text()[-2000:]}"
+            time.sleep(0.1)
+
+    def processes(self) -> list[psutil.Process]:
+        return self._hosts.processes(1, str(self._folder))
+
+    def kill(self) -> None:
+        """End it as kill -9 does."""
+        for each in self.processes():
+            each.kill()
+        wait_until(lambda: not self.processes(), what=f"{self._command[0]} is gone", seconds=10)
+
+
+def xrootd(hosts: Network, folder: Path) -> FileServer:
+    """An XRootD server of `root://<host>//data/`, for anyone; it does not run as root."""
+    (folder / "admin").mkdir(mode=0o700)
+    shutil.chown(folder / "admin", "nobody")
+    config = folder / "xrootd.cfg"
+    config.write_text(_XROOTD.format(folder=folder))
+    words = ("xrootd", "-c", str(config), "-l", str(folder / "admin" / "server.log"), "-R", "nobody", "-p", "1094")
+    return FileServer(hosts, folder, 1094, *words)
+
+
+def nginx(hosts: Network, folder: Path, user: str, password: str) -> FileServer:
+    """An nginx of `https://<host>/data/` for one user; `<folder>/server.pem` is its certificate, signed by itself."""
+    name = hosts.names[1]
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}"]
+    made += ["-addext", f"subjectAltName=DNS:{name}", "-keyout", str(folder / "server.key")]
+    subprocess.run([*made, "-out", str(folder / "server.pem")], check=True, capture_output=True)
+    asked = ["openssl", "passwd", "-apr1", "-stdin"]
+    coded = subprocess.run(asked, input=password, capture_output=True, text=True, check=True).stdout.strip()
+    (folder / "users").write_text(f"{user}:{coded}\n")
+    config = folder / "nginx.conf"
+    config.write_text(_NGINX.format(folder=folder))
+    words = ("/usr/sbin/nginx", "-c", str(config), "-p", str(folder), "-g", "daemon off;")
+    return FileServer(hosts, folder, 443, *words)
+
+
+def s3(hosts: Network, folder: Path) -> FileServer:
+    """An S3 server."""
+    program = "import sys; from moto.server import main; main(sys.argv[2:])"
+    words = (sys.executable, "-c", program, str(folder), "-H", hosts.names[1], "-p", "5000")
+    return FileServer(hosts, folder, 5000, *words)
 
 
 @pytest.fixture
@@ -58,7 +158,7 @@ def loses_its_server(runs: OnHost, server: FileServer, local: Local) -> str:
 def test_xrootd_is_read_like_local_files_and_given_up_when_silent(
     hosts: Network, data: Path, local: Local, tmp_path: Path, tried: Tried
 ) -> None:
-    with xrootd(hosts, 1, data) as server:
+    with xrootd(hosts, data) as server:
         runs = OnHost(hosts, tmp_path, samples=f"root://{server.name}//data")
         for process in server.processes():
             process.suspend()
@@ -76,7 +176,7 @@ def test_xrootd_is_read_like_local_files_and_given_up_when_silent(
 def test_https_with_a_password_and_a_certificate_of_our_own(
     hosts: Network, data: Path, local: Local, tmp_path: Path, tried: Tried
 ) -> None:
-    with nginx(hosts, 1, data, "physicist", "hidden-word") as server:
+    with nginx(hosts, data, "physicist", "hidden-word") as server:
         address = f"https://physicist:hidden-word@{server.name}/data"
         authority = {"SSL_CERT_FILE": str(data / "server.pem")}
         runs = OnHost(hosts, tmp_path, samples=address, env=authority)
@@ -98,12 +198,10 @@ def test_https_with_a_password_and_a_certificate_of_our_own(
 
 def test_s3_holds_inputs_and_outputs(hosts: Network, data: Path, local: Local, tmp_path: Path, tried: Tried) -> None:
     put = f"import s3fs; s3 = s3fs.S3FileSystem(); s3.mkdir('bucket'); s3.put('{data}/data', 'bucket/', recursive=True)"
-    with s3(hosts, 1, data) as server:
-        command = hosts.on_host(0, sys.executable, "-c", put)
-        subprocess.run(command, check=True, env={**os.environ, **server.environment})
-        runs = OnHost(
-            hosts, tmp_path, samples="s3://bucket/data", env=server.environment, storage="s3://bucket/outputs"
-        )
+    with s3(hosts, data) as server, pytest.MonkeyPatch.context() as patch:
+        lead_to(f"http://{server.name}:5000", patch)
+        subprocess.run(hosts.on_host(0, sys.executable, "-c", put), check=True)
+        runs = OnHost(hosts, tmp_path, samples="s3://bucket/data", storage="s3://bucket/outputs")
         for stage in ("ingest", "features", "train"):
             runs.run(stage)
         np.testing.assert_array_equal(flat_weights(runs.version("train") / "hlf"), flat_weights(local.trained()))

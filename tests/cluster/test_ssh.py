@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cluster_runs import LONG, Local, OnHost, Tried, said, summary_of
+from cluster_runs import LONG, Local, OnHost, Tried, said
 from clusters import Ssh, missing
 from network_hosts import Network
-from training_runs import flat_weights, records
+from training_runs import flat_weights, records, summary
 
 pytestmark = [
     pytest.mark.cluster,
@@ -59,7 +59,7 @@ def test_methods_over_two_and_four_hosts(
     workers = f"train.workers={count}"
     local.train([(*each, workers) for each in CASES])
     here, there = runs.version("train") / "hlf", local.trained(*overrides, workers)
-    ours, theirs = summary_of(here), summary_of(there)
+    ours, theirs = summary(here), summary(there)
     assert ours["samples"] == theirs["samples"]
     epochs = int(overrides[-1].partition("=")[2])
     assert [len(each) for each in records(here)] == [epochs] * count

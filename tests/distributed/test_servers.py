@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from method_keys import nested
 from rank_programs import PROGRAMS, Case, Cases
 from simulated import GOSSIP, SERVERS
+from training_runs import nested
 
 from training.simulation.cluster import ClusterSettings
 from training.simulation.transport import SimNetwork

@@ -76,7 +76,17 @@ class AirflowHome:
 
     def command(self, *words: str, seconds: float = 240) -> str:
         """`airflow ...` to its end; returns what it said."""
-        return self._finished([str(self.python.parent / "airflow"), *words], seconds)
+        done = subprocess.run(
+            [self.python.parent / "airflow", *words],
+            env=self.env,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=seconds,
+        )
+        assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]
+        return done.stdout
 
     def start_standalone(self) -> subprocess.Popen[bytes]:
         """`airflow standalone`, which is all of Airflow: end it with `end`."""
@@ -108,13 +118,11 @@ class AirflowHome:
         path = self.home / "airflow.db"
         if not path.exists():
             return []
-        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)
-        try:
-            return connection.execute(query).fetchall()
-        except sqlite3.OperationalError:
-            return []
-        finally:
-            connection.close()
+        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)) as connection:
+            try:
+                return connection.execute(query).fetchall()
+            except sqlite3.OperationalError:
+                return []
 
     def answers(self) -> bool:
         """Whether the web server does."""
@@ -150,13 +158,6 @@ class AirflowHome:
         paths = sorted((self.home / "logs" / f"dag_id={DAG_ID}" / f"run_id={run}" / f"task_id={task}").glob("*.log"))
         return [path.read_text() for path in paths]
 
-    def _finished(self, words: list[str], seconds: float) -> str:
-        done = subprocess.run(
-            words, env=self.env, cwd=self.folder, capture_output=True, text=True, check=False, timeout=seconds
-        )
-        assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]
-        return done.stdout
-
 
 def pipeline_python(folder: Path) -> Path:
     """An interpreter that finds this checkout wherever it is started, as one with an installed pipeline does."""
@@ -168,11 +169,6 @@ def pipeline_python(folder: Path) -> Path:
 
 def free_ports(number: int) -> list[int]:
     """Ports of this machine that nobody listens at."""
-    sockets = [socket.socket() for _ in range(number)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)]
         return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()

@@ -11,7 +11,7 @@ from uuid import NAMESPACE_URL, uuid5
 import pyarrow.parquet as pq
 import pytest
 import uproot
-from command_line import small_config
+from command_line import in_use, small_config
 from delphes_files import write_delphes
 from lent_spark import Lent
 from made_events import Row
@@ -23,7 +23,7 @@ from pipeline.config import Config, load_config
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner
-from pipeline.runs.store import StageStore, Version
+from pipeline.runs.store import Version
 
 NAMES = ("qcd", "ttbar", "wjets")
 SHARES = {"train": 0.4, "val": 0.3, "test": 0.3}
@@ -70,9 +70,7 @@ class Analysis:
         return Runner(RunFolder(load_config(str(self.folder / "config.yaml")), Console(quiet=True)))
 
     def version(self, stage: str) -> Version:
-        version = StageStore(self.run_dir, stage).current()
-        assert version is not None
-        return version
+        return in_use(self.run_dir, stage)
 
     def folder_of(self, stage: str) -> Path:
         return self.version(stage).folder

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -11,11 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from command_line import SAMPLES, small_config
+from command_line import SAMPLES, small_config, version_of
 from lent_spark import command
 from network_hosts import Network
 from ranks import wait_until
-from undisturbed_run import version_of
 
 from pipeline.config import load_config
 from pipeline.machine.spark_session import SparkProvider
@@ -151,9 +149,3 @@ def said(process: subprocess.Popen[str], *, fails: bool = False, seconds: float 
     assert process.returncode >= 0, words
     assert process.returncode != Exit.BUG, words
     return words
-
-
-def summary_of(folder: Path) -> dict[str, Any]:
-    """Summary of a training."""
-    found: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-    return found

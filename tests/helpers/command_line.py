@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.configuration.yaml_text import write_yaml
+from pipeline.runs.store import StageStore, Version
 
 SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 #: Those that `run` includes with `small_config`: no network is to be what a grid search found.
@@ -87,6 +88,18 @@ def versions(run_dir: Path) -> dict[str, str | None]:
         pointer = run_dir / stage / "current.json"
         found[stage] = json.loads(pointer.read_text())["version"] if pointer.exists() else None
     return found
+
+
+def in_use(run_dir: Path, stage: str) -> Version:
+    """The version that is in use."""
+    version = StageStore(run_dir, stage).current()
+    assert version is not None, f"there is no {stage} in {run_dir}"
+    return version
+
+
+def version_of(run_dir: Path, stage: str) -> Path:
+    """Its folder."""
+    return in_use(run_dir, stage).folder
 
 
 def version_folders(run_dir: Path, stages: Sequence[str] = STAGES) -> list[str]:

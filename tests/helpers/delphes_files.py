@@ -9,9 +9,11 @@ from typing import Any
 
 import awkward as ak
 import numpy as np
+import pytest
 import uproot
 from made_events import Row
 
+from ingestion.baskets import basket_boundaries, chunk_edges
 from ingestion.files import FileInfo, SourceFile, inventory
 from ingestion.reader import RawEvents, Selection, read_events, select_events
 from ingestion.schema import COLLECTIONS, SCALARS
@@ -113,3 +115,12 @@ def select(file: FileInfo | Path, settings: IngestSettings | None = None, **stat
 def source_of(sample: str, label: int, path: str, **stated: Any) -> SourceFile:
     """A file of a sample, with what else the sample states."""
     return SourceFile(SampleSettings(name=sample, label=label, files=[path], **stated), path)
+
+
+def read_in_pieces(monkeypatch: pytest.MonkeyPatch, entries: int) -> None:
+    """From now on, files are read in pieces of about this number of entries, as large files are by bytes."""
+
+    def edges(branches: Sequence[Any], start: int, stop: int) -> list[int]:
+        return chunk_edges(basket_boundaries(branches), start, stop, entries)
+
+    monkeypatch.setattr("ingestion.reader.piece_edges", edges)

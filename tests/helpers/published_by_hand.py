@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from feature_datasets import write_dataset
+
+from features.dataset import FeatureDataset
 from pipeline.runs.fingerprint import Fingerprint, Input
 from pipeline.runs.store import StageStore, Version
 from pipeline.stages.table import STAGE_OF
@@ -42,3 +46,15 @@ def publish(run_dir: Path, stage: str, folder: Path | None = None, *, content: s
         "upstream": {name: version.name for name, version in found.items()},
     }
     return store.commit(folder, {**known, **manifest})
+
+
+def made_features(
+    run_dir: Path, *, rows: Mapping[str, Sequence[int]], config: Mapping[str, Any] | None = None, **dataset: Any
+) -> FeatureDataset:
+    """Publish a dataset of `feature_datasets.write_dataset`, whose arguments these are, as the output of `features`."""
+    store = StageStore(run_dir, "features")
+    folder = store.next_folder("0123456789")
+    store.begin(folder)
+    made = write_dataset(folder, rows=rows, **dataset)
+    publish(run_dir, "features", folder, config=config or {})
+    return made

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -24,23 +24,24 @@ class Server:
         )  # fmt: skip
         self.files.mkdir("bucket")
 
-    def lead_here(self, patch: pytest.MonkeyPatch, folder: Path) -> None:
-        """Set the environment: this server and its credentials, and none of the user's."""
-        settings = {
-            "ENDPOINT_URL": self.url,
-            "ACCESS_KEY_ID": "a",
-            "SECRET_ACCESS_KEY": "b",
-            "DEFAULT_REGION": "us-east-1",
-            "EC2_METADATA_DISABLED": "true",
-            "SHARED_CREDENTIALS_FILE": str(folder / "none"),
-        }
-        for name, value in settings.items():
-            patch.setenv(f"AWS_{name}", value)
-        forget_connections()
-
     def objects(self, prefix: str) -> set[str]:
         """Names of all objects below a prefix."""
         return {str(name).removeprefix(f"{prefix}/") for name in self.files.find(prefix)}
+
+
+def lead_to(url: str, patch: pytest.MonkeyPatch) -> None:
+    """Set the environment: this server and its credentials, and none of the user's."""
+    settings = {
+        "ENDPOINT_URL": url,
+        "ACCESS_KEY_ID": "a",
+        "SECRET_ACCESS_KEY": "b",
+        "DEFAULT_REGION": "us-east-1",
+        "EC2_METADATA_DISABLED": "true",
+        "SHARED_CREDENTIALS_FILE": os.devnull,
+    }
+    for name, value in settings.items():
+        patch.setenv(f"AWS_{name}", value)
+    forget_connections()
 
 
 def forget_connections() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from method_keys import nested
 from numpy.typing import NDArray
 from torch import nn
+from training_runs import nested
 
 from training.algorithms import registry
 from training.algorithms.base import Algorithm

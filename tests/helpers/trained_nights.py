@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import torch
 from command_line import SAMPLES, small_config
-from feature_datasets import write_dataset
 from networks import made_network, made_spec
-from published_by_hand import publish
+from published_by_hand import made_features, publish
 from rich.console import Console
 from training_runs import make_spec
 
@@ -33,18 +33,11 @@ class TrainedNights:
         self.made: dict[str, str] = {}
         self.config = self.run_folder.config.model_dump(mode="json")
         self.publish("ingest", {})
-        store = StageStore(self.run_dir, "features")
-        version = store.next_folder("ff" * 8)
-        self.dataset = write_dataset(
-            version, rows={"train": [40], "val": [8], "test": [300]}, separation=0.2, most_particles=2
-        )
-        publish(self.run_dir, "features", version, config=self.config)
+        rows = {"train": [40], "val": [8], "test": [300]}
+        self.dataset = made_features(self.run_dir, rows=rows, config=self.config, separation=0.2, most_particles=2)
 
     def publish(self, stage: str, counters: dict[str, Any]) -> None:
-        store = StageStore(self.run_dir, stage)
-        folder = store.next_folder("00" * 8)
-        store.begin(folder)
-        self.made[stage] = publish(self.run_dir, stage, folder, counters=counters, config=self.config).name
+        self.made[stage] = publish(self.run_dir, stage, counters=counters, config=self.config).name
 
     def train(self, steps: int, *, seed: int = 1, networks: Sequence[str] = ("hlf",)) -> None:
         """A training of a number of steps of Adam on all training events."""
@@ -53,9 +46,7 @@ class TrainedNights:
         store.begin(folder)
         (folder / "hlf").mkdir()
         make_spec(self.dataset, folder / "hlf").save(folder / "hlf" / "run.json")
-        spec = made_spec("hlf")
-        model = fitted(self.dataset, steps, seed)
-        save_model(model, spec, folder / "hlf" / "model")
+        save_model(fitted(self.dataset, steps, seed), made_spec("hlf"), folder / "hlf" / "model")
         counters: dict[str, Any] = {"networks": {name: {} for name in networks}, "further": {}}
         self.made["train"] = publish(self.run_dir, "train", folder, counters=counters).name
 
@@ -80,8 +71,6 @@ class TrainedNights:
 
 
 def fitted(dataset: FeatureDataset, steps: int, seed: int) -> Any:
-    import pyarrow.parquet as pq
-
     model = made_network("hlf", seed=seed, dtype=torch.float32)
     table = pq.read_table(dataset.files("test")[0])
     # On the test events on purpose: it is the registry that is tested, and more steps must be better.

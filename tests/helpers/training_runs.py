@@ -7,16 +7,28 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from method_keys import nested
 from numpy.typing import NDArray
 
 from features.dataset import FeatureDataset
 from models.networks.registry import settings_of
 from models.saved_model import load_model
+from training.algorithms.registry import METHODS
 from training.launching.rank import RunSpec
 from training.loop.records import read_records
 from training.settings import TrainSettings
 from training.workloads.hep_settings import HepSettings
+
+_KEYS = {key for method in METHODS.values() for key in method.settings.model_fields} - {"name"}
+
+
+def nested(chosen: dict[str, Any]) -> dict[str, Any]:
+    """The section `train`: the keys of the method below it; those of other methods are left out."""
+    kept = {key: value for key, value in chosen.items() if key not in _KEYS}
+    name = kept.get("algorithm", TrainSettings().algorithm.name)
+    if isinstance(name, str) and name in METHODS:
+        own = METHODS[name].settings.model_fields
+        kept["algorithm"] = {"name": name} | {key: chosen[key] for key in chosen if key in own}
+    return kept
 
 
 def make_spec(

@@ -12,13 +12,13 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
-from command_line import SAMPLES, small_config
+from command_line import SAMPLES, in_use, small_config, version_of
 from filelock import FileLock
 from ranks import wait_until
 
@@ -57,27 +57,6 @@ _TIMES: Final = frozenset(
 )  # fmt: skip
 
 
-class Kill(NamedTuple):
-    """A stage that was killed, or had ended before."""
-
-    stage: str
-    seed: int
-    moment: float
-    """Seconds after its start."""
-    duration: float
-    """Seconds that it takes undisturbed."""
-    in_time: bool
-    """Whether it was still running."""
-
-
-class Finished(NamedTuple):
-    """A command that has ended."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
 class Undisturbed:
     """A finished run of a small config; its run folder can be put back to before any stage.
 
@@ -114,10 +93,7 @@ class Undisturbed:
         started = time.monotonic()
         done = finish(self._start("-c", ALL_STAGES, str(self.config), *STAGES), seconds=800)
         assert done.returncode == 0, done.stderr
-        seconds = {
-            stage: json.loads((version_of(self.run_dir, stage) / "manifest.json").read_text())["seconds"]
-            for stage in STAGES
-        }
+        seconds = {stage: in_use(self.run_dir, stage).manifest["seconds"] for stage in STAGES}
         start = time.monotonic() - started - sum(seconds.values())
         # Most of the first stage is the start of Spark, which each command needs for itself.
         for stage in ("features", "gridsearch"):
@@ -163,26 +139,24 @@ class Undisturbed:
         wait_until(lambda: bool(set(folder.glob("0*")) - before), what=f"{stage} has begun")
         return process
 
-    def run(self, *arguments: str, faults: Mapping[str, Any] | None = None) -> Finished:
+    def run(self, *arguments: str, faults: Mapping[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
         return finish(self.start(*arguments, faults=faults))
 
-    def kill(self, stage: str, seed: int, *options: str) -> Kill:
-        """Run a stage, and kill its process group at a random moment of its usual duration."""
+    def kill(self, stage: str, seed: int) -> str:
+        """Run a stage, and kill its process group at a random moment of its usual duration; says when."""
         random = np.random.default_rng([seed, *stage.encode()])
         moment = float(random.uniform(0, self.seconds[stage]))
-        process = self.start(stage, *options)
+        process = self.start(stage)
         started = time.monotonic()
         try:
             process.wait(timeout=moment)
-            in_time = False
             # The first time, kernels may have had to be compiled.
             self.seconds[stage] = time.monotonic() - started
         except subprocess.TimeoutExpired:
-            in_time = True
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate(timeout=120)
-        return Kill(stage, seed, moment, self.seconds[stage], in_time)
+        return f"{stage}, seed {seed}: killed after {moment:.2f} of {self.seconds[stage]:.2f} s"
 
     def check(self, stage: str) -> None:
         """The stage's result is that of the undisturbed run, and nothing else is left.
@@ -217,26 +191,19 @@ class Undisturbed:
         return found
 
 
-def finish(process: subprocess.Popen[str], *, seconds: float = 240) -> Finished:
+def finish(process: subprocess.Popen[str], *, seconds: float = 240) -> subprocess.CompletedProcess[str]:
     """Wait for a command; one that takes too long is killed with all its processes, and the test fails."""
     try:
         out, errors = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         raise
-    return Finished(process.returncode, out, errors)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, errors)
 
 
 def tree(folder: Path) -> dict[str, int]:
     """All files and folders with the time at which each was changed."""
     return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))}
-
-
-def version_of(run_dir: Path, stage: str) -> Path:
-    """The version folder that is in use."""
-    version = StageStore(run_dir, stage).current()
-    assert version is not None, f"there is no {stage} in {run_dir}"
-    return version.folder
 
 
 def assert_same(here: Path, there: Path, stage: str, *, tests: Sequence[Path]) -> None:

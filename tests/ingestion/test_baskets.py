@@ -11,11 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import uproot
-from delphes_files import checked, jagged, write_delphes
+from delphes_files import checked, jagged, read_in_pieces, write_delphes
 from hypothesis import given
 from hypothesis import strategies as st
 from made_events import jet, lepton, made_event, track
-from short_pieces import read_in_pieces
 
 from ingestion import baskets
 from ingestion.baskets import basket_boundaries, chunk_edges, piece_edges

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from delphes_files import checked, select, write_delphes
 from made_events import lepton, made_event
-from s3_server import Server, forget_connections, s3_server
+from s3_server import Server, forget_connections, lead_to, s3_server
 
 from ingestion.errors import RefusedFileError, UnreachableFileError
 from ingestion.files import expand
@@ -38,7 +38,7 @@ def server(local_file: Path) -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def credentials(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    server.lead_here(monkeypatch, tmp_path)
+    lead_to(server.url, monkeypatch)
     monkeypatch.setattr("tenacity.nap.time", type("Clock", (), {"sleep": staticmethod(lambda _: None)}))
 
 

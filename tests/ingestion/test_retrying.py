@@ -13,10 +13,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import uproot
-from delphes_files import checked, select, write_delphes
+from delphes_files import checked, read_in_pieces, select, write_delphes
 from fsspec.implementations.local import LocalFileSystem
 from made_events import lepton, made_event
-from short_pieces import read_in_pieces
 from spark_in_process import Here
 
 from ingestion.errors import (

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import uproot
-from command_line import SAMPLES, versions
+from command_line import SAMPLES, version_of
 from packaging.requirements import Requirement
 from undisturbed_run import Undisturbed
 
@@ -44,12 +44,8 @@ def run(undisturbed: Undisturbed, tmp_path_factory: pytest.TempPathFactory) -> R
     return load_run(folder / "run")
 
 
-def in_use(run: Run, stage: str) -> Path:
-    return run.folder / stage / str(versions(run.folder)[stage])
-
-
 def test_a_run_gives_its_outputs(run: Run) -> None:
-    events = pq.ParquetDataset(in_use(run, "ingest") / "events").read()
+    events = pq.ParquetDataset(version_of(run.folder, "ingest") / "events").read()
     assert run.classes == ["QCD", "ttbar", "W+jets"]
     assert run.events().entry.to_list() == events["entry"].to_pylist()
     predicted = run.predictions("hlf")
@@ -99,7 +95,7 @@ def test_without_the_extras_features_and_exported_networks_work(run: Run, tmp_pa
         command = [sys.executable, "-c", WITHOUT, f"{blocked},py4j", *map(str, arguments)]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
-    model = in_use(run, "export") / "hlf" / "model.onnx"
+    model = version_of(run.folder, "export") / "hlf" / "model.onnx"
     done = without("predict", *SAMPLES.glob("*_0.root"), "--model", model, "--out", tmp_path / "scores")
     assert done.returncode == 0, done.stderr
     predicted = run.predictions("hlf").to_pandas()
@@ -109,7 +105,7 @@ def test_without_the_extras_features_and_exported_networks_work(run: Run, tmp_pa
             found = scores["predictions"]["probability_ttbar"].array(library="np")
         assert found[known.entry] == pytest.approx(known.probability_ttbar, abs=1e-5)
     trained = without(
-        "predict", SAMPLES / "*_0.root", "--model", in_use(run, "train") / "hlf", "--out", tmp_path / "no"
+        "predict", SAMPLES / "*_0.root", "--model", version_of(run.folder, "train") / "hlf", "--out", tmp_path / "no"
     )
     assert trained.returncode == 1
     assert "torch" in trained.stderr

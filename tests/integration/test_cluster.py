@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pyarrow.parquet as pq
 import pytest
-from command_line import CLUSTER, SAMPLES, small_config, versions
+from command_line import CLUSTER, SAMPLES, small_config, version_of
 from lent_spark import command
 from ranks import wait_until
 
@@ -33,10 +33,6 @@ def undisturbed(provider: SparkProvider, tmp_path_factory: pytest.TempPathFactor
         done = command(provider, stage, "--config", config)
         assert done.exit_code == 0, done.stderr
     return folder / "run"
-
-
-def current(run_dir: Path, stage: str) -> Path:
-    return run_dir / stage / str(versions(run_dir)[stage])
 
 
 def executors(process: subprocess.Popen[str]) -> list[psutil.Process]:
@@ -91,13 +87,13 @@ def test_killed_executors_cost_a_retry_not_the_result_and_duplicate_no_row(undis
     run_and_kill_executors(
         config, ["ingest/*/events/*.parquet", "features/kernels/*/*.arrow", "features/*/train/*.parquet"]
     )
-    there, here = current(undisturbed, "ingest"), current(tmp_path / "run", "ingest")
+    there, here = version_of(undisturbed, "ingest"), version_of(tmp_path / "run", "ingest")
     expected = {path.name: path for path in (there / "events").iterdir()}
     assert expected.keys() == {path.name for path in (here / "events").iterdir()}
     assert len(expected) == 18
     for name, path in expected.items():
         assert pq.read_table(path).equals(pq.read_table(here / "events" / name))
-    there, here = current(undisturbed, "features"), current(tmp_path / "run", "features")
+    there, here = version_of(undisturbed, "features"), version_of(tmp_path / "run", "features")
     names = [{str(path.relative_to(folder)) for path in folder.rglob("*")} for folder in (here, there)]
     assert names[0] == names[1]
     assert rows(here) == rows(there)

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from command_line import invoke
-from features_stage import config_of, made_features
+from minimal_configs import write
+from published_by_hand import made_features
 
 from features.dataset import FeatureDataset
 from pipeline.configuration.yaml_text import write_yaml
@@ -73,7 +74,7 @@ class Compared:
         self.run_dir = folder / "run"
         rows = {"train": [24] * 4, "val": [30], "test": [60]}
         self.dataset: FeatureDataset = made_features(self.run_dir, rows=rows, separation=0.6, most_particles=5)
-        self.config = config_of(folder, self.run_dir, model={"hlf": {"hidden": [10]}})
+        self.config = write(folder, run_dir=str(self.run_dir), model={"hlf": {"hidden": [10]}})
         self.study = folder / "small.yaml"
         self.study.write_text(write_yaml(STUDY))
         self.folder = self.run_dir / "compare" / "small"
@@ -196,13 +197,13 @@ def test_mpi_ranks_run_the_same_study_and_counts_are_those_of_the_saved_models(c
 
 
 def test_without_features_the_stage_to_run_is_named(tmp_path: Path) -> None:
-    done = invoke("compare", "--study", "thesis-hlf", "--config", config_of(tmp_path, tmp_path / "run"))
+    done = invoke("compare", "--study", "thesis-hlf", "--config", write(tmp_path, run_dir=str(tmp_path / "run")))
     assert done.exit_code == Exit.NOT_THERE_YET
     assert "Run `python -m pipeline features` first" in done.output
 
 
 def test_a_launcher_of_one_training_is_refused(tmp_path: Path) -> None:
-    config = config_of(tmp_path, tmp_path / "run")
+    config = write(tmp_path, run_dir=str(tmp_path / "run"))
     algorithm = ("--set", "train.algorithm=mpca", "--set", "train.launcher=spark-agents")
     done = invoke("compare", "--study", "thesis-hlf", "--config", config, *algorithm)
     assert done.exit_code == Exit.USAGE

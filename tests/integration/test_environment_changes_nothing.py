@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import pipeline
-from undisturbed_run import Undisturbed, version_of
+from command_line import pipeline, version_of
+from undisturbed_run import Undisturbed
 
 pytestmark = [pytest.mark.minutes, pytest.mark.end_to_end, pytest.mark.timeout(900)]
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import uproot
-from command_line import SAMPLES, small_config, versions
+from command_line import SAMPLES, small_config, version_of
 from delphes_files import write_delphes
 from lent_spark import command
 from made_events import distinct, lepton, made_event, track
@@ -60,7 +60,7 @@ class Trained:
         self.exported = self.current("export") / "hlf" / "model.onnx"
 
     def current(self, stage: str) -> Path:
-        return self.run_dir / stage / str(versions(self.run_dir)[stage])
+        return version_of(self.run_dir, stage)
 
     def evaluate(self, *arguments: str | Path) -> Any:
         """`evaluate-files` with these options, without the reference unless they ask for it."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from command_line import invoke
+from command_line import in_use, invoke, version_of
 from rich.console import Console
 from undisturbed_run import Undisturbed
 
@@ -114,19 +114,16 @@ def test_edits_that_cannot_change_a_result_run_nothing(plans: Plans, edit: Edit)
 
 
 def test_an_output_that_is_gone_makes_its_stage_stale(plans: Plans) -> None:
-    version = StageStore(plans.run_dir, "features").current()
-    assert version is not None
-    gone = next(version.folder.glob("train/*.parquet"))
+    version = version_of(plans.run_dir, "features")
+    gone = next(version.glob("train/*.parquet"))
     gone.unlink()
     (reason,) = plans.reasons()["features"]
-    assert reason == f"output is gone or changed: {gone.relative_to(version.folder)}"
+    assert reason == f"output is gone or changed: {gone.relative_to(version)}"
     assert verify(plans.run_folder) == [str(gone)]
 
 
 def test_packages_of_another_version_are_mentioned_and_run_nothing(plans: Plans) -> None:
-    version = StageStore(plans.run_dir, "features").current()
-    assert version is not None
-    manifest = version.folder / "manifest.json"
+    manifest = version_of(plans.run_dir, "features") / "manifest.json"
     content = json.loads(manifest.read_text(encoding="utf-8"))
     now = content["packages"]["numpy"]
     content["packages"]["numpy"] = "1.0"
@@ -152,8 +149,7 @@ def test_further_trainings_leave_the_first_and_its_export_as_they_are_and_contin
     assert "hlf: nothing changed, taken over" in run(undisturbed, "train", *two)
     # Export holds the thresholds of the working points, so it waits for what evaluate finds.
     assert set(plans.reasons()) == {"evaluate", "export", "report"}
-    version = store.current()
-    assert version is not None
+    version = in_use(plans.run_dir, "train")
     (further,) = version.manifest["counters"]["further"]["hlf"].values()
     assert further["best_val_loss"] != version.manifest["counters"]["networks"]["hlf"]["best_val_loss"]
     # As a kill before the end leaves it: checkpoints, but no manifest; the version before is in use.
@@ -162,8 +158,7 @@ def test_further_trainings_leave_the_first_and_its_export_as_they_are_and_contin
     assert version.folder in [each.folder for each in clean(plans.run_folder, 3, dry_run=True)]
     said = run(undisturbed, "train", *two)
     assert "hlf-seed-2: training continues from the checkpoint of an interrupted run" in said
-    again = store.current()
-    assert again is not None
+    again = in_use(plans.run_dir, "train")
     weights = Path("hlf-seed-2", "model", "weights.pt")
     assert again.manifest["counters"]["further"]["hlf"]["hlf-seed-2"]["best_val_loss"] == further["best_val_loss"]
     assert (again.folder / weights).is_file()
@@ -171,12 +166,9 @@ def test_further_trainings_leave_the_first_and_its_export_as_they_are_and_contin
 
 
 def test_interrupted_work_of_other_settings_is_kept_named_and_continued(plans: Plans, undisturbed: Undisturbed) -> None:
-    store = StageStore(plans.run_dir, "train")
-    version = store.current()
-    assert version is not None
     # As a kill leaves it: a checkpoint, no manifest.
-    interrupted = store.folder / "0007-0123abcd"
-    shutil.copytree(version.folder, interrupted)
+    interrupted = plans.run_dir / "train" / "0007-0123abcd"
+    shutil.copytree(version_of(plans.run_dir, "train"), interrupted)
     (interrupted / "manifest.json").unlink()
     made_from = interrupted / "hlf" / "made-from"
     # One worker: ranks take seconds to start.
@@ -190,7 +182,5 @@ def test_interrupted_work_of_other_settings_is_kept_named_and_continued(plans: P
     # The settings return: what was interrupted is continued, not begun again.
     digest = made_from.read_text(encoding="utf-8")
     assert "hlf: training continues from the checkpoint of an interrupted run" in run(undisturbed, "train")
-    again = store.current()
-    assert again is not None
-    assert (again.folder / "hlf" / "made-from").read_text(encoding="utf-8") == digest
+    assert (version_of(plans.run_dir, "train") / "hlf" / "made-from").read_text(encoding="utf-8") == digest
     assert not interrupted.exists()

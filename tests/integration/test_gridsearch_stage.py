@@ -10,8 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from features_stage import config_of, made_features
+from command_line import version_of
 from lent_spark import command
+from minimal_configs import write
+from published_by_hand import made_features
 
 from pipeline.machine.spark_session import SparkProvider
 
@@ -36,7 +38,7 @@ class Analysis:
         self.folder = folder
         self.run_dir = folder / "run"
         made_features(self.run_dir, rows={"train": [50, 50], "val": [20], "test": [20]}, most_particles=5)
-        self.config = config_of(folder, self.run_dir, **{"gridsearch": GRID, **config})
+        self.config = write(folder, run_dir=str(self.run_dir), gridsearch=GRID, **config)
 
     def run(self, stage: str, *options: str, figures: bool = False) -> Any:
         return command(self.provider, stage, "--config", self.config, *options, figures=figures)
@@ -48,8 +50,7 @@ class Analysis:
         return str(result.stderr)
 
     def current(self, stage: str) -> Path:
-        pointer = json.loads((self.run_dir / stage / "current.json").read_text())
-        return self.run_dir / stage / str(pointer["version"])
+        return version_of(self.run_dir, stage)
 
     def found(self) -> dict[str, Any]:
         """Result of the search; JSON as the standard has it."""

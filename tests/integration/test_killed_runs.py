@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from command_line import invoke
+from command_line import in_use, invoke, version_of
 from fault_child import COMPLETE, IN_USE, STEPS
 from lent_spark import command
 from ranks import wait_until
@@ -21,7 +21,7 @@ from undisturbed_run import STAGES, Undisturbed
 
 from ingestion.storage import file_digest
 from pipeline.machine.spark_session import SparkProvider
-from pipeline.runs.store import StageStore, Version
+from pipeline.runs.store import StageStore
 from pipeline.terminal.exit_codes import Exit
 
 pytestmark = [pytest.mark.minutes, pytest.mark.end_to_end, pytest.mark.timeout(900)]
@@ -81,9 +81,9 @@ def test_killed_at_any_step_of_publishing_a_model_none_or_the_whole_is_in_use(
     assert (store.current() is not None) == (step >= IN_USE)
     # A complete one only waits for the pointer, which the next command sets.
     assert ("it is in use already" in told(undisturbed, "promote")) == (step >= COMPLETE)
-    current = in_use(store)
+    current = in_use(run_dir / "registry", "hlf")
     assert sorted(path.name for path in store.folder.iterdir()) == [current.name, "current.json"]
-    trained, exported = (in_use(StageStore(run_dir, stage)).folder / "hlf" for stage in ("train", "export"))
+    trained, exported = (version_of(run_dir, stage) / "hlf" for stage in ("train", "export"))
     for here, there in (
         (current.folder / "model" / "weights.pt", trained / "model" / "weights.pt"),
         (current.folder / "model.onnx", exported / "model.onnx"),
@@ -92,23 +92,17 @@ def test_killed_at_any_step_of_publishing_a_model_none_or_the_whole_is_in_use(
     undisturbed.assert_nothing_left()
 
 
-def in_use(store: StageStore) -> Version:
-    version = store.current()
-    assert version is not None
-    return version
-
-
 def test_a_model_that_a_kill_kept_from_being_promoted_is_not_what_a_rollback_goes_back_to(
     undisturbed: Undisturbed,
 ) -> None:
     run_dir = undisturbed.restore()
     told(undisturbed, "promote")
     store = StageStore(run_dir / "registry", "hlf")
-    first = in_use(store)
+    first = in_use(run_dir / "registry", "hlf")
     retrain(run_dir, 1.0)
     assert undisturbed.run("promote", "--force", faults={"kill_at": 4}).returncode == -signal.SIGKILL
     assert len(store.complete()) == 2
-    assert in_use(store) == first
+    assert store.current() == first
     retrain(run_dir, 2.0)
     told(undisturbed, "promote", "--force")
     assert len(store.complete()) == 2
@@ -124,13 +118,12 @@ def retrain(run_dir: Path, shift: float) -> None:
     state[list(state)[-1]] += torch.arange(len(state[list(state)[-1]])) * shift
     torch.save(state, path)
     # As a training publishes it.
-    store = StageStore(run_dir, "train")
-    trained = in_use(store)
+    trained = in_use(run_dir, "train")
     digest = file_digest(path)
     for each in trained.manifest["outputs"]:
         if each["path"] == "hlf/model/weights.pt":
             each |= {"size": path.stat().st_size, "digest": digest, "content": digest}
-    store.rewrite_manifest(trained, trained.manifest)
+    StageStore(run_dir, "train").rewrite_manifest(trained, trained.manifest)
 
 
 def test_killed_in_the_middle_of_evaluating_elsewhere(undisturbed: Undisturbed, tmp_path: Path) -> None:

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from lent_spark import command
 from ranks import wait_until
-from undisturbed_run import Finished, Undisturbed, finish, tree
+from undisturbed_run import Undisturbed, finish, tree
 
 from pipeline.machine.spark_session import SparkProvider
-from pipeline.runs.store import StageStore
 
 pytestmark = [pytest.mark.minutes, pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
@@ -34,37 +33,21 @@ def disk_at(folder: Path, mebibytes: int) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)  # noqa: S607
 
 
-def here(undisturbed: Undisturbed, provider: SparkProvider, *words: str) -> Finished:
-    """A command in this process, which spares the imports and the start of Spark."""
-    done = command(provider, *words, "--config", undisturbed.config)
-    return Finished(done.exit_code, done.stdout, done.stderr)
-
-
-def assert_told_and_nothing_left(undisturbed: Undisturbed, stage: str, done: Finished, words: str) -> None:
-    """Exit code 1 with an error of one line that says what to do; nothing was published, nothing half-made is there."""
-    assert done.returncode == 1, done.stderr
-    (error,) = [line for line in done.stderr.splitlines() if line.startswith("error:")]
-    assert words in error
-    assert "Check space and permissions" in error
-    store = StageStore(undisturbed.run_dir, stage)
-    assert store.current() is None
-    assert list(store.folder.iterdir()) == []
-    undisturbed.assert_nothing_left()
-
-
-def fill(undisturbed: Undisturbed) -> list[list[str]]:
-    """Commands after which the disk is full but for 8 KiB."""
-    filler = str(undisturbed.run_dir / "filler")
-    script = 'fallocate -l $(($(df --output=avail -B1 "$(dirname "$0")" | tail -1) - 8192)) "$0"'
-    return [["sh", "-c", script, filler]]
-
-
 def test_with_room_again_the_same_command_finishes_as_if_there_had_always_been(undisturbed: Undisturbed) -> None:
     with disk_at(undisturbed.run_dir, DISK_MIB):
         undisturbed.restore("train")
-        done = undisturbed.run("train", faults={"at_begin": fill(undisturbed)})
-        assert_told_and_nothing_left(undisturbed, "train", done, "No space left on device")
-        (undisturbed.run_dir / "filler").unlink()
+        filler = undisturbed.run_dir / "filler"
+        # But for 8 KiB.
+        fill = 'fallocate -l $(($(df --output=avail -B1 "$(dirname "$0")" | tail -1) - 8192)) "$0"'
+        done = undisturbed.run("train", faults={"at_begin": [["sh", "-c", fill, str(filler)]]})
+        assert done.returncode == 1, done.stderr
+        (error,) = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+        assert "No space left on device" in error
+        assert "Check space and permissions" in error
+        # Nothing was published, and nothing half-made is there.
+        assert list((undisturbed.run_dir / "train").iterdir()) == []
+        undisturbed.assert_nothing_left()
+        filler.unlink()
         done = undisturbed.run("train")
         assert done.returncode == 0, done.stderr
         undisturbed.check("train")
@@ -75,8 +58,8 @@ def test_a_disk_that_is_full_from_the_start_is_refused_before_anything_is_writte
 ) -> None:
     with disk_at(undisturbed.run_dir, 100):
         run_dir = undisturbed.restore("evaluate")
-        done = here(undisturbed, provider, "evaluate")
-        assert done.returncode == 1
+        done = command(provider, "evaluate", "--config", undisturbed.config)
+        assert done.exit_code == 1
         assert "has 0.0" in done.stderr
         assert "Delete old runs" in done.stderr
         assert not (run_dir / "evaluate").exists()

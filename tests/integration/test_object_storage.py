@@ -10,15 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from command_line import SAMPLES, small_config
+from command_line import SAMPLES, in_use, small_config, version_of
 from lent_spark import command
 from numpy.typing import NDArray
-from s3_server import s3_server
+from s3_server import lead_to, s3_server
 from training_runs import flat_weights
-from undisturbed_run import version_of
 
 from pipeline.machine.spark_session import SparkProvider
-from pipeline.runs.store import StageStore
 
 pytestmark = [pytest.mark.minutes, pytest.mark.end_to_end, pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -55,9 +53,8 @@ def finished(provider: SparkProvider, folder: Path, data: Path, readers: tuple[s
     # A ROOT file has a UUID and times; Parquet has the same predictions.
     left_out = ("dataset.json", "hlf/predictions.root")
     for stage in ("ingest", "features", "evaluate"):
-        version = StageStore(folder / "run", stage).current()
-        assert version is not None
-        contents |= {f"{stage}/{each.path}": each.content for each in version.files if each.path not in left_out}
+        files = in_use(folder / "run", stage).files
+        contents |= {f"{stage}/{each.path}": each.content for each in files if each.path not in left_out}
     return Finished(contents, weights, folder / "run")
 
 
@@ -70,7 +67,7 @@ def runs(provider: SparkProvider, tmp_path_factory: pytest.TempPathFactory) -> I
     for name in ("qcd", "ttbar", "wjets"):
         shutil.copy2(SAMPLES / f"{name}_13TeV_PU20_0.root", folder / "data" / f"{name}_0.root")
     with s3_server() as server, pytest.MonkeyPatch.context() as patch:
-        server.lead_here(patch, folder)
+        lead_to(server.url, patch)
         for name in (name for name in os.environ if name.startswith("AWS_")):
             # Spark may have been started with another environment.
             patch.setitem(provider.context().environment, name, os.environ[name])

@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime
 import pyarrow.parquet as pq
 import pytest
-from command_line import SAMPLES, versions
+from command_line import SAMPLES, version_of
 from wheels import ROOT, installed_wheel
 
 pytestmark = [pytest.mark.minutes, pytest.mark.end_to_end, pytest.mark.timeout(900)]
@@ -33,7 +33,7 @@ class Analysis:
         return subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False)
 
     def output(self, stage: str) -> Path:
-        return self.run_dir / stage / str(versions(self.run_dir)[stage])
+        return version_of(self.run_dir, stage)
 
 
 @pytest.fixture(scope="module")

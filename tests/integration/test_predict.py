@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import uproot
-from command_line import SAMPLES, versions
+from command_line import SAMPLES, version_of
 from delphes_files import write_delphes
 from lent_spark import command
 from made_events import lepton, made_event
@@ -49,7 +49,7 @@ class Finished:
         self.evaluated = pq.read_table(self.current("evaluate") / "hlf" / "predictions.parquet").to_pandas()
 
     def current(self, stage: str) -> Path:
-        return self.run_dir / stage / str(versions(self.run_dir)[stage])
+        return version_of(self.run_dir, stage)
 
     def predict(self, *arguments: str | Path) -> Any:
         return command(self.provider, "predict", "--set", f"run_dir={self.run_dir}", *arguments)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import in_use, version_of
 from lent_spark import command
 from rich.console import Console
 
@@ -17,7 +18,6 @@ from pipeline.configuration.yaml_text import write_yaml
 from pipeline.errors import ConfigError
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.run_folder import with_simulated_samples
-from pipeline.runs.store import StageStore
 from pipeline.stages.base import Part
 from pipeline.stages.simulate import Simulate
 
@@ -112,10 +112,8 @@ def test_files_and_cross_sections_reach_the_samples(provider: SparkProvider, tmp
     assert "ingest needs the output of simulate" in refused.output
     assert "8 events in 4 files" in run("simulate")
     assert "simulate: up to date" in run("simulate")
-    version = StageStore(tmp_path / "run", "simulate").current()
-    assert version is not None
     config = with_simulated_samples(load_config(str(path)))
-    made = version.manifest["counters"]["processes"]
+    made = in_use(tmp_path / "run", "simulate").manifest["counters"]["processes"]
     assert [sample.cross_section_pb for sample in config.samples] == [
         pytest.approx(made[name]["cross_section_before_filter_pb"] * made[name]["filter_efficiency"])
         for name in ("wjets", "ttbar")
@@ -140,6 +138,4 @@ def test_files_and_cross_sections_reach_the_samples(provider: SparkProvider, tmp
 
 
 def _files(folder: Path, process: str) -> list[Path]:
-    version = StageStore(folder / "run", "simulate").current()
-    assert version is not None
-    return sorted((version.folder / process).glob("*.root"))
+    return sorted((version_of(folder / "run", "simulate") / process).glob("*.root"))

@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
-from fuzzing import Outcome, fuzz, summary
+from fuzzing import SAMPLES, Outcome, fuzz, with_plain_tree
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from spoiled_inputs import SAMPLES, with_plain_tree
 
 from pipeline.config import Config, load_config
 from pipeline.errors import ConfigError
@@ -31,7 +31,7 @@ def assert_none_failed(outcomes: list[Outcome]) -> None:
 def test_spoiled_root_files_are_read_or_refused(tmp_path: Path, fault_seed: int) -> None:
     outcomes = fuzz(60 * fault_seed, 60, tmp_path, seconds=500)
     assert_none_failed(outcomes)
-    found = summary(outcomes)
+    found = Counter(each.verdict for each in outcomes)
     # Both happen, or the mutations are too tame or too wild to tell anything.
     assert found["refused"] >= 20
     assert found["accepted"] >= 5

@@ -15,7 +15,7 @@ import pytest
 from analyses import write
 from made_events import distinct, lepton, made_event
 from rich.console import Console
-from s3_server import Server, forget_connections, s3_server
+from s3_server import Server, forget_connections, lead_to, s3_server
 from stages_here import run_here, without_spark
 
 from ingestion.errors import RefusedFileError
@@ -43,7 +43,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def here(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    server.lead_here(monkeypatch, tmp_path)
+    lead_to(server.url, monkeypatch)
     (tmp_path / "scratch").mkdir()
     without_spark(monkeypatch, tmp_path / "scratch")
 

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from feature_datasets import write_dataset
-from particle_datasets import write_particle_dataset
 from ranks import wait_until
 
 from features.columns import hlf_names
@@ -35,7 +34,8 @@ each_reader = pytest.mark.parametrize("kind", KINDS)
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
-    return write_particle_dataset(tmp_path_factory.mktemp("reader") / "a path with spaces", rows=ROWS)
+    folder = tmp_path_factory.mktemp("reader") / "a path with spaces"
+    return write_dataset(folder, rows=ROWS, class_weights=(2.0, 1.0, 0.5), most_particles=200)
 
 
 def made_plan(*, world_size: int, epoch: int = 0, seed: int = 1, batch_size: int = 4) -> EpochPlan:
