@@ -38,19 +38,14 @@ def microseconds(work: Callable[[], object], times: int) -> list[float]:
     return found
 
 
-def one_average(vector: Any, partner: int) -> None:
-    """Make one and wait until it is done."""
-    run_now(vector.average_with(partner))
-
-
 def measure(transport: MpiTransport, size: int, times: int) -> dict[str, float]:
-    """Averages of one size, by both ranks at once and by rank 0 alone, and the other calls."""
+    """Averages of one size [us], by all ranks at once and by rank 0 alone, and the other calls."""
     vector = run_now(transport.shared_vector(np.full(size, transport.rank, np.float32)))
-    partner = 1 - transport.rank
+    partner = (transport.rank + 1) % transport.world_size
     out, change = np.empty(size, np.float32), np.zeros(size, np.float32)
 
     def average() -> None:
-        one_average(vector, partner)
+        run_now(vector.average_with(partner))
 
     microseconds(average, times // 10)
     run_now(transport.barrier())

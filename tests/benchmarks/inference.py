@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from networks import made_columns
 from numpy.typing import NDArray
 
 from features.columns import MAX_PARTICLES, NUM_PARTICLE_FEATURES, hlf_names
@@ -32,16 +33,6 @@ SCALERS = {
 }
 
 
-def make_columns() -> dict[str, NDArray[Any]]:
-    """Events without meaning, as long as real ones."""
-    rng = np.random.default_rng(1)
-    return {
-        "hlf": rng.normal(size=(EVENTS, len(hlf_names()))).astype(np.float32),
-        "particles": rng.normal(size=(EVENTS, MAX_PARTICLES, NUM_PARTICLE_FEATURES)).astype(np.float32),
-        "num_particles": np.clip(rng.normal(MEAN_PARTICLES, SPREAD, EVENTS), 1, MAX_PARTICLES).astype(np.int64),
-    }
-
-
 def torch_median(model: Classifier, columns: dict[str, NDArray[Any]], calls: int) -> float:
     """Median time of one event in torch [us], arrays to probabilities."""
     times = []
@@ -60,7 +51,8 @@ def bench(name: ModelName, folder: Path, repeats: int) -> None:
     model = build(spec)
     export_onnx(model, spec, folder / f"{name}.onnx")
     exported = OnnxClassifier.load(folder / f"{name}.onnx")
-    columns = make_columns()
+    lengths = np.random.default_rng(1).normal(MEAN_PARTICLES, SPREAD, EVENTS)
+    columns = made_columns(np.clip(lengths, 1, MAX_PARTICLES))
     calls = 1000 if "particles" in NETWORKS[name].inputs else 10_000
     single, batches, in_torch = [], [], []
     for _ in range(repeats):

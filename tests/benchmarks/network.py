@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from exchange import microseconds, one_average
+from exchange import measure as measure_exchange
 from network_hosts import Network, network, why_not
 from workers import hlf_dataset, our_loop
 
@@ -26,6 +26,7 @@ from features.dataset import FeatureDataset
 from models.networks.hlf_settings import HlfSettings
 from training.launching.mpirun import rank_command, rank_environment
 from training.settings import TrainSettings
+from training.transports.mpi import MpiTransport
 
 METHODS: dict[str, dict[str, Any]] = {
     "AR-SGD": {"algorithm": "ar-sgd"},
@@ -53,21 +54,11 @@ def rates(dataset: FeatureDataset, workers: int, launcher_args: list[str]) -> di
 
 def exchange_rank() -> None:
     """A rank that makes averages; rank 0 prints their median [us]."""
-    import numpy as np
-
-    from training.transports.basics import run_now
-    from training.transports.mpi import MpiTransport
-
     transport = MpiTransport()
-    vector = run_now(transport.shared_vector(np.zeros(2013, np.float32)))
-    partner = (transport.rank + 1) % transport.world_size
-    microseconds(lambda: one_average(vector, partner), 20)
-    run_now(transport.barrier())
-    found = microseconds(lambda: one_average(vector, partner), 500)
-    run_now(vector.close())
+    found = measure_exchange(transport, 2013, 500)["both"]
     transport.close()
     if transport.rank == 0:
-        sys.stdout.write(json.dumps(statistics.median(found)) + "\n")
+        sys.stdout.write(json.dumps(found) + "\n")
 
 
 def on_first_host(folder: Path, workers: int, launcher_args: list[str]) -> None:

@@ -20,9 +20,10 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
+
+from training.loop.records import read_records
 
 DEMO = Path(__file__).resolve().parents[2] / "pipeline" / "configs" / "demo.yaml"
 METHODS = ("ar-sgd", "ad-psgd", "swarm-sgd", "downpour", "easgd")
@@ -31,19 +32,12 @@ STOPPED, PERIOD = 0.18, 0.2
 
 def ranks_of(process: psutil.Process) -> list[psutil.Process]:
     """The ranks below a process, in the order of their start."""
-    with suppress(psutil.NoSuchProcess):
-        below = [
-            each for each in process.children(recursive=True) if "training.launching.rank_process" in cmdline(each)
-        ]
-        return sorted((each for each in below if "python" in each.name()), key=lambda each: each.pid)
-    return []
-
-
-def cmdline(process: psutil.Process) -> list[str]:
-    """Its words; none if it has ended."""
-    with suppress(psutil.Error):
-        return process.cmdline()
-    return []
+    found = []
+    for each in process.children(recursive=True):
+        with suppress(psutil.Error):
+            if "python" in each.name() and "training.launching.rank_process" in each.cmdline():
+                found.append(each)
+    return sorted(found, key=lambda each: each.pid)
 
 
 def hold(process: psutil.Process, is_over: threading.Event) -> None:
@@ -76,8 +70,7 @@ def rate(where: list[str], run_dir: Path, method: str, epochs: int, *, disturbed
             started = run_dir / "train"
             while process.poll() is None:
                 found = ranks_of(psutil.Process(process.pid))
-                signs = list(started.glob("*/hlf/started"))
-                if disturbed and holder is None and len(found) == 4 and signs:
+                if disturbed and holder is None and len(found) == 4 and list(started.glob("*/hlf/started")):
                     time.sleep(1)
                     holder = threading.Thread(target=hold, args=(found[1], is_over), daemon=True)
                     holder.start()
@@ -88,10 +81,7 @@ def rate(where: list[str], run_dir: Path, method: str, epochs: int, *, disturbed
     if process.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{errors}")
     version = json.loads((started / "current.json").read_text())["version"]
-    records: list[list[dict[str, Any]]] = [
-        [json.loads(line) for line in path.read_text().splitlines()]
-        for path in (started / version / "hlf" / "metrics").glob("rank-*.jsonl")
-    ]
+    records = read_records(started / version / "hlf")
     samples = sum(record["samples"] for rank in records for record in rank)
     return float(samples / max(sum(record["seconds"] for record in rank) for rank in records))
 

@@ -4,16 +4,14 @@ python fault_child.py '{"kill_at": 4}' report --config my.yaml
 
     kill_at: 3               kill -9 of the process group at the third step of the first publication, see STEPS;
                              at 0: as soon as the new version folder is there
-    at_begin: [[...], ...]   run these commands once the new version folder is there
+    at_begin: [...]          run this command once the new version folder is there
     figures: false           their files stay empty
-    as_anybody: true         without root's power to write what is write-protected
     wait_for: "path"         at the lock, make "path.<process id>" and wait until "path" is there; who then gets the
                              lock waits until another one was refused
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
@@ -68,7 +66,7 @@ def kill_at(number: int) -> None:
     sys.addaudithook(watch)
 
 
-def after_begin(work: Callable[[], None]) -> None:
+def after_begin(work: Callable[[], object]) -> None:
     """Do something once a new version folder is there, before the work in it."""
     from pipeline.runs import store
 
@@ -79,22 +77,6 @@ def after_begin(work: Callable[[], None]) -> None:
         work()
 
     store.StageStore.begin = begin_and_more  # type: ignore[method-assign]
-
-
-def run_commands(commands: list[list[str]]) -> None:
-    for command in commands:
-        subprocess.run(command, check=True, timeout=60)
-
-
-def without_roots_power() -> None:
-    """Start this program again without the capability of writing everywhere; does nothing for others than root."""
-    bounding_set_drop, dac_override = 24, 1  # <linux/prctl.h>, <linux/capability.h>
-    read = 23
-    libc = ctypes.CDLL(None, use_errno=True)
-    if os.geteuid() == 0 and libc.prctl(read, dac_override, 0, 0, 0) == 1:
-        if libc.prctl(bounding_set_drop, dac_override, 0, 0, 0):
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
 
 
 def wait_at_lock(path: Path) -> None:
@@ -125,14 +107,12 @@ def wait_at_lock(path: Path) -> None:
 
 
 def main(faults: dict[str, Any]) -> None:
-    if faults.get("as_anybody"):
-        without_roots_power()
     if faults.get("kill_at") == 0:
         after_begin(lambda: os.killpg(os.getpgrp(), signal.SIGKILL))
     elif "kill_at" in faults:
         kill_at(faults["kill_at"])
     if "at_begin" in faults:
-        after_begin(lambda: run_commands(faults["at_begin"]))
+        after_begin(lambda: subprocess.run(faults["at_begin"], check=True, timeout=60))
     if not faults.get("figures", True):
         import pytest
         from lent_spark import without_figures
@@ -146,5 +126,4 @@ def main(faults: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    given = json.loads(sys.argv.pop(1))
-    main(given)
+    main(json.loads(sys.argv.pop(1)))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from feature_datasets import CLASSES, made_particles
+from numpy.typing import NDArray
 from torch import Tensor
 
 from features.columns import NUM_PARTICLE_FEATURES, SCALED_LIMIT, hlf_names
@@ -89,7 +90,7 @@ def random_events(
     return tensors | {"num_particles": torch.tensor(lengths, dtype=torch.int64)}
 
 
-def made_columns(lengths: Sequence[int], *, seed: int = 1) -> dict[str, np.ndarray[Any, Any]]:
+def made_columns(lengths: Sequence[int] | NDArray[Any], *, seed: int = 1) -> dict[str, NDArray[Any]]:
     """Events with given numbers of particles, as they lie in the features Parquet."""
     rng, counts = np.random.default_rng(seed), np.array(lengths, dtype=int)
     return {

@@ -1,13 +1,15 @@
-"""Reads the predictions that `models.prediction_files.write_root` wrote."""
+"""Reads predictions as tests compare them."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import uproot
+from numpy.typing import NDArray
 
 from models.prediction_files import TREE_NAME, probability_branches
 
@@ -30,3 +32,29 @@ def read_root(path: Path) -> pa.Table:
             "probability": lists.cast(pa.list_(pa.float32())),
         }
     )
+
+
+def probabilities(table: Any) -> NDArray[np.float32]:
+    """(num_events, num_classes) scores of a table or frame of any kind, by the columns of `probability_branches`."""
+    names = getattr(table, "column_names", None) or list(table.columns)
+    return np.column_stack([np.asarray(table[name]) for name in names if name.startswith("probability_")])
+
+
+def keys_of(table: pa.Table) -> list[tuple[str, int]]:
+    """The identities of events."""
+    return list(zip(table["file_uuid"].to_pylist(), table["entry"].to_pylist(), strict=True))
+
+
+def uuid_of(path: Path) -> str:
+    """Identity of a ROOT file."""
+    with uproot.open(path) as file:
+        return str(file.file.uuid)
+
+
+def strict_json(path: Path) -> Any:
+    """JSON as the standard has it."""
+
+    def refuse(word: str) -> None:
+        raise ValueError(word)
+
+    return json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from training_runs import nested
 
 from training.algorithms import registry
 from training.algorithms.base import Algorithm
+from training.flat_model import FlatVectors
 from training.loop.making import make_algorithm
 from training.loop.records import MemoryFiles, RunFiles
 from training.readers.batch import Rows
@@ -170,32 +171,13 @@ class Pairs:
         self._next = state["next"]
 
 
-class VectorRow:
+class VectorRow(FlatVectors):
     """A bare vector of parameters and one of gradients, as the algorithms see a model."""
 
     def __init__(self, initial: NDArray[np.float64]) -> None:
-        self.flat = nn.Parameter(torch.tensor(initial), requires_grad=False)
-        self.flat.grad = torch.zeros_like(self.flat)
-        self.parameters, self.gradient = self.flat.numpy(), self.flat.grad.numpy()
-
-    def empty(self) -> NDArray[Any]:
-        return np.empty_like(self.parameters)
-
-    def read(self, out: NDArray[Any]) -> None:
-        np.copyto(out, self.parameters)
-
-    def write(self, values: NDArray[Any]) -> None:
-        np.copyto(self.parameters, values)
-
-    def read_gradient(self, out: NDArray[Any]) -> None:
-        np.copyto(out, self.gradient)
-
-    def write_gradient(self, values: NDArray[Any]) -> None:
-        np.copyto(self.gradient, values)
-
-    def gradient_is_finite(self) -> bool:
-        with np.errstate(over="ignore", invalid="ignore"):
-            return math.isfinite(np.dot(self.gradient, self.gradient))
+        flat = nn.Parameter(torch.tensor(initial), requires_grad=False)
+        super().__init__(flat, torch.zeros_like(flat))
+        self.parameters = flat.numpy()
 
 
 def matched(rounds: Sequence[Sequence[tuple[int, int]]], begins: Callable[..., int] = min) -> Callable[[int], Pairs]:
@@ -217,7 +199,7 @@ def _partner(rank: int, pairs: Sequence[tuple[int, int]], begins: Callable[..., 
 
 
 class KeptCheckpoints:
-    """All checkpoints of a run, as bytes in memory."""
+    """All checkpoints of a run, as bytes in memory; stands in for a `CheckpointFolder`."""
 
     def __init__(self) -> None:
         self.content: dict[tuple[int, int], dict[int, bytes]] = {}
@@ -226,7 +208,7 @@ class KeptCheckpoints:
     def files(self, rank: int) -> RunFiles:
         """The files of a rank of the run."""
         self._files[rank] = MemoryFiles()
-        self._files[rank].checkpoints = _Parts(self.content)  # type: ignore[assignment]
+        self._files[rank].checkpoints = self  # type: ignore[assignment]
         return self._files[rank]
 
     def best(self, rank: int) -> NDArray[Any] | None:
@@ -236,29 +218,18 @@ class KeptCheckpoints:
 
     def at(self, position: tuple[int, int]) -> Any:
         """Resume after a number of epochs, and steps of the next; stands in for a `Checkpoint`."""
-        return _KeptCheckpoint(self.content[position], *position)
+        parts, (epoch, step) = self.content[position], position
 
+        def load(rank: int) -> Any:
+            return torch.load(io.BytesIO(parts[rank]), weights_only=True)
 
-class _KeptCheckpoint:
-    def __init__(self, parts: dict[int, bytes], epoch: int, step: int) -> None:
-        self.epoch, self.step, self.world_size = epoch, step, len(parts)
-        self._parts = parts
-
-    def load(self, rank: int) -> Any:
-        return torch.load(io.BytesIO(self._parts[rank]), weights_only=True)
-
-
-class _Parts:
-    """Stands in for a `CheckpointFolder`."""
-
-    def __init__(self, content: dict[tuple[int, int], dict[int, bytes]]) -> None:
-        self._content = content
+        return SimpleNamespace(epoch=epoch, step=step, world_size=len(parts), load=load)
 
     def write_rank(self, positions: Sequence[tuple[int, int]], _: int, rank: int, content: dict[str, Any]) -> None:
         buffer = io.BytesIO()
         torch.save(content, buffer)
         for position in positions:
-            self._content.setdefault(position, {})[rank] = buffer.getvalue()
+            self.content.setdefault(position, {})[rank] = buffer.getvalue()
 
     def complete(self, *_: object) -> None: ...
 

@@ -117,16 +117,18 @@ class Undisturbed:
             shutil.rmtree(self.run_dir / stage)
         return self.run_dir
 
-    def start(self, *arguments: str, faults: Mapping[str, Any] | None = None) -> subprocess.Popen[str]:
-        """Start a command in a process group of its own."""
+    def start(
+        self, *arguments: str, faults: Mapping[str, Any] | None = None, through: Sequence[str] = ()
+    ) -> subprocess.Popen[str]:
+        """Start a command in a process group of its own; `through`: the command that starts it."""
         program = ["-m", "pipeline"]
         if faults is not None:
             program = [str(ROOT / "tests" / "helpers" / "fault_child.py"), json.dumps(faults)]
-        return self._start(*program, *arguments, "--config", str(self.config))
+        return self._start(*program, *arguments, "--config", str(self.config), through=through)
 
-    def _start(self, *words: str) -> subprocess.Popen[str]:
+    def _start(self, *words: str, through: Sequence[str] = ()) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, *words],
+            [*through, sys.executable, *words],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
             env={**os.environ, MARK: self.mark, "PYTHONPATH": str(ROOT)},
         )  # fmt: skip
@@ -139,9 +141,9 @@ class Undisturbed:
         wait_until(lambda: bool(set(folder.glob("0*")) - before), what=f"{stage} has begun")
         return process
 
-    def run(self, *arguments: str, faults: Mapping[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end."""
-        return finish(self.start(*arguments, faults=faults))
+    def run(self, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end; see `start`."""
+        return finish(self.start(*arguments, **options))
 
     def kill(self, stage: str, seed: int) -> str:
         """Run a stage, and kill its process group at a random moment of its usual duration; says when."""

@@ -20,6 +20,16 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 GOOD = made_event(electrons=[lepton(40.0, 0, 0)])
 
 
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A folder with files of two samples."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for name in ("ttbar", "wjets"):
+        write_delphes(folder / f"{name}.root", distinct([GOOD]))
+    return folder
+
+
 def nothing(path: Path) -> None:
     assert not path.exists()
 
@@ -43,12 +53,8 @@ def without_branch(path: Path) -> None:
 )
 @pytest.mark.parametrize("stage_or_check", ["ingest", "validate"])
 def test_bad_files_get_a_clear_error_and_nothing_is_written(
-    tmp_path: Path, make: Callable[[Path], None], words: str, stage_or_check: str
+    tmp_path: Path, data: Path, make: Callable[[Path], None], words: str, stage_or_check: str
 ) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    for name in ("ttbar", "wjets"):
-        write_delphes(data / f"{name}.root", distinct([GOOD]))
     make(data / "qcd.root")
     done = invoke(stage_or_check, "--config", small_config(tmp_path, data))
     assert done.exit_code == (Exit.NOT_THERE_YET if make is nothing else Exit.USER_ERROR)
@@ -66,11 +72,9 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_spark")
-def test_a_sample_that_waits_as_a_whole_ends_the_night_before_spark_starts(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    for name in ("ttbar", "wjets"):
-        os.utime(write_delphes(data / f"{name}.root", distinct([GOOD])), (10**9, 10**9))
+def test_a_sample_that_waits_as_a_whole_ends_the_night_before_spark_starts(tmp_path: Path, data: Path) -> None:
+    for path in data.iterdir():
+        os.utime(path, (10**9, 10**9))
     truncated(data / "qcd.root")
     overrides, words = ("--set", "ingest.settle_seconds=600"), "it may still be being written"
     done = invoke("ingest", "--config", small_config(tmp_path, data), *overrides)
@@ -86,11 +90,8 @@ def test_a_sample_that_waits_as_a_whole_ends_the_night_before_spark_starts(tmp_p
 
 
 @pytest.mark.usefixtures("no_spark")
-def test_validate_says_which_bad_files_would_be_skipped(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    for name in ("qcd", "ttbar", "wjets"):
-        write_delphes(data / f"{name}.root", distinct([GOOD]))
+def test_validate_says_which_bad_files_would_be_skipped(tmp_path: Path, data: Path) -> None:
+    write_delphes(data / "qcd.root", distinct([GOOD]))
     truncated(data / "qcd-2.root")
     config = small_config(tmp_path, data, ingest={"on_bad_file": "skip"})
     done = invoke("validate", "--config", config)
@@ -105,12 +106,10 @@ def test_validate_says_which_bad_files_would_be_skipped(tmp_path: Path) -> None:
 
 
 def test_a_sample_without_survivors_shows_its_cutflow_and_leaves_nothing(
-    provider: SparkProvider, tmp_path: Path
+    provider: SparkProvider, tmp_path: Path, data: Path
 ) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    for name, rows in (("qcd", [GOOD]), ("ttbar", [GOOD]), ("wjets", [made_event()] * 4)):
-        write_delphes(data / f"{name}.root", distinct(rows))
+    write_delphes(data / "qcd.root", distinct([GOOD]))
+    write_delphes(data / "wjets.root", distinct([made_event()] * 4))
     done = command(provider, "run", "--config", small_config(tmp_path, data))
     assert done.exit_code == Exit.USER_ERROR
     assert "sample 'wjets': none of its events passes" in done.stderr

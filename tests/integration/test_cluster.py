@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
-import pyarrow.parquet as pq
 import pytest
 from command_line import CLUSTER, SAMPLES, small_config, version_of
 from lent_spark import command
 from ranks import wait_until
+from undisturbed_run import assert_same
 
-from features.columns import PARTICLE_COLUMNS
-from features.schema import SPLITS
 from pipeline.machine.spark_session import SparkProvider
 
 pytestmark = [pytest.mark.minutes, pytest.mark.end_to_end, pytest.mark.timeout(900)]
@@ -38,11 +36,9 @@ def undisturbed(provider: SparkProvider, tmp_path_factory: pytest.TempPathFactor
 def executors(process: subprocess.Popen[str]) -> list[psutil.Process]:
     found = []
     for child in psutil.Process(process.pid).children(recursive=True):
-        try:
+        with suppress(psutil.NoSuchProcess):
             if any("CoarseGrainedExecutorBackend" in word for word in child.cmdline()):
                 found.append(child)
-        except psutil.NoSuchProcess:
-            continue
     return found
 
 
@@ -71,31 +67,12 @@ def run_and_kill_executors(config: Path, results: Sequence[str]) -> None:
     assert process.returncode == 0, words
 
 
-def rows(folder: Path) -> dict[str, list[str]]:
-    return {
-        str(path.relative_to(folder)): [
-            str(row) for row in pq.read_table(path).drop(list(PARTICLE_COLUMNS)).to_pylist()
-        ]
-        for split in SPLITS
-        for path in sorted((folder / split).glob("*.parquet"))
-    }
-
-
 def test_killed_executors_cost_a_retry_not_the_result_and_duplicate_no_row(undisturbed: Path, tmp_path: Path) -> None:
     config = small_config(tmp_path, SAMPLES, ingest=PIECES, spark=CLUSTER)
     # While files are read, while kernels run, and while rows are mixed.
     run_and_kill_executors(
         config, ["ingest/*/events/*.parquet", "features/kernels/*/*.arrow", "features/*/train/*.parquet"]
     )
-    there, here = version_of(undisturbed, "ingest"), version_of(tmp_path / "run", "ingest")
-    expected = {path.name: path for path in (there / "events").iterdir()}
-    assert expected.keys() == {path.name for path in (here / "events").iterdir()}
-    assert len(expected) == 18
-    for name, path in expected.items():
-        assert pq.read_table(path).equals(pq.read_table(here / "events" / name))
-    there, here = version_of(undisturbed, "features"), version_of(tmp_path / "run", "features")
-    names = [{str(path.relative_to(folder)) for path in folder.rglob("*")} for folder in (here, there)]
-    assert names[0] == names[1]
-    assert rows(here) == rows(there)
-    scalers = [json.loads((folder / "scaler.json").read_text()) for folder in (here, there)]
-    assert scalers[0]["hlf"] == scalers[1]["hlf"]
+    for stage in ("ingest", "features"):
+        assert_same(version_of(tmp_path / "run", stage), version_of(undisturbed, stage), stage, tests=[])
+    assert len(list(undisturbed.glob("ingest/*/events/*.parquet"))) == 18

@@ -117,19 +117,6 @@ def test_a_stage_run_on_its_own_says_that_what_it_reads_from_is_stale(finished: 
     )
 
 
-@pytest.mark.usefixtures("no_figures")
-def test_the_report_quotes_the_cuts_that_were_made_not_those_of_its_own_command_line(
-    finished: Finished, tmp_path: Path
-) -> None:
-    copied = shutil.copytree(finished.run_dir, tmp_path / "run")
-    options = ["--set", f"run_dir={copied}", "--set", "features.min_lepton_pt=60", "--force"]
-    assert invoke("report", "--config", finished.config, *options).exit_code == 0
-    (page,) = copied.glob("report/0002*/report.html")
-    words = page.read_text(encoding="utf-8").replace("\N{NO-BREAK SPACE}", " ")
-    assert "an e or mu with pT &gt; 23 GeV" in words
-    assert "pT &gt; 60 GeV" not in words
-
-
 def test_a_missing_file_of_an_earlier_stage_is_not_called_a_full_disk(finished: Finished, tmp_path: Path) -> None:
     copied = shutil.copytree(finished.run_dir, tmp_path / "run")
     for path in copied.glob("features/*/test/part-00001.parquet"):

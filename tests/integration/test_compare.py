@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -54,19 +53,6 @@ STUDY: dict[str, Any] = {
 }
 
 
-class Here(Executor):
-    """In the place of a pool of processes, which take seconds to start; the pool: `test_run_in_simulator`."""
-
-    def __init__(self, *_: object) -> None:
-        super().__init__()
-
-    def submit(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
-        """Do it now."""
-        done: Future[Any] = Future()
-        done.set_result(work(*args, **kwargs))
-        return done
-
-
 class Compared:
     """A study on a tiny dataset."""
 
@@ -83,7 +69,8 @@ class Compared:
     def again(self, *arguments: str | Path) -> Any:
         """Make the study."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("training.studies.run_in_simulator.ProcessPoolExecutor", Here)
+            # Processes take seconds to start; `test_run_in_simulator` does it.
+            patch.setattr("training.studies.run_in_simulator.ProcessPoolExecutor", lambda *_: ThreadPoolExecutor(1))
             # As of a clean commit: only such code publishes.
             patch.setattr("pipeline.commands.compare.code_version", lambda: "commit 1")
             return invoke("compare", "--study", self.study, "--config", self.config, *arguments)

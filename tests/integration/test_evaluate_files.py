@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import uproot
@@ -18,6 +17,7 @@ from delphes_files import write_delphes
 from lent_spark import command
 from made_events import distinct, lepton, made_event, track
 from numpy.typing import NDArray
+from prediction_trees import keys_of, probabilities, strict_json, uuid_of
 from sliced_qcd import THINNED, write_slices
 from undisturbed_run import Undisturbed
 
@@ -107,32 +107,10 @@ def rows(folder: Path, *splits: str) -> dict[Keys, NDArray[np.float32]]:
     return {key: hlf for table in tables for key, hlf in zip(keys_of(table), high_level_in(table), strict=True)}
 
 
-def keys_of(table: pa.Table) -> list[Keys]:
-    return list(zip(table["file_uuid"].to_pylist(), table["entry"].to_pylist(), strict=True))
-
-
-def uuid_of(path: Path) -> str:
-    with uproot.open(path) as file:
-        return str(file.file.uuid)
-
-
 def scores_of(folder: Path, features: dict[Keys, NDArray[np.float32]], keys: list[Keys]) -> NDArray[np.float32]:
     """What a trained network makes of events."""
     model, _ = load_model(folder / "model")
     return model.probabilities({"hlf": np.stack([features[key] for key in keys])})
-
-
-def probabilities(table: pa.Table) -> NDArray[np.float32]:
-    return np.stack([table[f"probability_{name}"].to_numpy() for name in ("QCD", "ttbar", "Wjets")], axis=1)
-
-
-def strict(path: Path) -> Any:
-    """JSON as the standard has it."""
-
-    def refuse(word: str) -> None:
-        raise ValueError(word)
-
-    return json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
 
 
 def test_new_events_of_known_classes_get_metrics(
@@ -145,7 +123,7 @@ def test_new_events_of_known_classes_get_metrics(
     assert done.exit_code == 0, done.stderr
     (number,) = set(trained.left()) - set(before)
     folder = trained.run_dir / "evaluations" / number
-    metrics = strict(folder / "metrics.json")
+    metrics = strict_json(folder / "metrics.json")
     table = pq.read_table(folder / "hlf" / "predictions.parquet")
     label_of = {uuid_of(path): label for label, path in enumerate(NEW.values())}
     assert set(keys_of(table)) == {key for key in normal if key[0] in label_of}
@@ -188,14 +166,14 @@ def test_slices_count_by_the_cross_sections_of_the_config(trained: Trained, tmp_
             expected.append(each["cross_section_pb"] * (samples == each["name"]).sum() / tree.num_entries)
     found = [weights[samples == each["name"]].sum() for each in slices]
     assert found == pytest.approx(expected)
-    metrics = strict(tmp_path / "by sample" / "metrics.json")
+    metrics = strict_json(tmp_path / "by sample" / "metrics.json")
     # The luminosity is 0.02 / (pb s).
     assert metrics["rates_before"]["QCD"] == pytest.approx(0.02 * sum(expected))
     assert set(metrics["rates_before"]) == set(CLASSES)
     done = command(trained.provider, *plain, *named[2:], *new, "--out", tmp_path / "two slices")
     assert done.exit_code == 0, done.stderr
     assert f"There are no rates: --inputs names no files of {slices[0]['name']} (SAMPLE=GLOB)." in done.stderr
-    assert strict(tmp_path / "two slices" / "metrics.json")["rates_before"] is None
+    assert strict_json(tmp_path / "two slices" / "metrics.json")["rates_before"] is None
 
 
 def test_two_models_side_by_side_on_the_test_split(trained: Trained, normal: dict[Keys, NDArray[np.float32]]) -> None:
@@ -203,7 +181,7 @@ def test_two_models_side_by_side_on_the_test_split(trained: Trained, normal: dic
     pair = {"first": trained.first, "second": trained.second}
     done = trained.evaluate(*(w for name, path in pair.items() for w in ("--model", f"{name}={path}")), "--out", out)
     assert done.exit_code == 0, done.stderr
-    assert list(strict(out / "metrics.json")["runs"]) == ["first", "second"]
+    assert list(strict_json(out / "metrics.json")["runs"]) == ["first", "second"]
     scores = {}
     for name, run in pair.items():
         table = pq.read_table(out / name / "predictions.parquet")
@@ -264,7 +242,7 @@ def test_events_that_were_trained_on_had_another_identity_in_a_skim(
     assert done.exit_code == 0, done.stderr
     assert f"the training and validation splits hold {seen} of these" in done.stderr
     # The reference is not measured with events that it has seen.
-    assert list(strict(out / "metrics.json")["runs"]) == ["net"]
+    assert list(strict_json(out / "metrics.json")["runs"]) == ["net"]
 
 
 def keys_of_earlier_code(manifest: dict[str, Any], _: Path) -> None:
@@ -281,7 +259,7 @@ def test_a_skim_was_accepted_without_a_word_where_its_events_cannot_be_known(
 ) -> None:
     run_dir = Path(shutil.copytree(trained.run_dir, tmp_path / "run"))
     version = run_dir / "ingest" / trained.current("ingest").name
-    manifest = strict(version / "manifest.json")
+    manifest = strict_json(version / "manifest.json")
     spoil(manifest, version)
     (version / "manifest.json").write_text(json.dumps(manifest))
     done = trained.evaluate(

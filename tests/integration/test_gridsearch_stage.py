@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 from command_line import version_of
 from lent_spark import command
 from minimal_configs import write
+from prediction_trees import strict_json
 from published_by_hand import made_features
 
 from pipeline.machine.spark_session import SparkProvider
@@ -40,12 +40,9 @@ class Analysis:
         made_features(self.run_dir, rows={"train": [50, 50], "val": [20], "test": [20]}, most_particles=5)
         self.config = write(folder, run_dir=str(self.run_dir), gridsearch=GRID, **config)
 
-    def run(self, stage: str, *options: str, figures: bool = False) -> Any:
-        return command(self.provider, stage, "--config", self.config, *options, figures=figures)
-
     def done(self, stage: str, *options: str, figures: bool = False) -> str:
         """What a stage says that works."""
-        result = self.run(stage, *options, figures=figures)
+        result = command(self.provider, stage, "--config", self.config, *options, figures=figures)
         assert result.exit_code == 0, result.stderr
         return str(result.stderr)
 
@@ -54,20 +51,13 @@ class Analysis:
 
     def found(self) -> dict[str, Any]:
         """Result of the search; JSON as the standard has it."""
-        return strict(self.current("gridsearch") / "search.json")
+        found: dict[str, Any] = strict_json(self.current("gridsearch") / "search.json")
+        return found
 
     def scores(self) -> list[dict[str, Any]]:
         """Of the search, but for the measured times, by setting."""
         kept = [{key: value for key, value in each.items() if key != "latency"} for each in self.found()["scores"]]
         return sorted(kept, key=lambda each: str(each["trial"]))
-
-
-def strict(path: Path) -> dict[str, Any]:
-    def refuse(word: str) -> None:
-        raise ValueError(word)
-
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
-    return content
 
 
 class Searched(Analysis):
@@ -85,7 +75,7 @@ def searched(provider: SparkProvider, tmp_path_factory: pytest.TempPathFactory) 
 
 def test_a_search_leaves_its_result_in_files(searched: Searched) -> None:
     folder, found = searched.current("gridsearch"), searched.found()
-    best, scores = strict(folder / "best.json"), found["scores"]
+    best, scores = strict_json(folder / "best.json"), found["scores"]
     assert best == scores[0]["trial"]
     assert scores[0]["accuracy"] == max(each["accuracy"] for each in scores) > 0.6
     # Half of the settings cannot work; those that differ in epochs only are one training.
@@ -94,7 +84,7 @@ def test_a_search_leaves_its_result_in_files(searched: Searched) -> None:
     assert {path.name for path in (folder / "plots").iterdir() if path.stat().st_size} == {
         f"{name}.{kind}" for name in ("pareto", "speed_up") for kind in ("png", "pdf")
     }
-    assert strict(folder / "manifest.json")["counters"] == found
+    assert strict_json(folder / "manifest.json")["counters"] == found
     assert (found["slots"], found["trainings_taken_over"], found["train_events"]) == (2, 0, 100)
     assert found["speed_up"] == pytest.approx(found["training_seconds"] / found["seconds"])
     times = {(tuple(each["trial"]["hidden"]), each["latency"]["value"]) for each in scores}
@@ -129,10 +119,10 @@ def test_a_search_never_reads_an_event_of_the_other_splits(
 
 def test_training_takes_over_what_was_found_and_is_stale_when_that_changes(searched: Searched) -> None:
     taken = ("--set", "model.hlf.from_gridsearch=true")
-    best = strict(searched.current("gridsearch") / "best.json")
+    best = strict_json(searched.current("gridsearch") / "best.json")
     said = searched.done("train", *taken)
     assert f"from the grid search: layers {'-'.join(map(str, best['hidden']))}, learning rate 0.01" in said
-    run = strict(searched.current("train") / "hlf" / "run.json")
+    run = strict_json(searched.current("train") / "hlf" / "run.json")
     assert run["model"]["hidden"] == best["hidden"]
     kept = {key: run["train"][key] for key in ("batch_size", "learning_rate", "epochs", "workers", "algorithm")}
     assert kept == {
@@ -142,7 +132,7 @@ def test_training_takes_over_what_was_found_and_is_stale_when_that_changes(searc
         "workers": 2,
         "algorithm": {"name": "ar-sgd"},
     }
-    summary = strict(searched.current("train") / "hlf" / "summary.json")
+    summary = strict_json(searched.current("train") / "hlf" / "summary.json")
     (size,) = {each["num_parameters"] for each in searched.found()["scores"] if each["trial"] == best}
     assert (summary["epochs"], summary["num_parameters"]) == (best["epochs"], size)
     state = torch.load(searched.current("train") / "hlf" / "model" / "weights.pt", weights_only=True)
@@ -153,5 +143,5 @@ def test_training_takes_over_what_was_found_and_is_stale_when_that_changes(searc
     searched.done("gridsearch", *other)
     said = searched.done("train", *taken, *other, "--set", "train.workers=1")
     assert "output of gridsearch" in said
-    run = strict(searched.current("train") / "hlf" / "run.json")
+    run = strict_json(searched.current("train") / "hlf" / "run.json")
     assert (run["model"]["hidden"], run["train"]["epochs"]) == ([5], 3)

@@ -10,7 +10,6 @@ import os
 import shutil
 import struct
 from collections.abc import Callable, Iterator
-from io import StringIO
 from pathlib import Path
 from typing import Any, NoReturn
 from uuid import NAMESPACE_URL, uuid5
@@ -18,14 +17,10 @@ from uuid import NAMESPACE_URL, uuid5
 import pyarrow.parquet as pq
 import pytest
 from analyses import NAMES, Analysis, write
-from lent_spark import Lent
 from made_events import Row, jet, lepton, made_event, tower, track
-from rich.console import Console
 
 from pipeline.commands.clean import clean
 from pipeline.machine.spark_session import SparkProvider
-from pipeline.run_folder import RunFolder
-from pipeline.runner import Runner
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -147,7 +142,7 @@ def test_clean_removes_kernel_outputs_that_the_features_in_use_were_not_made_fro
     analysis.run("features", features={"isolation_cone": 0.4})
     after = analysis.kernel_files()
     assert not set(before.values()) & set(after.values())
-    run_folder = RunFolder(analysis.config(), Console(quiet=True))
+    run_folder = analysis.runner().run_folder
     planned = clean(run_folder, 5, dry_run=True)
     assert [each.folder for each in planned] == [next(iter(before.values())).parent]
     assert planned[0].freed_bytes > 1000
@@ -269,11 +264,10 @@ def test_force_repairs_a_damaged_version_as_its_error_message_promises(analysis:
 def test_what_was_accepted_is_not_mixed_with_what_is_read_anew(analysis: Analysis) -> None:
     # A version made with one threshold, blessed as one of another, must not lend its parts to the next.
     stricter = {"ingest": {"min_track_pt": 2.5}}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipeline.run_folder.SparkProvider", lambda _: Lent(analysis.provider))
-        runner = Runner(RunFolder(analysis.config(**stricter), Console(file=StringIO())))
-        assert runner.accept() == ["ingest", "features"]
-        assert runner.accept() == []
+    analysis.config(**stricter)
+    runner = analysis.runner()
+    assert runner.accept() == ["ingest", "features"]
+    assert runner.accept() == []
     add_file(analysis)
     analysis.run("ingest", **stricter)
     assert analysis.counters("ingest")["files_read"] == 4

@@ -17,8 +17,9 @@ import uproot
 from command_line import SAMPLES, version_of
 from delphes_files import write_delphes
 from lent_spark import command
-from made_events import lepton, made_event
+from made_events import lepton, made_event, tower
 from numpy.typing import NDArray
+from prediction_trees import keys_of, probabilities, uuid_of
 from undisturbed_run import Undisturbed
 
 from features.matrices import columns_of
@@ -33,7 +34,6 @@ from pipeline.terminal.exit_codes import Exit
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
-CLASSES = ("QCD", "ttbar", "Wjets")
 FILE = SAMPLES / "ttbar_13TeV_PU20_0.root"
 
 
@@ -54,14 +54,16 @@ class Finished:
     def predict(self, *arguments: str | Path) -> Any:
         return command(self.provider, "predict", "--set", f"run_dir={self.run_dir}", *arguments)
 
+    def scores(self, out: Path, *files: str | Path, model: Path | None = None) -> dict[str, pa.Table]:
+        """The tables of files by their stems, by default of the trained network."""
+        done = self.predict(*files, "--model", model or self.model, "--out", out, "--parquet")
+        assert done.exit_code == Exit.OK, done.stderr
+        return {path.name.removesuffix(".scores.parquet"): pq.read_table(path) for path in out.iterdir()}
+
 
 @pytest.fixture(scope="module")
 def finished(provider: SparkProvider, undisturbed: Undisturbed, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     return Finished(provider, tmp_path_factory.mktemp("finished"), undisturbed)
-
-
-def probabilities(table: Any) -> NDArray[np.float32]:
-    return np.column_stack([np.asarray(table[f"probability_{name}"]) for name in CLASSES])
 
 
 def check_rows(table: Any, entries: int) -> None:
@@ -82,9 +84,8 @@ def test_several_files_get_the_scores_of_the_evaluation_entry_by_entry(finished:
     compared = 0
     for file in files:
         found = pq.read_table(tmp_path / "out" / f"{file.stem}.scores.parquet")
-        with uproot.open(file) as root:
-            events = finished.evaluated[finished.evaluated.file_uuid == str(root.file.uuid)]
-            check_rows(found, root["Delphes"].num_entries)
+        events = finished.evaluated[finished.evaluated.file_uuid == uuid_of(file)]
+        check_rows(found, 150)
         assert json.loads(found.schema.metadata[b"flags"]) == list(FLAGS)
         scores = probabilities(found)[events.entry]
         assert scores == pytest.approx(probabilities(events), abs=1e-6)
@@ -113,10 +114,8 @@ def test_without_a_model_the_one_in_use_scores(finished: Finished, tmp_path: Pat
         finished.provider, "predict", FILE, "--config", finished.config, "--out", tmp_path / "used", "--parquet"
     )
     assert done.exit_code == Exit.OK, done.stderr
-    assert (
-        finished.predict(FILE, "--model", finished.model, "--out", tmp_path / "named", "--parquet").exit_code == Exit.OK
-    )
-    used, named = (pq.read_table(tmp_path / name / f"{FILE.stem}.scores.parquet") for name in ("used", "named"))
+    used = pq.read_table(tmp_path / "used" / f"{FILE.stem}.scores.parquet")
+    named = finished.scores(tmp_path / "named", FILE)[FILE.stem]
     np.testing.assert_array_equal(probabilities(used), probabilities(named))
     other = command(
         finished.provider, "predict", FILE, "--config", finished.config, "--out", tmp_path / "no", "--network", "hfl"
@@ -128,8 +127,7 @@ def test_without_a_model_the_one_in_use_scores(finished: Finished, tmp_path: Pat
 def test_scores_of_training_events_looked_like_those_of_new_ones(finished: Finished, tmp_path: Path) -> None:
     """`predict` said nothing where the model had learnt from the files; also a copy of the run knows them."""
     splits = [pq.ParquetDataset(finished.current("features") / name).read() for name in ("train", "val")]
-    with uproot.open(FILE) as root:
-        known = sum(table["file_uuid"].to_pylist().count(str(root.file.uuid)) for table in splits)
+    known = sum(table["file_uuid"].to_pylist().count(uuid_of(FILE)) for table in splits)
     new = write_delphes(tmp_path / "new.root", [made_event()])
     for number, model in enumerate((finished.model, finished.exported)):
         out = tmp_path / str(number)
@@ -141,24 +139,15 @@ def test_scores_of_training_events_looked_like_those_of_new_ones(finished: Finis
 
 
 def test_entries_say_why_they_have_no_score(finished: Finished, tmp_path: Path) -> None:
-    near = lepton(40.0, 0.5, 0.5)
-    photon = {"et": 40.0, "eta": near["eta"] + 0.1, "phi": near["phi"]}
-    isolated = made_event(electrons=[lepton(40.0, 0.5, 0.5)], tracks=[])
-    soft = made_event(electrons=[lepton(5.0, 0.5, 0.5)], muons=[])
-    crowded = made_event(electrons=[near], muons=[], photons=[photon])
+    isolated = made_event(electrons=[lepton(40.0, 0.5, 0.5)])
+    soft = made_event(electrons=[lepton(5.0, 0.5, 0.5)])
+    crowded = made_event(electrons=[lepton(40.0, 0.5, 0.5)], photons=[tower(40.0, 0.6, 0.5)])
     broken = made_event(electrons=[lepton(40.0, 0.5, 0.5)], met=float("nan"))
     file = write_delphes(tmp_path / "events.root", [soft, isolated, broken, crowded])
-    assert (
-        finished.predict(file, "--model", finished.model, "--out", tmp_path / "out", "--parquet").exit_code == Exit.OK
-    )
-    found = pq.read_table(tmp_path / "out" / "events.scores.parquet")
+    found = finished.scores(tmp_path / "out", file)["events"]
     check_rows(found, 4)
-    assert [FLAGS[flag] for flag in found["flag"].to_pylist()] == [
-        "rejected_no_lepton",
-        "scored",
-        "rejected_nonfinite",
-        "rejected_no_isolated_lepton",
-    ]
+    flags = ["rejected_no_lepton", "scored", "rejected_nonfinite", "rejected_no_isolated_lepton"]
+    assert [FLAGS[flag] for flag in found["flag"].to_pylist()] == flags
 
 
 def test_what_cannot_be_is_refused_before_any_work_and_leaves_nothing(finished: Finished, tmp_path: Path) -> None:
@@ -191,8 +180,7 @@ def test_branches_and_selection_are_those_of_the_training(finished: Finished, tm
     (model / "model" / "model.json").write_text(json.dumps(content))
     events = [made_event(electrons=[lepton(pt, 0.5, 0.5)], tracks=[]) for pt in (70.0, 50.0)]
     file = write_delphes(tmp_path / "events.root", events, tree="Events", rename={"MissingET.MET": "MET_pt"})
-    assert finished.predict(file, "--model", model, "--out", tmp_path / "out", "--parquet").exit_code == Exit.OK
-    found = pq.read_table(tmp_path / "out" / "events.scores.parquet")
+    found = finished.scores(tmp_path / "out", file, model=model)["events"]
     assert [FLAGS[flag] for flag in found["flag"].to_pylist()] == ["scored", "rejected_no_lepton"]
 
 
@@ -222,11 +210,9 @@ def test_files_of_one_name_overwrote_each_others_scores(finished: Finished, tmp_
     for number, name in enumerate(("x/a.root", "x/a-2.root", "y/a.root"), start=1):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         files.append(write_delphes(tmp_path / name, events * number))
-    done = finished.predict(*files, "--model", finished.model, "--out", tmp_path / "out", "--parquet")
-    assert done.exit_code == Exit.OK, done.stderr
-    rows = {path.name: pq.read_metadata(path).num_rows for path in (tmp_path / "out").iterdir()}
+    rows = {name: len(table) for name, table in finished.scores(tmp_path / "out", *files).items()}
     assert sorted(rows.values()) == [1, 2, 3]
-    assert rows["a-3.scores.parquet"] == 3
+    assert rows["a-3"] == 3
 
 
 def features_of(finished: Finished) -> pa.Table:
@@ -236,8 +222,7 @@ def features_of(finished: Finished) -> pa.Table:
 def in_order(table: pa.Table, evaluated: Any) -> NDArray[np.float32]:
     """The scores of the evaluation for the rows of a table."""
     keyed = evaluated.set_index(["file_uuid", "entry"])
-    keys = zip(table["file_uuid"].to_pylist(), table["entry"].to_pylist(), strict=True)
-    return probabilities(keyed.loc[list(keys)])
+    return probabilities(keyed.loc[keys_of(table)])
 
 
 def test_a_notebook_gets_scores_of_arrow_pandas_and_awkward_events(finished: Finished) -> None:
@@ -274,25 +259,16 @@ def test_lists_of_particles_have_the_same_scores_from_files_and_from_features(
 ) -> None:
     """A network of particles with any weights: what counts is that it gets the same lists."""
     trained = json.loads((finished.model / "model" / "model.json").read_text())
-    columns = ("hlf", "particles")
-    scalers = {
-        name: Scaler.of(json.loads((finished.current("features") / "scaler.json").read_text())[name])
-        for name in columns
-    }
+    known = json.loads((finished.current("features") / "scaler.json").read_text())
+    scalers = {name: Scaler.of(known[name]) for name in ("hlf", "particles")}
     spec = ModelSpec(
         settings_of({"name": "inclusive"}), trained["classes"], scalers, trained["definitions"], trained["reading"]
     )
     save_model(build(spec), spec, tmp_path / "model")
     classifier = load_classifier(tmp_path)
     table = features_of(finished)
-    assert (
-        finished.predict(SAMPLES / "*_0.root", "--model", tmp_path, "--out", tmp_path / "out", "--parquet").exit_code
-        == 0
-    )
     by_key = {}
-    for file in sorted(SAMPLES.glob("*_0.root")):
-        found = pq.read_table(tmp_path / "out" / f"{file.stem}.scores.parquet")
-        with uproot.open(file) as root:
-            by_key |= {(str(root.file.uuid), entry): row for entry, row in enumerate(probabilities(found))}
-    keys = zip(table["file_uuid"].to_pylist(), table["entry"].to_pylist(), strict=True)
-    assert classifier.scores(table) == pytest.approx(np.array([by_key[key] for key in keys]), abs=1e-6)
+    for stem, found in finished.scores(tmp_path / "out", SAMPLES / "*_0.root", model=tmp_path).items():
+        uuid = uuid_of(SAMPLES / f"{stem}.root")
+        by_key |= {(uuid, entry): row for entry, row in enumerate(probabilities(found))}
+    assert classifier.scores(table) == pytest.approx(np.array([by_key[key] for key in keys_of(table)]), abs=1e-6)

@@ -10,11 +10,11 @@ from typing import Any
 import awkward as ak
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from delphes_files import write_delphes
 from made_events import distinct, events_table, lepton, made_event, track
+from prediction_trees import keys_of
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -188,10 +188,6 @@ class Unmixed:
     def keys(self) -> list[tuple[str, int]]:
         """The events in the order of the result."""
         return [key for file in self.result.files for key in keys_of(pq.read_table(file))]
-
-
-def keys_of(table: pa.Table) -> list[tuple[str, int]]:
-    return list(zip(table["file_uuid"].to_pylist(), table["entry"].to_pylist(), strict=True))
 
 
 def by_event(files: Sequence[Path]) -> dict[tuple[str, int], dict[str, Any]]:
