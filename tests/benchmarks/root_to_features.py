@@ -9,7 +9,6 @@ drop out. Runs of the parts that are compared alternate, and medians are shown.
 from __future__ import annotations
 
 import argparse
-import resource
 import shutil
 import statistics
 import sys
@@ -47,14 +46,6 @@ CLASSES_OF = {"qcd": ("a", 0), "ttbar": ("b", 1), "wjets": ("c", 2)}
 #: Events of each of the other files.
 _IN_A_FILE = 480
 SAMPLES = Path(__file__).resolve().parents[2] / "samples"
-
-
-class Cost(NamedTuple):
-    """What one run took."""
-
-    events: int
-    cpu: float
-    wall: float
 
 
 def taking_turns(infos: list[FileInfo]) -> list[FileInfo]:
@@ -142,69 +133,31 @@ def tree_cpu() -> float:
     return total
 
 
-def peak_of_workers() -> float:
-    """Largest peak memory (GiB) of the Python processes that Spark started."""
-    peaks = [0]
-    for process in psutil.Process().children(recursive=True):
-        if "python" not in process.name():
-            continue
-        status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
-        peaks += [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")]
-    return max(peaks) / 2**20
+class Bench(NamedTuple):
+    """Files, how they are read, where results lie, and the two numbers of events."""
 
+    infos: list[FileInfo]
+    settings: IngestSettings
+    folder: Path
+    sizes: tuple[int, int]
 
-def measured(work: Callable[[], object], events: int, *, cpu: Callable[[], float]) -> Cost:
-    """Run once; `cpu` reads the clock: of this process alone where the work is done in it (Spark idles meanwhile)."""
-    before, wall = cpu(), time.monotonic()
-    work()
-    return Cost(events, cpu() - before, time.monotonic() - wall)
-
-
-def slope(small: Cost, large: Cost) -> float:
-    """CPU microseconds per event between two sizes."""
-    return (large.cpu - small.cpu) / (large.events - small.events) * 1e6
-
-
-class Bench:
-    """The runs on some files."""
-
-    def __init__(self, infos: list[FileInfo], settings: IngestSettings, folder: Path, sizes: tuple[int, int]) -> None:
-        self.infos = infos
-        self.settings = settings
-        self.folder = folder
-        self.sizes = sizes
-        self.provider = SparkProvider(SparkSettings(master="local[2]"))
-
-    def pair(
+    def cost(
         self, work: Callable[[list[FileInfo], Path], object], *, cpu: Callable[[], float] = time.process_time
-    ) -> tuple[Cost, Cost]:
-        """One run of each size."""
-        costs = []
+    ) -> tuple[float, float]:
+        """Run once with each size: CPU microseconds of an event, and seconds of wall time of any job.
+
+        `cpu` reads the clock: of this process alone where the work is done in it (Spark idles meanwhile).
+        """
+        found = []
         for size in self.sizes:
-            files = first(self.infos, size)
-            folder = self.folder / uuid.uuid4().hex
+            files, folder = first(self.infos, size), self.folder / uuid.uuid4().hex
             (folder / "train").mkdir(parents=True)
-            costs.append(measured(partial(work, files, folder), sum(info.entries for info in files), cpu=cpu))
+            before, wall = cpu(), time.monotonic()
+            work(files, folder)
+            found.append((sum(info.entries for info in files), cpu() - before, time.monotonic() - wall))
             shutil.rmtree(folder)
-        return costs[0], costs[1]
-
-    def read(self) -> float:
-        """Microseconds per event of bare reading."""
-        return slope(*self.pair(lambda files, _: bare_read(files, self.settings)))
-
-    def kernel_path(self) -> float:
-        """Microseconds per event of ROOT to features Parquet in one process."""
-        return slope(*self.pair(lambda files, folder: one_process(files, self.settings, folder)))
-
-    def spark(self) -> tuple[float, float, float]:
-        """Microseconds per event of both stages, seconds of wall time of any job, and bytes of an event on disk."""
-        sizes: list[float] = []
-        small, large = self.pair(
-            lambda files, folder: sizes.append(both_stages(self.provider, files, self.settings, folder / "run")),
-            cpu=tree_cpu,
-        )
-        per_event = (large.wall - small.wall) / (large.events - small.events)
-        return slope(small, large), small.wall - per_event * small.events, sizes[-1]
+        (few, small, briefly), (many, large, long) = found
+        return 1e6 * (large - small) / (many - few), briefly - (long - briefly) / (many - few) * few
 
 
 def infos_of(files: Mapping[str, Iterable[Path | str]], settings: IngestSettings) -> list[FileInfo]:
@@ -251,26 +204,27 @@ def main() -> None:
         infos = taking_turns(infos)
         if len(first(infos, given.events[0])) == len(first(infos, given.events[1])):
             sys.exit(f"--events: {given.events[0]} and {given.events[1]} events need the same files; give other sizes")
-        bench = Bench(infos, settings, Path(folder), tuple(given.events))
-        run(bench, given.repeats)
-        bench.provider.stop()
+        provider = SparkProvider(SparkSettings(master="local[2]"))
+        run(Bench(infos, settings, Path(folder), tuple(given.events)), provider, given.repeats)
+        provider.stop()
 
 
-def run(bench: Bench, repeats: int) -> None:
+def run(bench: Bench, provider: SparkProvider, repeats: int) -> None:
     """Warm up, measure in turns, and print medians."""
-    bare_read(bench.infos, bench.settings)
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "train").mkdir()
-        one_process(bench.infos[:1], bench.settings, Path(folder))
+    sizes: list[float] = []
+
+    def on_spark(files: list[FileInfo], folder: Path) -> None:
+        sizes.append(both_stages(provider, files, bench.settings, folder / "run"))
+
     # Starting the JVM, compiling and the first Python workers are no cost of an event.
-    bench.pair(
-        lambda files, folder: both_stages(bench.provider, files[:9], bench.settings, folder / "run"), cpu=tree_cpu
-    )
+    bare_read(bench.infos, bench.settings)
+    bench.cost(lambda files, folder: one_process(files[:1], bench.settings, folder))
+    bench.cost(lambda files, folder: on_spark(files[:9], folder), cpu=tree_cpu)
     read, kernels, spark, fixed = [], [], [], []
     for _ in range(repeats):
-        read.append(bench.read())
-        kernels.append(bench.kernel_path())
-        per_event, seconds, size = bench.spark()
+        read.append(bench.cost(lambda files, _: bare_read(files, bench.settings))[0])
+        kernels.append(bench.cost(lambda files, folder: one_process(files, bench.settings, folder))[0])
+        per_event, seconds = bench.cost(on_spark, cpu=tree_cpu)
         spark.append(per_event)
         fixed.append(seconds)
         sys.stdout.write(f"  run: read {read[-1]:.0f}, one process {kernels[-1]:.0f}, spark {per_event:.0f} us/event\n")
@@ -284,11 +238,9 @@ def run(bench: Bench, repeats: int) -> None:
             f"{name:<27}{cost:8.0f} us/event  {1e6 / cost:8.0f} events/s per core  "
             f"{ratio:5.2f} x reading (at most {goal})"
         )
-    own_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     lines += [
         f"fixed cost of the two Spark jobs: {statistics.median(fixed):.1f} s (Spark already started)",
-        f"features on disk: {size / 1000:.1f} kB an event (at most 16)",
-        f"peak memory of a Python task: {peak_of_workers():.2f} GiB (at most 1.5), of one process: {own_peak:.2f} GiB",
+        f"features on disk: {sizes[-1] / 1000:.1f} kB an event (at most 16)",
     ]
     sys.stdout.write("\n".join(lines) + "\n")
 

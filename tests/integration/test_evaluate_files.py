@@ -189,7 +189,6 @@ def test_two_models_side_by_side_on_the_test_split(trained: Trained, normal: dic
         scores[name] = probabilities(table)
         np.testing.assert_allclose(scores[name], scores_of(run, normal, keys_of(table)), atol=1e-6)
     assert np.abs(scores["first"] - scores["second"]).max() > 0.01
-    assert trained.evaluate("--model", trained.first, "--out", out).exit_code == Exit.USER_ERROR
 
 
 def test_events_that_were_trained_on_are_refused_with_their_number(trained: Trained) -> None:
@@ -313,12 +312,3 @@ def test_without_a_run_there_must_be_models_and_inputs(trained: Trained, tmp_pat
     done = trained.evaluate("--model", trained.exported, *ALL_NEW, *empty)
     assert done.exit_code == 0, done.stderr
     assert (tmp_path / "empty" / "evaluations" / "0001" / "hlf" / "predictions.root").exists()
-
-
-def test_what_fails_late_leaves_nothing_too(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> None:
-        assert list((trained.run_dir / "evaluations").glob(".*.unfinished"))
-        raise ZeroDivisionError("late")
-
-    monkeypatch.setattr("pipeline.commands.evaluate_files.evaluated", fail)
-    assert "late" in trained.refused(Exit.BUG, "--model", trained.first)
