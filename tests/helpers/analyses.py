@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from uuid import NAMESPACE_URL, uuid5
 
 import pyarrow.parquet as pq
 import pytest
-import uproot
 from command_line import in_use, small_config
 from delphes_files import write_delphes
 from lent_spark import Lent
@@ -29,12 +27,9 @@ NAMES = ("qcd", "ttbar", "wjets")
 SHARES = {"train": 0.4, "val": 0.3, "test": 0.3}
 
 
-def write(path: Path, rows: list[Row], *, identity: str = "") -> Path:
-    """A file that is the same every time (the UUID depends on `identity`, by default its name), and not compressed."""
-    uuid = uuid5(NAMESPACE_URL, identity or path.name)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(uproot, "recreate", partial(uproot.recreate, compression=None, uuid_function=lambda: uuid))
-        return write_delphes(path, rows)
+def write(path: Path, rows: list[Row]) -> Path:
+    """A file that is the same every time (the UUID depends on its name), and not compressed."""
+    return write_delphes(path, rows, compression=None, uuid_function=lambda: uuid5(NAMESPACE_URL, path.name))
 
 
 class Analysis:
