@@ -65,11 +65,7 @@ def measure(transport: MpiTransport, size: int, times: int) -> dict[str, float]:
 
 
 def rank(most: int) -> None:
-    """The two ranks: all sizes and ways; rank 0 prints a line of JSON for each.
-
-    Args:
-        most: Averages of a size, at most.
-    """
+    """The two ranks: all sizes and ways, with `most` averages at most; rank 0 prints a line of JSON for each."""
     for way in ("memory", "sockets"):
         transport = MpiTransport(shares_memory=way == "memory")
         for size, times in SIZES.items():

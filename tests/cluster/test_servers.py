@@ -59,13 +59,9 @@ http {{
 
 
 class FileServer:
-    """A server of the files in `<folder>/data` on the second host; as a context it ends with it.
+    """A server of the files in `<folder>/data` on the second host, ended with the context.
 
-    Args:
-        hosts: The hosts.
-        folder: Its files, which stand in its command line.
-        port: Where it listens.
-        command: What starts it.
+    Its folder stands in the command line, by which its processes are known.
     """
 
     def __init__(self, hosts: Network, folder: Path, port: int, *command: str) -> None:

@@ -36,12 +36,7 @@ def airflow_python() -> Path:
 
 
 class AirflowHome:
-    """What an administrator sets up for the DAG.
-
-    Args:
-        folder: New; everything of Airflow is in it.
-        settings: More environment variables, such as `HEP_PIPELINE_CONFIG`.
-    """
+    """What an administrator sets up for the DAG, all in a new folder; `settings` are more environment variables."""
 
     def __init__(self, folder: Path, **settings: str) -> None:
         self.python = airflow_python()

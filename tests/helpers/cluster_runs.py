@@ -36,12 +36,7 @@ LONG: Final = ("train.epochs=200", "train.batch_size=8", "train.checkpoint_steps
 
 
 class Local:
-    """The undisturbed results of one machine; each is made when a test asks for it.
-
-    Args:
-        provider: A Spark on this machine.
-        folder: Their folder.
-    """
+    """The undisturbed results of one machine; each is made when a test asks for it."""
 
     def __init__(self, provider: SparkProvider, folder: Path) -> None:
         self._provider, self._folder = provider, folder
@@ -84,15 +79,7 @@ class Local:
 
 
 class OnHost:
-    """Runs of the pipeline on the first host, with a config and a run folder of their own.
-
-    Args:
-        hosts: The hosts.
-        folder: Folder of config and run folder, which exists.
-        env: Environment.
-        samples: Folder or address of the samples' files.
-        changes: Changes of the config's sections.
-    """
+    """Runs of the pipeline on the first host, with a config and a run folder of their own."""
 
     def __init__(
         self,

@@ -37,12 +37,7 @@ def missing(*programs: str) -> str:
 
 
 class Ssh:
-    """An sshd on each host, and a key that opens them all.
-
-    Args:
-        hosts: The hosts.
-        folder: Its files.
-    """
+    """An sshd on each host, and a key that opens them all."""
 
     def __init__(self, hosts: Network, folder: Path) -> None:
         self._hosts, self._folder = hosts, folder
@@ -73,13 +68,7 @@ class Ssh:
 
 
 class Standalone:
-    """A standalone Spark: the master on the first host, a worker with one core on each of the next.
-
-    Args:
-        hosts: The hosts.
-        folder: Its files.
-        workers: Number of workers.
-    """
+    """A standalone Spark: the master on the first host, a worker with one core on each of the next."""
 
     def __init__(self, hosts: Network, folder: Path, *, workers: int) -> None:
         self._hosts, self._folder = hosts, folder
@@ -139,13 +128,7 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=
 
 
 class Slurm:
-    """A SLURM whose nodes are the first hosts; `slurmctld` is on the very first.
-
-    Args:
-        hosts: The hosts.
-        folder: Its files.
-        nodes: Number of nodes.
-    """
+    """A SLURM whose nodes are the first hosts; `slurmctld` is on the very first."""
 
     def __init__(self, hosts: Network, folder: Path, *, nodes: int) -> None:
         self._hosts, self._folder = hosts, folder

@@ -27,13 +27,7 @@ CLUSTER = {"master": "local-cluster[2,1,1024]", "conf": {"spark.executor.extraJa
 
 
 def small_config(folder: Path, data: Path | str, **changes: Any) -> Path:
-    """A config that runs in seconds, in the run folder `folder/run`.
-
-    Args:
-        folder: Its folder.
-        data: Folder or address of the files `<sample>*.root`.
-        changes: Its keys that are other than these.
-    """
+    """A config that runs in seconds, of the files `<sample>*.root` of a folder or address, with the changed keys."""
     names = ("qcd", "ttbar", "wjets")
     content = {
         "run_dir": str(folder / "run"),

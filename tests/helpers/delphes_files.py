@@ -38,7 +38,7 @@ def write_delphes(
     Args:
         path: Where to.
         events: Rows as `made_events.made_event` makes them.
-        tree: Name of the tree.
+        tree: Its name.
         rename: Delphes branch name to the name written.
         without: Delphes branch names to leave out.
         more: Further branches, or other content of those.

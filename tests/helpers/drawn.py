@@ -27,11 +27,7 @@ def outside(figure: Figure) -> list[str]:
 
 
 def without_style(make: Callable[[], Figure]) -> list[str]:
-    """What of a figure lacks the CMS look of all figures: labels at the ends of the axes, ticks inside, free legends.
-
-    Args:
-        make: Draws the figure; the settings around it are others.
-    """
+    """What of a figure lacks the CMS look of all: labels at the ends of the axes, ticks inside, free legends."""
     with mpl.rc_context({"legend.frameon": True, "xaxis.labellocation": "center", "font.size": 4}):
         figure = make()
     figure.canvas.draw()

@@ -97,12 +97,7 @@ def made_core(rng: np.random.Generator, labels: np.ndarray, lengths: np.ndarray)
     """(num_particles, 11) numbers of the particles of events: a lepton, then hadrons and photons.
 
     The classes differ in the pT of the lepton, 30, 50 and 80 GeV give or take 4, and of the others, on average 1, 3 and
-    9 GeV.
-
-    Args:
-        rng: Source of randomness.
-        labels: (num_events,) classes.
-        lengths: (num_events,) particles of each event, the lepton included.
+    9 GeV. `labels`, `lengths`: (num_events,) classes, and particles of each event, the lepton included.
     """
     shape = (len(labels), int(lengths.max(initial=1)))
     is_lepton = np.broadcast_to(np.arange(shape[1]) == 0, shape)

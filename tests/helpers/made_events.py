@@ -15,18 +15,7 @@ _numbers = itertools.count(1)
 
 
 def made_event(**overrides: Any) -> Row:
-    """A valid event with no candidates, leptons or jets, unless given.
-
-    Args:
-        **overrides: Values of fields of the events schema that replace the defaults.
-
-    Raises:
-        KeyError: If a name is no field of the events schema.
-
-    Examples:
-        >>> made_event(met=10.0)["met"], made_event()["tracks"]
-        (10.0, [])
-    """
+    """A valid event with no candidates, leptons or jets, unless given by fields of the events schema."""
     event: Row = {
         "file_uuid": "00000000-0000-0000-0000-000000000000",
         "entry": 0,

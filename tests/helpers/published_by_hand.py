@@ -18,12 +18,7 @@ from pipeline.stages.table import STAGE_OF
 def publish(run_dir: Path, stage: str, folder: Path | None = None, *, content: str = "", **manifest: Any) -> Version:
     """Publish a version that was made from those in use of the stages that it reads.
 
-    Args:
-        run_dir: The run folder.
-        stage: Name of the stage.
-        folder: With its files; None: a new one that holds `content` as a counter.
-        content: Another content makes what is made from it stale.
-        manifest: More of the manifest.
+    `folder`: with its files; None: a new one. `content`: of its files; another makes what is made from it stale.
     """
     store = StageStore(run_dir, stage)
     if folder is None:

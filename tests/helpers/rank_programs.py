@@ -93,13 +93,7 @@ class Case(NamedTuple):
 
 
 class Cases:
-    """Programs whose ranks are started once for all of one number of ranks, since a start takes seconds.
-
-    Args:
-        folder: Where ranks write.
-        cases: What to run, by a name.
-        seconds: Limit for each start.
-    """
+    """Programs whose ranks are started once for all of one number of ranks, since a start takes seconds."""
 
     def __init__(self, folder: Path, cases: Mapping[Hashable, Case], *, seconds: float = 150) -> None:
         self._folder, self._cases, self._seconds = folder, cases, seconds

@@ -53,16 +53,7 @@ Features = dict[str, float]
 def reference_event(
     event: dict[str, Any], settings: ReferenceSettings
 ) -> tuple[dict[str, float], list[dict[str, float]]] | None:
-    """Features of one event.
-
-    Args:
-        event: One row of the events Parquet, as `table.to_pylist()` gives it.
-        settings: The choices.
-
-    Returns:
-        The high-level features and the particle rows (lepton first, no padding), both by name, or None if no lepton
-        passes.
-    """
+    """Features of a row of the events Parquet: high-level, and particles (lepton first); None if no lepton passes."""
     candidates = {name: particles(event, name) for name in CANDIDATES}
     lepton = select_lepton(event, candidates, settings)
     if lepton is None:

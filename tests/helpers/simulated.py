@@ -181,12 +181,7 @@ class VectorRow(FlatVectors):
 
 
 def matched(rounds: Sequence[Sequence[tuple[int, int]]], begins: Callable[..., int] = min) -> Callable[[int], Pairs]:
-    """Partners from a list of matchings, one for each step; of each pair, one begins the average.
-
-    Args:
-        rounds: The pairs of each step; they come round again.
-        begins: Picks from a pair who begins: `min` or `max`.
-    """
+    """Partners from a list of matchings, one for each step, again and again; `begins` picks who begins an average."""
 
     def partners(rank: int) -> Pairs:
         return Pairs([_partner(rank, pairs, begins) for pairs in rounds])
@@ -249,13 +244,7 @@ class Watcher:
 class LinearGradients:
     """Workers with quadratic losses of equal Hessian: g_i,t(x) = h x - b_i,t, with random b.
 
-    Args:
-        workers: Number of workers.
-        steps: Steps of each.
-        seed: Of b and of the starting point.
-        size: Number of parameters.
-        hessian: h; 0 makes the gradients noise that does not depend on x.
-        noise: Standard deviation of b.
+    `hessian`: h; 0 makes the gradients noise that does not depend on x. `noise`: standard deviation of b.
     """
 
     def __init__(
@@ -287,13 +276,8 @@ class LinearGradients:
     ) -> NDArray[np.float64]:
         """Run an algorithm in the simulator; the workers' models after each step, (steps, workers, parameters).
 
-        Args:
-            cluster: How long computing and talking take.
-            partners: Makes the partners of a rank.
-            initial: (workers, parameters), where workers start from different points.
-            before_step: Called with rank, step and algorithm.
-            results: (workers, parameters) gets the models that the method returns.
-            chosen: Settings of the training; `exchange`: whether pairs average in `memory` or through `sockets`.
+        `initial`: (workers, parameters), where workers start from different points. `results`: gets the models that the
+        method returns. `exchange`: whether pairs average in `memory` or through `sockets`.
         """
         clock, protocol = VirtualClock(), chosen.pop("exchange", "memory")
         train = settings(**({"workers": self.workers, "learning_rate": 0.1} | chosen))

@@ -60,13 +60,8 @@ _TIMES: Final = frozenset(
 class Undisturbed:
     """A finished run of a small config; its run folder can be put back to before any stage.
 
-    Args:
-        folder: Where cases work: configuration, data and the run folder.
-        shared: Where the run is kept as it was when it had finished. The first of several test processes makes it, the
-            others wait for it.
-
-    Attributes:
-        seconds: About how long each stage takes as a command of its own.
+    Cases work in `folder`. In `shared` the run is kept as it was when it had finished: the first of several test
+    processes makes it, the others wait for it. `seconds`: about how long each stage takes as a command of its own.
     """
 
     def __init__(self, folder: Path, shared: Path) -> None:

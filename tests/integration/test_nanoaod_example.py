@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
 import uproot
+from lent_spark import command
+
+from pipeline.machine.spark_session import SparkProvider
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "examples" / "nanoaod"
 FILES = sorted(FOLDER.glob("*.root"))
@@ -32,10 +33,9 @@ def test_the_bundled_events_are_those_of_their_script(tmp_path: Path) -> None:
 @pytest.mark.minutes
 @pytest.mark.end_to_end
 @pytest.mark.timeout(900)
-def test_signal_against_background_on_nanoaod_by_one_command(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pipeline", "run", "--config", str(FOLDER / "config.yaml"), "--set"]
-    done = subprocess.run([*command, f"run_dir={tmp_path}"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_signal_against_background_on_nanoaod_by_one_command(provider: SparkProvider, tmp_path: Path) -> None:
+    done = command(provider, "run", "--config", FOLDER / "config.yaml", "--set", f"run_dir={tmp_path}")
+    assert done.exit_code == 0, done.output
     (metrics,) = (json.loads(path.read_text()) for path in tmp_path.glob("evaluate/*/metrics.json"))
     assert (metrics["classes"], metrics["signals"]) == (["background", "signal"], {"signal": 1.0})
     for run in metrics["runs"].values():

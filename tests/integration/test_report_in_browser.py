@@ -99,11 +99,7 @@ class Seen(NamedTuple):
 
 
 class Browser:
-    """A headless Chromium with a profile of its own.
-
-    Args:
-        folder: Of the profile.
-    """
+    """A headless Chromium with a profile of its own."""
 
     def __init__(self, folder: Path) -> None:
         names = ("chromium", "chromium-browser", "google-chrome")
