@@ -42,7 +42,6 @@ class Examples:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collect_file(self, file_path: Path) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
-        """Leave out the collectors that would find nothing."""
         found = yield
         return [
             each for each in found if type(each).__name__ != "DoctestModule" or ">>>" in file_path.read_text("utf-8")
@@ -50,7 +49,6 @@ class Examples:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register what speeds up the collection."""
     config.pluginmanager.register(Examples())
 
 
@@ -74,7 +72,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def update_golden(request: pytest.FixtureRequest) -> bool:
-    """Whether to write golden files."""
     return bool(request.config.getoption("--update-golden"))
 
 
@@ -110,7 +107,6 @@ def bundled_files(bundled_samples: list[SampleSettings]) -> list[FileInfo]:
 
 @pytest.fixture
 def ttbar_source() -> SourceFile:
-    """One bundled file."""
     return source_of("ttbar", 1, str(SAMPLES / "ttbar_13TeV_PU20_0.root"))
 
 

@@ -29,7 +29,6 @@ COLUMNS = ("both", "both_99", "alone", "read", "add")
 
 
 def microseconds(work: Callable[[], object], times: int) -> list[float]:
-    """How long each of many calls takes."""
     found = []
     for _ in range(times):
         started = time.perf_counter()
@@ -76,7 +75,6 @@ def rank(most: int) -> None:
 
 
 def main() -> None:
-    """Run some times and print medians."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5, help="runs")
     parser.add_argument("--averages", type=int, default=10_000, help="of each size, at most")

@@ -72,7 +72,6 @@ def seconds_per_model(hidden: list[int], batch_size: int, *, num_steps: int) -> 
 
 
 def main() -> None:
-    """Run it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=10_000, help="events that a network learns from")
     parser.add_argument("--repeats", type=int, default=5, help="alternating runs")

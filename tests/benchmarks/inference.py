@@ -72,7 +72,6 @@ def bench(name: ModelName, folder: Path, repeats: int) -> None:
 
 
 def main() -> None:
-    """Measure all networks."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
     repeats = parser.parse_args().repeats

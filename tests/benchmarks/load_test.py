@@ -117,7 +117,6 @@ def _columns(raw: RawEvents) -> dict[str, Any]:
 
 
 def main(argv: list[str]) -> None:
-    """Write the files and `load_test.yaml`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="a new folder")
     parser.add_argument("--events", type=int, default=10_000, help="of each sample")

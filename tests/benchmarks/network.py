@@ -72,8 +72,6 @@ def on_first_host(folder: Path, workers: int, launcher_args: list[str]) -> None:
 
 
 def measure(name: str, dataset: Path, workers: int, folder: Path) -> dict[str, float]:
-    """The measurements of one network."""
-
     def run(between: Network | None) -> dict[str, float]:
         launcher_args = between.launcher_args if between else []
         command = [sys.executable, __file__, "--host", str(dataset), str(workers), json.dumps(launcher_args)]

@@ -39,15 +39,12 @@ _BATCH = 128
 
 
 class Case(NamedTuple):
-    """A dataset with the columns that are read from it."""
-
     name: str
     dataset: FeatureDataset
     inputs: tuple[str, ...]
 
     @property
     def rows(self) -> int:
-        """Events of the training split."""
         return self.dataset.num_rows("train")
 
 
@@ -74,20 +71,17 @@ def bare_petastorm(case: Case) -> None:
 
 
 def through(reader: Reader, case: Case) -> Iterable[Batch]:
-    """One epoch of one rank."""
     rows = [group.rows for group in case.dataset.splits["train"]]
     plan = plan_epoch(rows, world_size=1, batch_size=_BATCH, seed=1, epoch=0)
     return reader.train_batches(assignment_of(plan, rank=0, epoch=0))
 
 
 def consume(batches: Iterable[Batch]) -> None:
-    """Read every batch without using it."""
     for _ in batches:
         pass
 
 
 def seconds(work: Callable[[], None]) -> float:
-    """How long it takes."""
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
@@ -122,7 +116,6 @@ def ratio(ours: Sequence[float], bare: Sequence[float]) -> float:
 
 
 def show(title: str, case: Case, found: dict[str, list[float]], pairs: dict[str, tuple[str, str]]) -> None:
-    """Print rates and ratios."""
     sys.stdout.write(f"{title}\n")
     for name, times in found.items():
         line = f"  {name:<16}{case.rows / statistics.median(times):10.0f} events/s"
@@ -134,7 +127,6 @@ def show(title: str, case: Case, found: dict[str, list[float]], pairs: dict[str,
 
 
 def main() -> None:
-    """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hlf", type=int, default=1_000_000, help="events with high-level features")
     parser.add_argument("--particles", type=int, default=8192, help="events with particles")

@@ -161,7 +161,6 @@ class Bench(NamedTuple):
 
 
 def infos_of(files: Mapping[str, Iterable[Path | str]], settings: IngestSettings) -> list[FileInfo]:
-    """The files of processes, checked."""
     samples = [
         SampleSettings(name=CLASSES_OF[name][0], label=CLASSES_OF[name][1], files=list(map(str, paths)))
         for name, paths in files.items()
@@ -185,7 +184,6 @@ def made_files(folder: Path, num_events: int) -> tuple[list[FileInfo], IngestSet
 
 
 def main() -> None:
-    """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("files", nargs="*", help="Delphes files named qcd_*, ttbar_*, wjets_*; else the bundled events")
     parser.add_argument("--events", type=int, nargs=2, default=(10_000, 100_000), help="the two sizes")

@@ -41,7 +41,6 @@ def ranks_of(process: psutil.Process) -> list[psutil.Process]:
 
 
 def hold(process: psutil.Process, is_over: threading.Event) -> None:
-    """Stop a rank for most of the time."""
     with suppress(psutil.NoSuchProcess):
         while not is_over.is_set():
             process.send_signal(signal.SIGSTOP)
@@ -87,7 +86,6 @@ def rate(where: list[str], run_dir: Path, method: str, epochs: int, *, disturbed
 
 
 def main() -> None:
-    """Measure the methods, and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", type=Path, default=DEMO, help="config of the events")
     parser.add_argument("--epochs", type=int, default=400)

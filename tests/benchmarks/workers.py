@@ -290,7 +290,6 @@ class CpuClock(Transport):
     """A transport whose clock is the CPU time of this process, so that other work on the machine does not count."""
 
     def now(self) -> float:
-        """Seconds of CPU time."""
         return time.process_time()
 
 
@@ -320,13 +319,11 @@ def overhead(rows: int, repeats: int) -> dict[str, Any]:
 
 
 def show(line: str) -> None:
-    """A line of the result, at once."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def main() -> None:
-    """Run all of it, or a part."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000, help="training rows of the HLF runs")
     parser.add_argument("--repeats", type=int, default=5, help="alternating runs")

@@ -46,13 +46,11 @@ def _table(rows: Mapping[tuple[str, str], tuple[str, str, str]]) -> str:
 
 @pytest.fixture(scope="session")
 def local(provider: SparkProvider, tmp_path_factory: pytest.TempPathFactory) -> Local:
-    """The undisturbed results of one machine."""
     return Local(provider, tmp_path_factory.mktemp("local"))
 
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
-    """Four hosts."""
     if why_not():
         pytest.skip(why_not())
     with network(4, tmp_path_factory.mktemp("network")) as made:

@@ -76,7 +76,6 @@ class FileServer:
         self.kill()
 
     def start(self) -> None:
-        """Start it, and wait until it listens."""
         log = self._folder / "started.log"
         self._hosts.serve(1, log, *self._command)
         probe = f"import socket; socket.create_connection(('{self.name}', {self._port}), 1)"
@@ -122,7 +121,6 @@ def nginx(hosts: Network, folder: Path, user: str, password: str) -> FileServer:
 
 
 def s3(hosts: Network, folder: Path) -> FileServer:
-    """An S3 server."""
     program = "import sys; from moto.server import main; main(sys.argv[2:])"
     words = (sys.executable, "-c", program, str(folder), "-H", hosts.names[1], "-p", "5000")
     return FileServer(hosts, folder, 5000, *words)

@@ -77,8 +77,6 @@ def test_methods_over_two_and_four_hosts(
 
 
 class Victim:
-    """What is killed on the second host."""
-
     def __init__(self, hosts: Network, runs: OnHost) -> None:
         self._hosts, self._runs = hosts, runs
 

@@ -120,14 +120,12 @@ class AirflowHome:
                 return []
 
     def answers(self) -> bool:
-        """Whether the web server does."""
         try:
             return bool(self._api("GET", "/auth/token"))
         except OSError:
             return False
 
     def trigger(self, run: str, *, logical_date: str | None, conf: dict[str, Any]) -> None:
-        """Start a run as the web page does."""
         token = self._api("GET", "/auth/token")["access_token"]
         body = {"dag_run_id": run, "logical_date": logical_date, "conf": conf}
         self._api("POST", f"/api/v2/dags/{DAG_ID}/dagRuns", body, token)

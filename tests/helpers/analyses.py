@@ -97,7 +97,6 @@ class Analysis:
         }
 
     def splits(self) -> dict[tuple[str, int], str]:
-        """Split of every event."""
         return {
             (row["file_uuid"], row["entry"]): name.split("/")[0]
             for name, rows in self.dataset().items()

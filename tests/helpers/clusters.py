@@ -176,7 +176,6 @@ class Slurm:
         return self.run("sbatch", "--parsable", f"--output={script}.out", str(script)).strip()
 
     def state(self, job: str) -> str:
-        """The state of a job, such as RUNNING or COMPLETED."""
         words = self.run("scontrol", "--oneliner", "show", "job", job)
         return words.split("JobState=")[1].split()[0]
 

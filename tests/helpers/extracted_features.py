@@ -34,7 +34,6 @@ def named(rows: np.ndarray, names: Sequence[str]) -> list[dict[str, float]]:
 
 
 def extract(*events: Row, **choices: Any) -> Extracted:
-    """The features of some events."""
     block = build_features(events_table(list(events)), FeatureSettings(**choices))
     bounds = zip(block.particle_offsets[:-1], block.particle_offsets[1:], strict=True)
     return Extracted(

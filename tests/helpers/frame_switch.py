@@ -22,7 +22,6 @@ _SET_TIMER_SLACK = 29
 
 
 def main() -> None:
-    """Forward frames until the standard input ends."""
     delay, rate = float(sys.argv[1]), float(sys.argv[2])
     # Timers of Linux may be 50 microseconds late unless a process asks for better ones.
     ctypes.CDLL(None).prctl(_SET_TIMER_SLACK, 1, 0, 0, 0)

@@ -33,8 +33,6 @@ _KEY_HEAD: Final = ">ihiIhhii"
 
 
 class Outcome(NamedTuple):
-    """What became of one spoiled file."""
-
     seed: int
     verdict: str
     """`accepted`, `refused` (by an error with a message for the user), or `failed`."""
@@ -135,7 +133,6 @@ def _resident_bytes() -> int:
 
 
 def main(first: int, count: int, folder: Path) -> None:
-    """The child."""
     # All imports, before memory is bounded.
     prepare(first, folder)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))

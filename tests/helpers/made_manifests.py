@@ -19,7 +19,6 @@ _OF_RUN = ("learning_curve", "confusion", "scores", "calibration", "efficiencies
 
 
 def page_of(made: dict[str, Version], folder: Path, report: dict[str, Any] | None = None, **given: Any) -> Page:
-    """The page of some versions."""
     return Page(render(made, report or REPORT, folder / "card", **given))
 
 

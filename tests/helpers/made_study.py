@@ -34,7 +34,6 @@ STUDY: dict[str, Any] = {
 
 
 def made_study(**changes: Any) -> StudySettings:
-    """The settings of a study."""
     return StudySettings.model_validate({**STUDY, **changes})
 
 
@@ -72,7 +71,6 @@ def made_run(
 
 
 def made_result(study: StudySettings, runs: Sequence[RunResult], *, checks: Sequence[TimeCheck] = ()) -> StudyResult:
-    """The result of these runs."""
     return StudyResult(
         name="made",
         form="small",

@@ -55,7 +55,6 @@ PROGRAMS: dict[str, Callable[[int, int, float], Program]] = {"doubling": doublin
 
 
 def main() -> None:
-    """Connect to all hosts, and measure."""
     rank, kind, repeats, sizes, *addresses = sys.argv[1:]
     own, peers = int(rank), {}
     with socket.create_server(("", _PORT), backlog=len(addresses)) as server:

@@ -32,15 +32,12 @@ class Network(NamedTuple):
     """Hosts, and the programs that enter them."""
 
     names: list[str]
-    """Host names: `host1` and so on."""
     addresses: list[str]
     agent: Path
     """A program that runs a command on a host as ssh does: `agent ADDRESS-OR-NAME COMMAND ...`."""
     spaces: list[str]
-    """The network namespaces."""
 
     def on_host(self, number: int, *command: str) -> list[str]:
-        """The command on a host."""
         return [str(self.agent), self.addresses[number], shlex.join(command)]
 
     def run_on_host(self, number: int, *command: str) -> str:
@@ -162,7 +159,6 @@ exec sleep infinity < /dev/null > /dev/null 2>&1
 
 
 def _boot(folder: Path, name: str, space: str) -> None:
-    """Start a host."""
     pid = folder / f"{name}.pid"
     pid.unlink(missing_ok=True)
     command = ["ip", "netns", "exec", space, "unshare", "--uts", "--ipc", "--mount", "sh", "-ec", _BOOT]

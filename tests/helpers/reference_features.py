@@ -87,7 +87,6 @@ def delta_phi(phi_a: float, phi_b: float) -> float:
 
 
 def delta_r(a: Particle, b: Particle) -> float:
-    """Distance of two directions in (eta, phi)."""
     deta, dphi = a.eta - b.eta, delta_phi(a.phi, b.phi)
     return math.sqrt(deta * deta + dphi * dphi)
 
@@ -119,7 +118,6 @@ def isolation(at: Particle, candidates: Candidates, settings: ReferenceSettings)
 def high_level(
     event: dict[str, Any], lepton: Particle, candidates: Candidates, settings: ReferenceSettings
 ) -> Features:
-    """The high-level features by name."""
     ht, num_jets, num_bjets = 0.0, 0, 0
     for jet, row in zip(particles(event, "jets"), event["jets"], strict=True):
         is_lepton = settings.jet_lepton_cleaning_dr > 0.0 and delta_r(lepton, jet) < settings.jet_lepton_cleaning_dr

@@ -51,7 +51,6 @@ def forget_connections() -> None:
 
 @contextmanager
 def s3_server() -> Iterator[Server]:
-    """Start a server; it stops with the context."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()

@@ -201,13 +201,11 @@ class KeptCheckpoints:
         self._files: dict[int, MemoryFiles] = {}
 
     def files(self, rank: int) -> RunFiles:
-        """The files of a rank of the run."""
         self._files[rank] = MemoryFiles()
         self._files[rank].checkpoints = self  # type: ignore[assignment]
         return self._files[rank]
 
     def best(self, rank: int) -> NDArray[Any] | None:
-        """What a rank kept as the best model."""
         best = self._files[rank].best
         return None if best is None else best.parameters
 

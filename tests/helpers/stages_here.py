@@ -65,7 +65,6 @@ def _killed_at(number: int) -> list[int]:
 
 
 def main(config: Path, folder: Path) -> None:
-    """See the module."""
     without_spark(pytest.MonkeyPatch(), folder)
     for line in sys.stdin:
         stage, number = line.split()

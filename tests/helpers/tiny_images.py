@@ -41,7 +41,6 @@ class TinyImages(Workload):
     augmentation = Augmentation(padding=1, side=SIDE)
 
     def open(self) -> Workload:
-        """Itself."""
         return self
 
     def group_rows(self, split: Split) -> list[int]:

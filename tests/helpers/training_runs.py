@@ -50,12 +50,10 @@ def make_spec(
 
 
 def records(out_dir: Path) -> list[list[dict[str, Any]]]:
-    """The records of each rank."""
     return read_records(out_dir)
 
 
 def summary(out_dir: Path) -> dict[str, Any]:
-    """The run in a few numbers."""
     content: dict[str, Any] = json.loads((out_dir / "summary.json").read_text(encoding="utf-8"))
     return content
 

@@ -25,7 +25,6 @@ class Finished:
         self.config = undisturbed.copy(folder)
 
     def plan(self, *arguments: str) -> str:
-        """What `plan` prints."""
         done = invoke("plan", "--config", self.config, *arguments)
         assert done.exit_code == 0, done.stderr
         return str(done.stdout)

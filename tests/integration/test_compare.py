@@ -54,8 +54,6 @@ STUDY: dict[str, Any] = {
 
 
 class Compared:
-    """A study on a tiny dataset."""
-
     def __init__(self, folder: Path) -> None:
         self.run_dir = folder / "run"
         rows = {"train": [24] * 4, "val": [30], "test": [60]}
@@ -67,7 +65,6 @@ class Compared:
         self.first = self.again("--publish", folder / "docs")
 
     def again(self, *arguments: str | Path) -> Any:
-        """Make the study."""
         with pytest.MonkeyPatch.context() as patch:
             # Processes take seconds to start; `test_run_in_simulator` does it.
             patch.setattr("training.studies.run_in_simulator.ProcessPoolExecutor", lambda *_: ThreadPoolExecutor(1))
@@ -76,7 +73,6 @@ class Compared:
             return invoke("compare", "--study", self.study, "--config", self.config, *arguments)
 
     def result(self) -> StudyResult:
-        """What stands in `result.json`."""
         return read(self.folder / "result.json")
 
 

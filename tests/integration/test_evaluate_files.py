@@ -76,7 +76,6 @@ class Trained:
         return str(done.stderr)
 
     def left(self) -> list[str]:
-        """What is in the folder of evaluations."""
         return sorted(path.name for path in (self.run_dir / "evaluations").glob("*"))
 
     def events(self, *splits: str, file: Path | None = None) -> set[Keys]:

@@ -41,7 +41,6 @@ class Analysis:
         self.config = write(folder, run_dir=str(self.run_dir), gridsearch=GRID, **config)
 
     def done(self, stage: str, *options: str, figures: bool = False) -> str:
-        """What a stage says that works."""
         result = command(self.provider, stage, "--config", self.config, *options, figures=figures)
         assert result.exit_code == 0, result.stderr
         return str(result.stderr)
@@ -61,8 +60,6 @@ class Analysis:
 
 
 class Searched(Analysis):
-    """With a finished search."""
-
     def __init__(self, provider: SparkProvider, folder: Path) -> None:
         super().__init__(provider, folder, train={"algorithm": "ar-sgd", "workers": 2, "batch_size": 9, "epochs": 9})
         self.said = self.done("gridsearch", figures=True)

@@ -23,7 +23,6 @@ DISK_MIB = 1500
 
 @contextlib.contextmanager
 def disk_at(folder: Path, mebibytes: int) -> Iterator[None]:
-    """Mount an empty disk of a size at a folder."""
     command = ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "none", str(folder)]
     mounted = subprocess.run(command, capture_output=True, text=True, check=False)
     if mounted.returncode:

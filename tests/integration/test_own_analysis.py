@@ -18,8 +18,6 @@ pytestmark = [pytest.mark.minutes, pytest.mark.end_to_end, pytest.mark.timeout(9
 
 
 class Analysis:
-    """A copy of the example in a folder of its own, and a wheel."""
-
     def __init__(self, folder: Path) -> None:
         self.folder, self.programs = folder / "mine", installed_wheel(folder)
         self.folder.mkdir()

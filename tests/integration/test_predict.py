@@ -38,8 +38,6 @@ FILE = SAMPLES / "ttbar_13TeV_PU20_0.root"
 
 
 class Finished:
-    """A copy of the undisturbed run."""
-
     def __init__(self, provider: SparkProvider, folder: Path, undisturbed: Undisturbed) -> None:
         self.provider = provider
         self.config = undisturbed.copy(folder)

@@ -84,14 +84,11 @@ addEventListener("message", event => {{
 
 
 class Seen(NamedTuple):
-    """What a browser said."""
-
     dom: str
     console: list[str]
 
     @property
     def measured(self) -> dict[str, Any]:
-        """What `MEASURE` found out."""
         found = re.search(r'<pre id="measured">(.*?)</pre>', self.dom)
         assert found, self.dom[-1000:]
         content: dict[str, Any] = json.loads(found[1])
@@ -130,7 +127,6 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Browser:
 
 
 def picture(width: float) -> bytes:
-    """A figure of a width in inches."""
     content = io.BytesIO()
     figure = Figure(figsize=(width, 5.6))
     figure.subplots().plot([0, 1], [0, 1])

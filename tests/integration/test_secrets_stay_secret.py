@@ -31,7 +31,6 @@ def server(tmp_path: Path) -> Iterator[FaultyServer]:
 
 
 def leaks(folder: Path, *outputs: str) -> list[str]:
-    """Where a secret stands."""
     secrets = [secret.encode() for secret in (PASSWORD, TOKEN, KEY)]
     found = [str(path) for path in folder.rglob("*") if path.is_file() and any(s in path.read_bytes() for s in secrets)]
     return found + [words for words in outputs if any(secret.decode() in words for secret in secrets)]

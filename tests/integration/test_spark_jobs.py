@@ -186,7 +186,6 @@ class Unmixed:
         self.num_done: int = done.value
 
     def keys(self) -> list[tuple[str, int]]:
-        """The events in the order of the result."""
         return [key for file in self.result.files for key in keys_of(pq.read_table(file))]
 
 

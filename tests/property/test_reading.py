@@ -74,7 +74,6 @@ def made_dataset(rows: Sequence[int]) -> FeatureDataset:
 
 
 def check(batch: Batch, numbers: Sequence[int], names: tuple[str, ...]) -> None:
-    """A batch has exactly these events."""
     assert batch.weights.tolist() == list(numbers)
     if names == ("hlf",):
         assert batch.inputs[0].tolist() == [[number] * len(hlf_names()) for number in numbers]

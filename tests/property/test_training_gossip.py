@@ -44,8 +44,6 @@ topologies = st.sampled_from(["complete", "ring", "exponential"])
 
 
 class Remembered(LinearGradients):
-    """Keeps the gradients that were computed."""
-
     def __init__(self, **chosen: Any) -> None:
         super().__init__(**chosen)
         self.computed: list[NDArray[np.float64]] = []
