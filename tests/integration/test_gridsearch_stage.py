@@ -34,8 +34,7 @@ class Analysis:
 
     def __init__(self, provider: SparkProvider, folder: Path, **config: Any) -> None:
         folder.mkdir(exist_ok=True)
-        self.provider = provider
-        self.folder = folder
+        self.provider, self.said = provider, ""
         self.run_dir = folder / "run"
         made_features(self.run_dir, rows={"train": [50, 50], "val": [20], "test": [20]}, most_particles=5)
         self.config = write(folder, run_dir=str(self.run_dir), gridsearch=GRID, **config)
@@ -50,8 +49,7 @@ class Analysis:
 
     def found(self) -> dict[str, Any]:
         """Result of the search; JSON as the standard has it."""
-        found: dict[str, Any] = strict_json(self.current("gridsearch") / "search.json")
-        return found
+        return strict_json(self.current("gridsearch") / "search.json")
 
     def scores(self) -> list[dict[str, Any]]:
         """Of the search, but for the measured times, by setting."""
@@ -59,18 +57,16 @@ class Analysis:
         return sorted(kept, key=lambda each: str(each["trial"]))
 
 
-class Searched(Analysis):
-    def __init__(self, provider: SparkProvider, folder: Path) -> None:
-        super().__init__(provider, folder, train={"algorithm": "ar-sgd", "workers": 2, "batch_size": 9, "epochs": 9})
-        self.said = self.done("gridsearch", figures=True)
-
-
 @pytest.fixture(scope="module")
-def searched(provider: SparkProvider, tmp_path_factory: pytest.TempPathFactory) -> Searched:
-    return Searched(provider, tmp_path_factory.mktemp("searched"))
+def searched(provider: SparkProvider, tmp_path_factory: pytest.TempPathFactory) -> Analysis:
+    """With a finished search, and what it said."""
+    train = {"algorithm": "ar-sgd", "workers": 2, "batch_size": 9, "epochs": 9}
+    made = Analysis(provider, tmp_path_factory.mktemp("searched"), train=train)
+    made.said = made.done("gridsearch", figures=True)
+    return made
 
 
-def test_a_search_leaves_its_result_in_files(searched: Searched) -> None:
+def test_a_search_leaves_its_result_in_files(searched: Analysis) -> None:
     folder, found = searched.current("gridsearch"), searched.found()
     best, scores = strict_json(folder / "best.json"), found["scores"]
     assert best == scores[0]["trial"]
@@ -88,7 +84,7 @@ def test_a_search_leaves_its_result_in_files(searched: Searched) -> None:
     assert len(times) == len({hidden for hidden, _ in times}) == 4
 
 
-def test_settings_that_fail_are_listed_with_the_reason_and_printed(searched: Searched) -> None:
+def test_settings_that_fail_are_listed_with_the_reason_and_printed(searched: Analysis) -> None:
     failed = searched.found()["failed"]
     assert {each["trial"]["learning_rate"] for each in failed} == {1e30}
     assert all("validation loss of a fold was never finite; lower the learning rate" in x["reason"] for x in failed)
@@ -98,12 +94,12 @@ def test_settings_that_fail_are_listed_with_the_reason_and_printed(searched: Sea
     assert "16 failed" in searched.said
 
 
-def test_the_second_time_there_is_nothing_to_do(searched: Searched) -> None:
+def test_the_second_time_there_is_nothing_to_do(searched: Analysis) -> None:
     assert "gridsearch: up to date" in searched.done("gridsearch")
 
 
 def test_a_search_never_reads_an_event_of_the_other_splits(
-    searched: Searched, tmp_path: Path, provider: SparkProvider
+    searched: Analysis, tmp_path: Path, provider: SparkProvider
 ) -> None:
     other = Analysis(provider, tmp_path / "other")
     for split in ("test", "val"):
@@ -114,7 +110,7 @@ def test_a_search_never_reads_an_event_of_the_other_splits(
     assert other.scores() == searched.scores()
 
 
-def test_training_takes_over_what_was_found_and_is_stale_when_that_changes(searched: Searched) -> None:
+def test_training_takes_over_what_was_found_and_is_stale_when_that_changes(searched: Analysis) -> None:
     taken = ("--set", "model.hlf.from_gridsearch=true")
     best = strict_json(searched.current("gridsearch") / "best.json")
     said = searched.done("train", *taken)

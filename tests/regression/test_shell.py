@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from importlib import metadata
 from pathlib import Path
+from typing import Any, ClassVar, NoReturn
 
 import pytest
-from command_line import SAMPLES, small_config
+from command_line import SAMPLES, in_use, small_config
+from rich.console import Console
 from typer.testing import CliRunner
 
 from pipeline.cli import app
+from pipeline.commands.status import verify
+from pipeline.config import Config, load_config
+from pipeline.run_folder import RunFolder
+from pipeline.runner import Runner
 from pipeline.runs import provenance
 from pipeline.runs.lock import locked
 from pipeline.runs.store import StageStore
+from pipeline.stages.base import Context, Part, Result, Stage
 
 
 @pytest.mark.parametrize("command", ["status", "validate", "plan"])
@@ -54,3 +62,52 @@ def test_the_name_goes_with_the_lock(tmp_path: Path) -> None:
     with locked(tmp_path):
         assert (tmp_path / ".lock").read_text() == str(os.getpid())
     assert (tmp_path / ".lock").read_text() == ""
+
+
+class Networks(Stage):
+    """Two networks; one that changed is trained again."""
+
+    name: ClassVar[str] = "train"
+
+    def __init__(self, **seeds: int) -> None:
+        self.seeds = seeds
+
+    def entry_points(self, config: Config) -> tuple[str, ...]:  # noqa: ARG002
+        return ()
+
+    def parts(self, config: Config) -> dict[str, Part]:  # noqa: ARG002
+        return {name: Part({"seed": seed}, (), ()) for name, seed in self.seeds.items()}
+
+    def run(self, context: Context) -> Result:
+        for name in self.seeds.keys() - context.taken_over_parts:
+            (context.out_dir / name / "weights.pt").write_bytes(bytes(1000))
+            (context.out_dir / name / "run.json").write_text('{"seconds": 1}')
+        return Result(summary="trained")
+
+
+def refuse(*_: Any) -> NoReturn:
+    raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_damage_of_a_file_that_was_taken_over_was_hidden_until_the_network_is_trained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_links: bool
+) -> None:
+    """The next version hashed the files that it took over anew, so `status --verify` called a damaged one unchanged."""
+    if not has_links:
+        monkeypatch.setattr(os, "link", refuse)
+    run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
+    runner = Runner(run_folder)
+    runner._run_stage(Networks(hlf=1, particles=1), force=False)
+    first = in_use(run_folder.config.run_dir, "train")
+    for name in ("hlf", "particles"):
+        with (first.folder / name / "weights.pt").open("r+b") as file:
+            file.write(b"x")
+    runner._run_stage(Networks(hlf=1, particles=2), force=False)
+    second = in_use(run_folder.config.run_dir, "train")
+    assert verify(run_folder) == [str(second.folder / "hlf" / "weights.pt")]
+    taken_over = {each for each in first.files if each.path.startswith("hlf/")}
+    assert len(taken_over) == 3
+    assert taken_over <= set(second.files)
+    runner._run_stage(Networks(hlf=1, particles=2), force=True)
+    assert verify(run_folder) == []
