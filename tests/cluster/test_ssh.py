@@ -76,18 +76,8 @@ def test_methods_over_two_and_four_hosts(
     tried(f"ssh, {count} hosts", f"train, {name}", f"the same number of events; {result}")
 
 
-class Victim:
-    def __init__(self, hosts: Network, runs: OnHost) -> None:
-        self._hosts, self._runs = hosts, runs
-
-    def rank(self) -> None:
-        next(each for each in self._hosts.processes(1, "rank_process") if each.name() == "python").kill()
-
-    def daemon(self) -> None:
-        next(each for each in self._hosts.processes(1, "prted") if each.name() == "prted").kill()
-
-    def host(self) -> None:
-        self._hosts.switch_off(1)
+#: A word in the command line, and the name, of what is killed on the second host.
+KILLED = {"rank": ("rank_process", "python"), "daemon": ("prted", "prted")}
 
 
 @pytest.mark.parametrize(
@@ -106,7 +96,11 @@ def test_a_lost_rank_daemon_or_host(
     runs = on_hosts(hosts, tmp_path, local)
     process = runs.start("train", sets=LONG)
     runs.await_checkpoint()
-    getattr(Victim(hosts, runs), what)()
+    if what == "host":
+        hosts.switch_off(1)
+    else:
+        word, name = KILLED[what]
+        next(each for each in hosts.processes(1, word) if each.name() == name).kill()
     words = " ".join(said(process, fails=what == "host").split())
     assert re.search(told, words), words
     if what == "host":

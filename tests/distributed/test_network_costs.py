@@ -11,7 +11,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import message_programs
 import pytest
 from network_hosts import Network, network, why_not
 
@@ -43,13 +42,7 @@ def is_fitted(each: Measurement) -> bool:
 
 def all_reduces(between: Network, kind: str) -> list[Measurement]:
     """All-reduces by plain sockets."""
-    size = len(between.addresses)
-    words = (kind, "8", ",".join(map(str, SIZES)), *between.addresses)
-    commands = [
-        between.on_host(rank, sys.executable, message_programs.__file__, str(rank), *words) for rank in range(size)
-    ]
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
-    medians = [json.loads(process.communicate(timeout=60)[0]) for process in running]
+    size, medians = len(between.addresses), between.messages(kind, SIZES)
     return [Measurement(ALL_REDUCE, size, nbytes, max(each[str(nbytes)] for each in medians)) for nbytes in SIZES]
 
 

@@ -63,7 +63,7 @@ def fuzz(first: int, count: int, folder: Path, *, seconds: float) -> list[Outcom
     return found
 
 
-def prepare(seed: int, folder: Path) -> Callable[[], None]:
+def prepare(content: bytes, folder: Path) -> Callable[[], None]:
     """What `ingest` does with a file: check it, then read, select and write all its events."""
     from ingestion.errors import IngestionError
     from ingestion.files import FileInfo, SourceFile, inspect
@@ -72,7 +72,7 @@ def prepare(seed: int, folder: Path) -> Callable[[], None]:
     from ingestion.storage import size_and_time
 
     path = folder / "spoiled.root"
-    path.write_bytes(mutated_root(seed))
+    path.write_bytes(content)
     settings = IngestSettings()
 
     def look(file: Path) -> FileInfo:
@@ -119,6 +119,11 @@ def judge(work: Callable[[], None]) -> tuple[str, str]:
     return verdict, words
 
 
+def tried(content: bytes, folder: Path) -> tuple[str, str]:
+    """The verdict on one file, in this process."""
+    return judge(prepare(content, folder))
+
+
 def _memory_ran_out(error: BaseException | None) -> bool:
     while error is not None:
         if isinstance(error, MemoryError):
@@ -134,11 +139,11 @@ def _resident_bytes() -> int:
 
 def main(first: int, count: int, folder: Path) -> None:
     # All imports, before memory is bounded.
-    prepare(first, folder)
+    prepare(mutated_root(first), folder)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for seed in range(first, first + count):
-        print(json.dumps([seed, *judge(prepare(seed, folder))]), flush=True)  # noqa: T201 - to the parent
+        print(json.dumps([seed, *judge(prepare(mutated_root(seed), folder))]), flush=True)  # noqa: T201 - to the parent
 
 
 def mutated_root(seed: int) -> bytes:

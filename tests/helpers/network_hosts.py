@@ -7,6 +7,7 @@ in user space: every host has a TAP device, whose frames a process forwards afte
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -15,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +27,7 @@ from ranks import processes_of, wait_until
 #: Frames as large as in a cluster's network: a model of 2,013 parameters fills one.
 _FRAME_BYTES = 9000
 _SWITCH = Path(__file__).with_name("frame_switch.py")
+_MESSAGES = Path(__file__).with_name("message_programs.py")
 
 
 class Network(NamedTuple):
@@ -72,36 +74,21 @@ class Network(NamedTuple):
         hosts = ",".join(f"{address}:1" for address in self.addresses)
         return ["--prtemca", "plm_ssh_agent", str(self.agent), "--host", hosts]
 
+    def messages(self, kind: str, sizes: Sequence[int], *, repeats: int = 8) -> list[dict[str, float]]:
+        """Times [s] of the messages of an all-reduce of each size, as each host measures them: `message_programs`."""
+        words = (kind, str(repeats), ",".join(map(str, sizes)), *self.addresses)
+        running = [
+            subprocess.Popen(
+                self.on_host(rank, sys.executable, str(_MESSAGES), str(rank), *words), stdout=subprocess.PIPE, text=True
+            )
+            for rank in range(len(self.addresses))
+        ]
+        return [json.loads(process.communicate(timeout=60)[0]) for process in running]
+
     def round_trip(self) -> float:
         """Median time of a byte from the first host to the second and back [s]."""
-        asked = [sys.executable, "-c", _ECHO, self.addresses[1]]
-        with subprocess.Popen(self.on_host(1, *asked, "answer"), stdout=subprocess.PIPE) as answering:
-            if answering.stdout is None:
-                raise AssertionError("no pipe")
-            answering.stdout.readline()
-            done = subprocess.run(self.on_host(0, *asked, "ask"), capture_output=True, text=True, check=True)
-        return float(done.stdout)
-
-
-_ECHO = """
-import socket, statistics, sys, time
-there = (sys.argv[1], 7777)
-if sys.argv[2] == "answer":
-    with socket.create_server(there) as server:
-        print(flush=True)
-        peer, _ = server.accept()
-        while byte := peer.recv(1):
-            peer.send(byte)
-else:
-    peer, times = socket.create_connection(there), []
-    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    for _ in range(50):
-        started = time.perf_counter()
-        peer.send(b"x")
-        peer.recv(1)
-        times.append(time.perf_counter() - started)
-    print(statistics.median(times))
-"""
+        pair = self._replace(addresses=self.addresses[:2])
+        return sum(found["1"] for found in pair.messages("doubling", [1], repeats=50))
 
 
 def why_not() -> str:
