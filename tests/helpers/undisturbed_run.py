@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
-from command_line import SAMPLES, in_use, small_config, version_of
+from command_line import SAMPLES, in_use, invoke, small_config, version_of
 from filelock import FileLock
 from ranks import wait_until
 
@@ -139,6 +139,12 @@ class Undisturbed:
     def run(self, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
         """Run a command to its end; see `start`."""
         return finish(self.start(*arguments, **options))
+
+    def told(self, *arguments: str | Path) -> str:
+        """A command in this process, which spares the imports, for what starts no Spark; what it printed."""
+        done = invoke(*arguments, "--config", self.config)
+        assert done.exit_code == 0, done.output
+        return str(done.output)
 
     def kill(self, stage: str, seed: int) -> str:
         """Run a stage, and kill its process group at a random moment of its usual duration; says when."""

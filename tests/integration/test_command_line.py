@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -15,32 +14,17 @@ from pipeline.terminal.exit_codes import Exit
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
 
-class Finished:
-    """A copy of a run of all stages over copies of three bundled files."""
-
-    def __init__(self, folder: Path, undisturbed: Undisturbed) -> None:
-        self.folder = folder
-        self.data = folder / "data"
-        self.run_dir = folder / "run"
-        self.config = undisturbed.copy(folder)
-
-    def plan(self, *arguments: str) -> str:
-        done = invoke("plan", "--config", self.config, *arguments)
-        assert done.exit_code == 0, done.stderr
-        return str(done.stdout)
-
-
-@pytest.fixture(scope="module")
-def finished(undisturbed: Undisturbed, tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    # Spaces and umlauts: run folders of real people.
-    return Finished(tmp_path_factory.mktemp("run") / "Jürgen's analysis", undisturbed)
+@pytest.fixture
+def finished(undisturbed: Undisturbed) -> Undisturbed:
+    undisturbed.restore()
+    return undisturbed
 
 
 def stages_shown(plan: str) -> dict[str, str]:
     return {line.split()[0]: " ".join(line.split()[1:]) for line in plan.splitlines() if not line.startswith(" ")}
 
 
-def test_counters_in_the_manifests_add_up_along_the_chain(finished: Finished) -> None:
+def test_counters_in_the_manifests_add_up_along_the_chain(finished: Undisturbed) -> None:
     manifests = {
         stage: json.loads((finished.run_dir / stage / version / "manifest.json").read_text())
         for stage, version in versions(finished.run_dir).items()
@@ -64,12 +48,11 @@ def test_counters_in_the_manifests_add_up_along_the_chain(finished: Finished) ->
         assert {"fingerprint", "config", "packages", "code_version", "command"} <= manifest.keys()
 
 
-def test_the_second_run_does_nothing_and_says_so(finished: Finished) -> None:
+def test_the_second_run_does_nothing_and_says_so(finished: Undisturbed) -> None:
     before = versions(finished.run_dir)
-    again = invoke("run", "--config", finished.config)
-    assert again.exit_code == 0
+    again = finished.told("run")
     for stage in STAGES:
-        assert f"{stage}: up to date" in again.stderr
+        assert f"{stage}: up to date" in again
     assert versions(finished.run_dir) == before
 
 
@@ -84,63 +67,54 @@ def test_the_second_run_does_nothing_and_says_so(finished: Finished) -> None:
     ],
 )
 def test_a_changed_key_makes_only_its_dependents_stale(
-    finished: Finished, change: str, reason: str, stale: tuple[str, ...]
+    finished: Undisturbed, change: str, reason: str, stale: tuple[str, ...]
 ) -> None:
-    plan = finished.plan("--set", change)
+    plan = finished.told("plan", "--set", change)
     assert reason in plan
     shown = stages_shown(plan)
     assert {stage for stage in STAGES if shown[stage].startswith("stale")} == set(stale)
 
 
-def test_status_tells_what_is_there(finished: Finished) -> None:
-    shown = json.loads(invoke("status", "--json", "--config", finished.config).stdout)
+def test_status_tells_what_is_there(finished: Undisturbed, tmp_path: Path) -> None:
+    shown = json.loads(finished.told("status", "--json"))
     assert shown.pop("gridsearch")["version"].startswith("0001-")
     assert shown.pop("in_use") == {}
     assert shown.pop("simulate") is None
     assert {name: each["version"] for name, each in shown.items()} == versions(finished.run_dir)
-    text = invoke("status", "--config", finished.config).stdout
-    assert str(versions(finished.run_dir)["train"]) in text
-    empty = ("--set", f"run_dir={finished.folder / 'empty'}")
-    assert json.loads(invoke("status", "--json", "--config", finished.config, *empty).stdout)["gridsearch"] is None
+    assert str(versions(finished.run_dir)["train"]) in finished.told("status")
+    empty = ("--set", f"run_dir={tmp_path / 'empty'}")
+    assert json.loads(finished.told("status", "--json", *empty))["gridsearch"] is None
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_a_stage_run_on_its_own_says_that_what_it_reads_from_is_stale(finished: Finished, tmp_path: Path) -> None:
-    copied = shutil.copytree(finished.run_dir, tmp_path / "run")
-    options = ["--set", f"run_dir={copied}", "--set", "train.seed=7", "--force"]
-    done = invoke("evaluate", "--config", finished.config, *options)
-    assert done.exit_code == 0, done.stderr
-    assert (
-        "note: train is stale (hlf: config train.seed changed (1 -> 7)); evaluate uses its current version"
-        in done.stderr
-    )
+def test_a_stage_run_on_its_own_says_that_what_it_reads_from_is_stale(finished: Undisturbed) -> None:
+    note = "note: train is stale (hlf: config train.seed changed (1 -> 7)); evaluate uses its current version"
+    assert note in finished.told("evaluate", "--set", "train.seed=7", "--force")
 
 
-def test_a_missing_file_of_an_earlier_stage_is_not_called_a_full_disk(finished: Finished, tmp_path: Path) -> None:
-    copied = shutil.copytree(finished.run_dir, tmp_path / "run")
-    for path in copied.glob("features/*/test/part-00001.parquet"):
+def test_a_missing_file_of_an_earlier_stage_is_not_called_a_full_disk(finished: Undisturbed) -> None:
+    for path in finished.run_dir.glob("features/*/test/part-00001.parquet"):
         path.unlink()
-    done = invoke("evaluate", "--config", finished.config, "--set", f"run_dir={copied}", "--force")
+    done = invoke("evaluate", "--config", finished.config, "--force")
     assert done.exit_code == Exit.USER_ERROR
     assert "part-00001.parquet" in done.stderr
     assert "run the stage again with --force" in done.stderr
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_a_result_that_fails_its_checks_is_not_published(finished: Finished, tmp_path: Path) -> None:
-    copied = shutil.copytree(finished.run_dir, tmp_path / "run")
-    for path in copied.glob("features/*/dataset.json"):
+def test_a_result_that_fails_its_checks_is_not_published(finished: Undisturbed) -> None:
+    for path in finished.run_dir.glob("features/*/dataset.json"):
         content = json.loads(path.read_text())
         content["splits"]["test"][0]["rows"] += 1
         path.write_text(json.dumps(content))
-    before = versions(copied)
-    done = invoke("evaluate", "--config", finished.config, "--set", f"run_dir={copied}", "--force")
+    before = versions(finished.run_dir)
+    done = invoke("evaluate", "--config", finished.config, "--force")
     assert done.exit_code == Exit.USER_ERROR
     assert "failed its own checks and was not published" in done.stderr
-    assert versions(copied) == before
+    assert versions(finished.run_dir) == before
 
 
-def test_fewer_events_than_workers_is_explained_and_leaves_the_old_model(finished: Finished) -> None:
+def test_fewer_events_than_workers_is_explained_and_leaves_the_old_model(finished: Undisturbed) -> None:
     before, folders = versions(finished.run_dir), version_folders(finished.run_dir)
     done = invoke("train", "--workers", "999", "--config", finished.config)
     assert done.exit_code == Exit.USER_ERROR

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from command_line import in_use, invoke, version_of
+from command_line import in_use, version_of
 from rich.console import Console
 from undisturbed_run import Undisturbed
 
@@ -53,13 +53,6 @@ class Plans:
             for each in plans
             if each.state is not State.FRESH
         }
-
-
-def run(undisturbed: Undisturbed, *words: str) -> str:
-    """A command that starts no Spark, in this process; what it said."""
-    done = invoke(*words, "--config", undisturbed.config)
-    assert done.exit_code == 0, done.stderr
-    return str(done.stderr)
 
 
 @pytest.fixture
@@ -135,7 +128,7 @@ def test_packages_of_another_version_are_mentioned_and_run_nothing(plans: Plans)
 def test_a_training_again_with_the_same_result_leaves_what_follows_as_it_is(
     plans: Plans, undisturbed: Undisturbed
 ) -> None:
-    run(undisturbed, "train", "--force")
+    undisturbed.told("train", "--force")
     assert plans.reasons() == {}
 
 
@@ -146,7 +139,7 @@ def test_further_trainings_leave_the_first_and_its_export_as_they_are_and_contin
     plans.change(train={"seeds": 2})
     assert plans.reasons() == {"train": ["hlf-seed-2 is new"], "evaluate": [], "export": [], "report": []}
     two, store = ["--set", "train.seeds=2"], StageStore(plans.run_dir, "train")
-    assert "hlf: nothing changed, taken over" in run(undisturbed, "train", *two)
+    assert "hlf: nothing changed, taken over" in undisturbed.told("train", *two)
     # Export holds the thresholds of the working points, so it waits for what evaluate finds.
     assert set(plans.reasons()) == {"evaluate", "export", "report"}
     version = in_use(plans.run_dir, "train")
@@ -156,13 +149,13 @@ def test_further_trainings_leave_the_first_and_its_export_as_they_are_and_contin
     (version.folder / "manifest.json").unlink()
     store.point_to(store.complete()[0])
     assert version.folder in [each.folder for each in clean(plans.run_folder, 3, dry_run=True)]
-    said = run(undisturbed, "train", *two)
+    said = undisturbed.told("train", *two)
     assert "hlf-seed-2: training continues from the checkpoint of an interrupted run" in said
     again = in_use(plans.run_dir, "train")
     weights = Path("hlf-seed-2", "model", "weights.pt")
     assert again.manifest["counters"]["further"]["hlf"]["hlf-seed-2"]["best_val_loss"] == further["best_val_loss"]
     assert (again.folder / weights).is_file()
-    assert "mean and spread over trainings" in run(undisturbed, "evaluate", *two)
+    assert "mean and spread over trainings" in undisturbed.told("evaluate", *two)
 
 
 def test_interrupted_work_of_other_settings_is_kept_named_and_continued(plans: Plans, undisturbed: Undisturbed) -> None:
@@ -173,7 +166,7 @@ def test_interrupted_work_of_other_settings_is_kept_named_and_continued(plans: P
     made_from = interrupted / "hlf" / "made-from"
     # One worker: ranks take seconds to start.
     other = ["--set", "train.learning_rate=0.002", "--set", "train.workers=1"]
-    run(undisturbed, "train", *other)
+    undisturbed.told("train", *other)
     assert interrupted.is_dir()
     (note,) = (line for line in lines(plan(plans.run_folder)) if str(interrupted) in line)
     assert "stays until `clean`" in note
@@ -181,6 +174,6 @@ def test_interrupted_work_of_other_settings_is_kept_named_and_continued(plans: P
     assert "a run with its settings and code continues it" in note
     # The settings return: what was interrupted is continued, not begun again.
     digest = made_from.read_text(encoding="utf-8")
-    assert "hlf: training continues from the checkpoint of an interrupted run" in run(undisturbed, "train")
+    assert "hlf: training continues from the checkpoint of an interrupted run" in undisturbed.told("train")
     assert (version_of(plans.run_dir, "train") / "hlf" / "made-from").read_text(encoding="utf-8") == digest
     assert not interrupted.exists()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from command_line import in_use, invoke, version_of
+from command_line import in_use, version_of
 from fault_child import COMPLETE, IN_USE, STEPS
 from lent_spark import command
 from ranks import wait_until
@@ -25,13 +25,6 @@ from pipeline.runs.store import StageStore
 from pipeline.terminal.exit_codes import Exit
 
 pytestmark = [pytest.mark.minutes, pytest.mark.end_to_end, pytest.mark.timeout(900)]
-
-
-def told(undisturbed: Undisturbed, *arguments: str) -> str:
-    """The command line in this process, for what starts neither Spark nor ranks; what it printed."""
-    done = invoke(*arguments, "--config", undisturbed.config)
-    assert done.exit_code == 0, done.output
-    return str(done.output)
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -66,7 +59,7 @@ def test_a_version_that_was_complete_before_a_kill_stayed_unused_and_the_work_wa
     done = undisturbed.run("report", faults={"kill_at": COMPLETE + 1})
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert StageStore(undisturbed.run_dir, "report").current() is None
-    assert "up to date" in told(undisturbed, "report")
+    assert "up to date" in undisturbed.told("report")
     undisturbed.check("report")
 
 
@@ -80,7 +73,7 @@ def test_killed_at_any_step_of_publishing_a_model_none_or_the_whole_is_in_use(
     store = StageStore(run_dir / "registry", "hlf")
     assert (store.current() is not None) == (step >= IN_USE)
     # A complete one only waits for the pointer, which the next command sets.
-    assert ("it is in use already" in told(undisturbed, "promote")) == (step >= COMPLETE)
+    assert ("it is in use already" in undisturbed.told("promote")) == (step >= COMPLETE)
     current = in_use(run_dir / "registry", "hlf")
     assert sorted(path.name for path in store.folder.iterdir()) == [current.name, "current.json"]
     trained, exported = (version_of(run_dir, stage) / "hlf" for stage in ("train", "export"))
@@ -96,7 +89,7 @@ def test_a_model_that_a_kill_kept_from_being_promoted_is_not_what_a_rollback_goe
     undisturbed: Undisturbed,
 ) -> None:
     run_dir = undisturbed.restore()
-    told(undisturbed, "promote")
+    undisturbed.told("promote")
     store = StageStore(run_dir / "registry", "hlf")
     first = in_use(run_dir / "registry", "hlf")
     retrain(run_dir, 1.0)
@@ -104,9 +97,9 @@ def test_a_model_that_a_kill_kept_from_being_promoted_is_not_what_a_rollback_goe
     assert len(store.complete()) == 2
     assert store.current() == first
     retrain(run_dir, 2.0)
-    told(undisturbed, "promote", "--force")
+    undisturbed.told("promote", "--force")
     assert len(store.complete()) == 2
-    assert f"{first.name} is in use again" in told(undisturbed, "rollback", "hlf")
+    assert f"{first.name} is in use again" in undisturbed.told("rollback", "hlf")
 
 
 def retrain(run_dir: Path, shift: float) -> None:
