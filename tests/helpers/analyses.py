@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from io import StringIO
 from pathlib import Path
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
@@ -15,6 +14,7 @@ from lent_spark import Lent
 from made_events import Row
 from rich.console import Console
 from spark_in_process import WITHOUT_SPARK
+from stages_here import run_here
 
 from features.schema import SPLITS
 from pipeline.config import Config, load_config
@@ -53,12 +53,10 @@ class Analysis:
 
     def run(self, *stages: str, force: bool = False, **changes: Any) -> str:
         """What is printed, in long lines."""
-        shown = StringIO()
+        self.config(**changes)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("pipeline.run_folder.SparkProvider", lambda _: Lent(self.provider))
-            runner = Runner(RunFolder(self.config(**changes), Console(file=shown, width=1000)))
-            runner.run(stages or ("ingest", "features"), force=force)
-        return shown.getvalue()
+            return run_here(self.folder / "config.yaml", *(stages or ("ingest", "features")), force=force)
 
     def runner(self) -> Runner:
         """With the config of the last run."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,24 +45,11 @@ def small_config(folder: Path, data: Path | str, **changes: Any) -> Path:
     return path
 
 
-def pipeline(
-    *arguments: str | Path,
-    cwd: Path | None = None,
-    env: Mapping[str, str] | None = None,
-    timeout: float = 600,
-    figures: bool = True,
-) -> Any:
-    """`python -m pipeline ...` to its end; returns the finished process with text output."""
+def pipeline(*arguments: str | Path, figures: bool = True, **options: Any) -> subprocess.CompletedProcess[str]:
+    """`python -m pipeline ...` to its end, with options of `subprocess.run`; files of figures may stay empty."""
     program = ["-m", "pipeline"] if figures else [str(Path(__file__).with_name("fault_child.py")), '{"figures": false}']
-    return subprocess.run(
-        [sys.executable, *program, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=timeout,
-        cwd=cwd,
-        env=env,
-    )
+    command = [sys.executable, *program, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
 
 def invoke(*arguments: str | Path) -> Any:

@@ -135,18 +135,6 @@ def run(
     )
 
 
-def samples_per_second(records: Sequence[Sequence[dict[str, Any]]]) -> float:
-    """Samples per second of a run, of all workers together.
-
-    Examples:
-        >>> samples_per_second([[{"samples": 10, "seconds": 2.0}], [{"samples": 6, "seconds": 2.0}]])
-        8.0
-    """
-    samples: int = sum(record["samples"] for worker in records for record in worker)
-    seconds: float = max(sum(record["seconds"] for record in worker) for worker in records)
-    return samples / seconds
-
-
 def models(simulated: Simulated) -> NDArray[np.float64]:
     """(workers, parameters) at the end of a run."""
     return simulated.parameters.numpy().astype(np.float64)

@@ -76,16 +76,8 @@ def test_a_run_in_a_hostile_environment_gives_the_same_bytes(
     undisturbed.restore(before="ingest")
     before = os.umask(0o277)
     try:
-        done = pipeline(
-            "run",
-            "--until",
-            "evaluate",
-            "--config",
-            undisturbed.config,
-            cwd=tmp_path / "here",
-            env=hostile,
-            timeout=800,
-        )
+        words = ("run", "--until", "evaluate", "--config", undisturbed.config)
+        done = pipeline(*words, cwd=tmp_path / "here", env=hostile)
     finally:
         os.umask(before)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -18,7 +18,7 @@ from prediction_trees import keys_of
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from features.columns import INPUT_COLUMNS, hlf_names
+from features.columns import INPUT_COLUMNS
 from features.distributions import EVENTS_FOR_PARTICLES
 from features.errors import FeatureError
 from features.kernel_pass import EventsFile
@@ -146,31 +146,22 @@ def as_networks_see(rows: np.ndarray, column: str) -> np.ndarray:
     return np.where(units > 0, np.arcsinh(rows / np.where(units > 0, units, 1)), rows)
 
 
-def test_the_scaler_is_that_of_the_training_rows_alone(made: Made) -> None:
+def test_scalers_are_those_of_the_training_rows_and_of_a_sample_of_their_particles_without_padding(made: Made) -> None:
     dataset = made.features.dataset
-    hlf = np.concatenate([high_level_in(pq.read_table(path)) for path in dataset.files("train")]).astype(float)
-    scaler = dataset.scaler()["hlf"]
-    assert scaler["rows"] == len(hlf)
-    seen = as_networks_see(hlf, "hlf")
-    np.testing.assert_allclose(scaler["mean"], seen.mean(axis=0), rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(scaler["std"], seen.std(axis=0), rtol=1e-6)
-    assert len(scaler["mean"]) == len(hlf_names())
-
-
-def test_the_particle_scaler_is_that_of_a_sample_of_each_row_group_without_padding(made: Made) -> None:
-    dataset = made.features.dataset
-    rows = []
+    hlf, particles = [], []
     assert any(group.rows > EVENTS_FOR_PARTICLES for group in dataset.splits["train"])
     for path in dataset.files("train"):
-        table = pq.read_table(path).slice(0, EVENTS_FOR_PARTICLES)
-        padded = model_inputs(table, ["particles"])["particles"]
-        rows += [event[:count] for event, count in zip(padded, table["num_particles"].to_pylist(), strict=True)]
-    flat = np.concatenate(rows).astype(float)
-    scaler = dataset.scaler()["particles"]
-    assert scaler["rows"] == len(flat)
-    seen = as_networks_see(flat, "particles")
-    np.testing.assert_allclose(scaler["mean"], seen.mean(axis=0), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(scaler["std"], seen.std(axis=0), rtol=1e-5)
+        table = pq.read_table(path)
+        hlf.append(high_level_in(table))
+        sample = table.slice(0, EVENTS_FOR_PARTICLES)
+        padded = model_inputs(sample, ["particles"])["particles"]
+        particles += [event[:count] for event, count in zip(padded, sample["num_particles"].to_pylist(), strict=True)]
+    for name, rows in {"hlf": hlf, "particles": particles}.items():
+        flat, scaler = np.concatenate(rows).astype(float), dataset.scaler()[name]
+        assert scaler["rows"] == len(flat)
+        seen = as_networks_see(flat, name)
+        np.testing.assert_allclose(scaler["mean"], seen.mean(axis=0), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(scaler["std"], seen.std(axis=0), rtol=1e-5)
 
 
 class Unmixed:
