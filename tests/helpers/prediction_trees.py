@@ -35,9 +35,9 @@ def read_root(path: Path) -> pa.Table:
 
 
 def probabilities(table: Any) -> NDArray[np.float32]:
-    """(num_events, num_classes) scores of a table or frame of any kind, by the columns of `probability_branches`."""
-    names = getattr(table, "column_names", None) or list(table.columns)
-    return np.column_stack([np.asarray(table[name]) for name in names if name.startswith("probability_")])
+    """(num_events, num_classes) scores of a table, a frame or a dict, by the columns of `probability_branches`."""
+    names = [name for name in getattr(table, "column_names", table) if name.startswith("probability_")]
+    return np.column_stack([np.asarray(table[name]) for name in names])
 
 
 def keys_of(table: pa.Table) -> list[tuple[str, int]]:
