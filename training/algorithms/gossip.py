@@ -11,7 +11,7 @@ import numpy as np
 from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient, Counters, Worker
-from training.algorithms.method import NetworkSettings
+from training.algorithms.method import HostNetworkSettings
 from training.effects import Mechanism, between_workers
 from training.random_streams import random_stream
 from training.topology import TopologyName, shared_topology
@@ -51,7 +51,7 @@ class RandomPartners:
         self._rng.bit_generator.state = state
 
 
-class GossipSettings(NetworkSettings):
+class GossipSettings(HostNetworkSettings):
     """Settings of a method of random pairs."""
 
     topology: TopologyName = "complete"

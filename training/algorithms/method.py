@@ -98,7 +98,7 @@ class MethodSettings(SettingsSection):
         return TransportOptions()
 
 
-class NetworkSettings(MethodSettings):
+class HostNetworkSettings(MethodSettings):
     """Settings of a method whose workers use memory of each other."""
 
     SPEED_ONLY: ClassVar[frozenset[str]] = frozenset({"network"})

@@ -16,7 +16,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient, Counters, Worker
-from training.algorithms.method import NetworkSettings, Traits
+from training.algorithms.method import HostNetworkSettings, Traits
 from training.effects import Mechanism, between_workers
 from training.transports.basics import Vector, is_finite
 from training.transports.parameter_server import ParameterServer, Push, Rule, Shard
@@ -27,7 +27,7 @@ def server_traits(title: str) -> Traits:
     return Traits(title=title, synchronous=False, equal_steps=False, server=True)
 
 
-class ServerSettings(NetworkSettings):
+class ServerSettings(HostNetworkSettings):
     """Settings of a method with a server."""
 
     shards: int | None = Field(default=1, ge=1)

@@ -26,7 +26,7 @@ from typing_extensions import override
 
 from training.simulation.costs import ROUND_TRIPS, Network, Nics
 from training.simulation.virtual_time import VirtualBackground, VirtualClock, VirtualLock
-from training.transports.basics import Counts, Vector, is_finite
+from training.transports.basics import ExchangeCounts, Vector, is_finite
 from training.transports.parameter_server import Answer, Layout, ParameterServer, Push, Rule
 from training.transports.transport import SharedVector
 
@@ -150,12 +150,12 @@ class SimVector(SharedVector):
         self._has_locks = protocol == "memory"
         self._round_trips = ROUND_TRIPS[protocol]
         self.lock = VirtualLock(self._clock)
-        self._counts = Counts()
+        self._counts = ExchangeCounts()
         self._background = VirtualBackground(self._clock, f"average of rank {rank}")
 
     @property
     @override
-    def counts(self) -> Counts:
+    def counts(self) -> ExchangeCounts:
         return replace(self._counts, hidden_seconds=self._background.hidden_seconds)
 
     @override

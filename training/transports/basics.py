@@ -30,7 +30,7 @@ _FIRST_NAP: Final = 1e-5
 
 
 @dataclass(slots=True)
-class Counts:
+class ExchangeCounts:
     """Counters of one worker's averages with partners, or pushes to a server, so far."""
 
     begun: int = 0

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from training.transports.basics import Background, Counts, Vector, is_finite, run_now
+from training.transports.basics import Background, ExchangeCounts, Vector, is_finite, run_now
 
 
 @dataclass(slots=True)
@@ -130,7 +130,7 @@ class ParameterServer:
         #: Rows and clock of each shard that this worker reaches in memory.
         self._rows = {shard: rows[:, part].copy() for shard, part in enumerate(layout.parts) if self._owns(shard)}
         self._clocks = {shard: np.zeros(1, np.int64) for shard in self._rows}
-        self._counts = Counts()
+        self._counts = ExchangeCounts()
         #: The last push that ended in the background.
         self._ended: Push | None = None
         #: Arrays for a rule, which fit the largest shard: one more where a push is under way.
@@ -138,7 +138,7 @@ class ParameterServer:
         self._spare = [self._room]
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> ExchangeCounts:
         """Counters so far."""
         beside = self._background
         return replace(self._counts, hidden_seconds=0.0 if beside is None else beside.hidden_seconds)

@@ -26,7 +26,7 @@ import numpy as np
 from typing_extensions import override
 
 from training.transports import kernels, serving
-from training.transports.basics import BackgroundThread, Counts, MpiProcess, Vector
+from training.transports.basics import BackgroundThread, ExchangeCounts, MpiProcess, Vector
 from training.transports.memory import Memory
 from training.transports.transport import SharedVector
 
@@ -49,7 +49,7 @@ class MpiSharedVector(SharedVector):
         self._background = None if process.is_one_host else BackgroundThread("averages")
         #: Seconds of waiting for mutexes, and in other calls.
         self._lock_waits, self._other_waits = np.zeros(1), 0.0
-        self._counts = Counts()
+        self._counts = ExchangeCounts()
 
     @property
     @override
@@ -58,7 +58,7 @@ class MpiSharedVector(SharedVector):
 
     @property
     @override
-    def counts(self) -> Counts:
+    def counts(self) -> ExchangeCounts:
         own, beside = self._counts, self._background
         return replace(
             own,

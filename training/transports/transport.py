@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
-from training.transports.basics import Counts, Vector
+from training.transports.basics import ExchangeCounts, Vector
 from training.transports.parameter_server import Layout, ParameterServer
 
 CounterName = Literal["samples", "tickets"]
@@ -38,9 +38,9 @@ class SharedVector:
         self.values = vector.copy()
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> ExchangeCounts:
         """Counters so far."""
-        return Counts()
+        return ExchangeCounts()
 
     async def read_of(self, rank: int, out: Vector) -> None:  # noqa: ARG002 - there is one
         """Copy another worker's vector, as it is now, into `out`, without its help."""

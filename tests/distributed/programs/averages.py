@@ -186,7 +186,7 @@ def skip() -> dict[str, Any]:
 
 
 def poison(in_memory: bool) -> dict[str, Any]:
-    """The vector of rank 0 is not finite, and everybody averages with everybody, after a look at all vectors."""
+    """The vector of rank 0 is not finite, and everybody averages with everybody, after they have read all vectors."""
 
     def start(rank: int) -> Vector:
         start = np.full(1000, rank + 1, np.float32)
