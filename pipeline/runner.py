@@ -205,7 +205,7 @@ class Runner:
             self.console.print(f"[bold]{stage.name}[/]: up to date", highlight=False)
             self.log.event("stage up to date", stage=stage.name)
             # Facts such as the new time of an unchanged file.
-            inputs = stage.remembered(found)
+            inputs = found.remembered
             if inputs is not None and json.loads(json.dumps(inputs)) != current.manifest["inputs"]:
                 store.rewrite_manifest(current, current.manifest | {"inputs": inputs})
             return False

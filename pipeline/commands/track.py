@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -94,7 +94,11 @@ def _track(client: MlflowClient, experiment: str, network: str, upstream: Mappin
     ).info.run_id
     settings = {name: run[name] for name in ("model", "train")}
     measured = [*_curves(trained.folder / network, start), ("training_seconds", summary["seconds"], end, 0)]
-    measured += _measured(network, evaluated)
+    found, when = evaluated.manifest["counters"]["runs"][network], timestamp(evaluated.manifest["created"])
+    # MLflow allows no other characters.
+    areas = {f"test_auc/{re.sub(r'[^A-Za-z0-9_. -]', '_', name)}": area for name, area in found["auc"].items()}
+    for name, estimate in {"test_accuracy": found["accuracy"], **areas}.items():
+        measured += [(name, estimate["value"], when, 0), (f"{name}_error", estimate["error"], when, 0)]
     # The client cuts them into calls of the size that servers take.
     client.log_batch(
         run_id,
@@ -105,7 +109,11 @@ def _track(client: MlflowClient, experiment: str, network: str, upstream: Mappin
         ],
         metrics=[Metric(name, float(value), _milliseconds(when), epoch) for name, value, when, epoch in measured],
     )
-    for path, place in _artifacts(network, upstream):
+    files = [(evaluated.folder / "metrics.json", "evaluate")]
+    files += [(path, "evaluate/plots") for path in sorted((evaluated.folder / network / "plots").glob("*.png"))]
+    if "export" in upstream:
+        files.append((upstream["export"].folder / network / "model.onnx", "export"))
+    for path, place in files:
         client.log_artifact(run_id, str(path), place)
     client.set_terminated(run_id, end_time=_milliseconds(end))
     return Tracked(network, run_id, is_new=True)
@@ -119,16 +127,6 @@ def _curves(training: Path, start: float) -> Iterator[_Value]:
         yield from ((name, record[name], time, record["epoch"]) for name in _CURVES if record.get(name) is not None)
 
 
-def _measured(network: str, evaluated: Version) -> Iterator[_Value]:
-    """The metrics of the test split; errors are separate metrics."""
-    when, found = timestamp(evaluated.manifest["created"]), evaluated.manifest["counters"]["runs"][network]
-    # MLflow allows no other characters.
-    areas = {f"test_auc/{re.sub(r'[^A-Za-z0-9_. -]', '_', name)}": area for name, area in found["auc"].items()}
-    for name, estimate in {"test_accuracy": found["accuracy"], **areas}.items():
-        yield name, estimate["value"], when, 0
-        yield f"{name}_error", estimate["error"], when, 0
-
-
 def _config(settings: Mapping[str, Any], upstream: Mapping[str, Version]) -> dict[str, Any]:
     """The config of each stage, and the settings of the network after `train_by_network` and the grid search."""
     config: dict[str, Any] = upstream["train"].manifest["config"]
@@ -140,13 +138,3 @@ def _config(settings: Mapping[str, Any], upstream: Mapping[str, Version]) -> dic
 
 def _milliseconds(seconds: float) -> int:
     return round(1000 * seconds)
-
-
-def _artifacts(network: str, upstream: Mapping[str, Version]) -> Iterable[tuple[Path, str]]:
-    """Files with their folders among the artifacts."""
-    evaluated = upstream["evaluate"].folder
-    yield evaluated / "metrics.json", "evaluate"
-    for path in sorted((evaluated / network / "plots").glob("*.png")):
-        yield path, "evaluate/plots"
-    if "export" in upstream:
-        yield upstream["export"].folder / network / "model.onnx", "export"

@@ -57,6 +57,8 @@ class StageInputs(NamedTuple):
     """Inputs by identity, for the fingerprint."""
     details: Any = None
     """Details of the inputs for `run` of the stage."""
+    remembered: list[dict[str, Any]] | None = None
+    """Details for the manifest, also if nothing changed; None if there are none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +124,6 @@ class Stage(ABC):
     """Whether its Parquet goes to the `storage` of the config."""
     needs: ClassVar[tuple[Need, ...]] = ()
     """Needs that `doctor` checks before the stage starts."""
-
     wanted_by: ClassVar[str] = ""
     """The config key that asks for it, if `run` does not always include it."""
 
@@ -156,10 +157,6 @@ class Stage(ABC):
         The manifest of the version in use may make it unnecessary to open files again.
         """
         return StageInputs({})
-
-    def remembered(self, found: StageInputs) -> list[dict[str, Any]] | None:  # noqa: ARG002
-        """New details of unchanged inputs for the manifest; None if there are none."""
-        return None
 
     def can_continue(self, folder: Path) -> bool:  # noqa: ARG002
         """Whether `run` would continue the interrupted work in a version folder."""

@@ -54,49 +54,47 @@ class Features(Stage):
 
     def run(self, context: Context) -> Result:
         """Run the kernels, then mix the rows; write cutflow and histograms beside the dataset."""
-        _refuse_other_labels(context)
-        with _folder_of_kernels(context) as kernels:
-            return self._run(context, kernels)
-
-    def _run(self, context: Context, kernels: Path) -> Result:
         from features.distributions import HISTOGRAMS, save
         from features.spark_job import make_features, track_hint
 
-        for words in uncertain_mixtures(context.config.model_dump(mode="json")):
+        _refuse_other_labels(context)
+        config, ingested = context.config, context.upstream["ingest"].manifest
+        for words in uncertain_mixtures(config.model_dump(mode="json")):
             context.say(f"note: {words}")
-        parts = _events_files(context)
-        ingested = context.upstream["ingest"].manifest["counters"]
-        total = sum(sample["events"] for sample in ingested["samples"].values())
+        total = sum(sample["events"] for sample in ingested["counters"]["samples"].values())
+        # Samples of which events are there: they are in the config too.
+        there = {each["name"] for each in ingested["config"]["samples"]}
         spark = context.start_spark()
-        with ExitStack() as progress:
+        with _folder_of_kernels(context) as kernels:
+            with ExitStack() as progress:
 
-            def shown(label: str, num_events: int) -> AbstractContextManager[Accumulator[int]]:
-                """A counter on a bar, which replaces the previous bar."""
-                progress.close()
-                return counted(spark, progress.enter_context(context.bar(label, "events")), num_events)
+                def shown(label: str, num_events: int) -> AbstractContextManager[Accumulator[int]]:
+                    """A counter on a bar, which replaces the previous bar."""
+                    progress.close()
+                    return counted(spark, progress.enter_context(context.bar(label, "events")), num_events)
 
-            result = make_features(
-                spark,
-                parts,
-                _generated(context),
-                context.config.features,
-                context.config.classes,
-                context.out_dir,
-                kernels=kernels,
-                data=context.data_dir,
-                done=progress.enter_context(shown("features", total)),
-                num_tasks=context.spark.num_tasks,
-                reading=_reading(context),
-                mixed=partial(shown, "mixing"),
-                earlier=_earlier(context),
-            )
-        counters = _counters(result)
-        for sample, counter in counters["samples"].items():
-            if words := track_hint(sample, counter):
-                context.say(f"note:{words}")
-        _write_cutflow(context, counters)
-        save(result.histograms, context.out_dir / HISTOGRAMS)
-        return _result(result, counters, total)
+                result = make_features(
+                    spark,
+                    _events_files(context),
+                    generated_samples([each for each in config.samples if each.name in there], ingested["counters"]),
+                    config.features,
+                    config.classes,
+                    context.out_dir,
+                    kernels=kernels,
+                    data=context.data_dir,
+                    done=progress.enter_context(shown("features", total)),
+                    num_tasks=context.spark.num_tasks,
+                    reading=_reading(context),
+                    mixed=partial(shown, "mixing"),
+                    earlier=_earlier(context),
+                )
+            counters = _counters(result)
+            for sample, counter in counters["samples"].items():
+                if words := track_hint(sample, counter):
+                    context.say(f"note:{words}")
+            _write_cutflow(context, counters)
+            save(result.histograms, context.out_dir / HISTOGRAMS)
+            return _result(result, counters, total)
 
 
 def _modules_of_plugins() -> set[str]:
@@ -153,14 +151,6 @@ def _reading(context: Context) -> dict[str, Any]:
     return settings.model_dump(mode="json", include=kept)
 
 
-def _generated(context: Context) -> dict[str, GeneratedSample]:
-    """What ingest read of each sample, with cross-sections and sums of weights of the config."""
-    ingested = context.upstream["ingest"].manifest["counters"]
-    # Those of events that are there: they are in the config too.
-    there = {each["name"] for each in context.upstream["ingest"].manifest["config"]["samples"]}
-    return generated_samples([each for each in context.config.samples if each.name in there], ingested)
-
-
 def generated_samples(samples: Iterable[SampleSettings], ingested: Mapping[str, Any]) -> dict[str, GeneratedSample]:
     """What ingest read of each sample and class, with its normalisation; `ingested` are the counters of ingest."""
     from features.normalisation import GeneratedSample
@@ -178,9 +168,11 @@ def _events_files(context: Context) -> list[EventsFile]:
 
     ingested = context.upstream["ingest"]
     files = {each.path: each for each in ingested.files}
-    parts = [part for part in ingested.manifest["counters"]["parts"] if part["name"]]
-    found = [(part, files[f"events/{part['name']}"]) for part in parts]
-    return [EventsFile(p["name"], p["sample"], each.digest, str(each.place(ingested.folder))) for p, each in found]
+    return [
+        EventsFile(part["name"], part["sample"], file.digest, str(file.place(ingested.folder)))
+        for part in ingested.manifest["counters"]["parts"]
+        if part["name"] and (file := files[f"events/{part['name']}"])
+    ]
 
 
 def _earlier(context: Context) -> list[KernelOutput]:
@@ -231,22 +223,20 @@ def _write_cutflow(context: Context, counters: dict[str, Any]) -> None:
     parts = (samples_in(each["name"], each["label"], each.get("label_by", {})) for each in config["samples"])
     names = [name for each in parts for name in each]
     beside = {
-        key: {name: of["samples"][name][key] for name in names if key in of["samples"].get(name, {})}
+        key: found
         for key, of in (
-            (LACKS_OWN_TRACK, counters),
-            (WRAPPED_AZIMUTHS, ingested["counters"]),
-            (NO_CLASS, ingested["counters"]),
+            (LACKS_OWN_TRACK, counters["samples"]),
+            (WRAPPED_AZIMUTHS, ingested["counters"]["samples"]),
+            (NO_CLASS, ingested["counters"]["samples"]),
         )
+        if (found := {name: of[name][key] for name in names if key in of.get(name, {})})
     }
-    beside = {key: each for key, each in beside.items() if each}
     lines = [
         f"{key.replace('_', ' ')}: {', '.join(f'{sample} {count}' for sample, count in each.items())}\n"
         for key, each in beside.items()
     ]
-    stated = [name for name, each in counters["normalisation"].items() if each["stated_sum"] is not None]
-    if stated:
-        of = ", ".join(stated)
-        lines.insert(0, f"Efficiencies of weights are relative to all generated events of: {of}\n")
+    if stated := [name for name, each in counters["normalisation"].items() if each["stated_sum"] is not None]:
+        lines.insert(0, f"Efficiencies of weights are relative to all generated events of: {', '.join(stated)}\n")
         context.say(lines[0].rstrip())
     table = cutflow_table(by_class)
     (context.out_dir / "cutflow.txt").write_text("".join([str(table), *lines]), encoding="utf-8")

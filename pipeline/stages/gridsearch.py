@@ -16,7 +16,6 @@ from pipeline.stages.base import Check, Context, Part, Result, Stage
 from pipeline.terminal.tables import search_table
 
 if TYPE_CHECKING:
-    from training.gridsearch.results import Score
     from training.gridsearch.spark_job import SearchOutcome
     from training.gridsearch.trainings import Search
 
@@ -89,7 +88,9 @@ class GridSearch(Stage):
 
 def _finish(context: Context, common: Search, found: SearchOutcome, dataset: Any, seconds: float, slots: int) -> Result:
     """Measure the candidates, write the result and draw it."""
-    from training.gridsearch.results import chosen, latencies, ranked
+    from models.evaluation.style import NO_LABELS, save_figure
+    from training.gridsearch.figures import plot_pareto, plot_speed_up
+    from training.gridsearch.results import chosen, latencies, ranked, speed_ups
     from training.random_streams import random_stream
 
     generator = random_stream(common.train.seed, "latency")
@@ -98,6 +99,8 @@ def _finish(context: Context, common: Search, found: SearchOutcome, dataset: Any
     taken = chosen(scores, one_standard_error=common.settings.one_standard_error)
     best = taken.trial
     best.save(context.out_dir / "best.json")
+    # Earlier trainings took no time in this run.
+    measured = None if found.num_taken_over else (slots, sum(found.training_seconds) / seconds)
     content = {
         "search": common.settings.search,
         "folds": common.settings.folds,
@@ -109,12 +112,14 @@ def _finish(context: Context, common: Search, found: SearchOutcome, dataset: Any
         "seconds": seconds,
         "slots": slots,
         "training_seconds": sum(found.training_seconds),
-        # Earlier trainings took no time in this run.
-        "speed_up": None if found.num_taken_over else sum(found.training_seconds) / seconds,
+        "speed_up": measured and measured[1],
         "train_events": dataset.num_rows("train"),
     }
     (context.out_dir / "search.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
-    _draw(context, scores, found, content)
+    plots = context.out_dir / "plots"
+    plots.mkdir(exist_ok=True)
+    save_figure(plot_pareto(scores, NO_LABELS), plots / "pareto")
+    save_figure(plot_speed_up(speed_ups(found.training_seconds, _MOST_SLOTS), measured, NO_LABELS), plots / "speed_up")
     context.console.print(search_table(scores))
     for trial, reason in found.failed.items():
         context.say(f"failed: {trial.key}: {reason}")
@@ -128,15 +133,3 @@ def _finish(context: Context, common: Search, found: SearchOutcome, dataset: Any
         counters=content,
         checks=[Check("settings tried = scores + failed", num_trials > 0, f"{num_trials}")],
     )
-
-
-def _draw(context: Context, scores: list[Score], found: SearchOutcome, content: dict[str, Any]) -> None:
-    from models.evaluation.style import NO_LABELS, save_figure
-    from training.gridsearch.figures import plot_pareto, plot_speed_up
-    from training.gridsearch.results import speed_ups
-
-    plots = context.out_dir / "plots"
-    plots.mkdir(exist_ok=True)
-    save_figure(plot_pareto(scores, NO_LABELS), plots / "pareto")
-    measured = None if content["speed_up"] is None else (content["slots"], content["speed_up"])
-    save_figure(plot_speed_up(speed_ups(found.training_seconds, _MOST_SLOTS), measured, NO_LABELS), plots / "speed_up")

@@ -18,7 +18,6 @@ from pipeline.configuration.keys import flat_items
 from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import counted
 from pipeline.runs.fingerprint import Input
-from pipeline.runs.outputs import OutputFile
 from pipeline.runs.provenance import package_versions
 from pipeline.runs.store import Version
 from pipeline.stages.base import Check, Context, Result, Stage, StageInputs
@@ -83,17 +82,14 @@ class Ingest(Stage):
         ours = (config.run_dir / "simulate").absolute()
         checked = [i._replace(skim="") if Path(i.path).absolute().is_relative_to(ours) else i for i in found.infos]
         found = found._replace(infos=recognise(checked, infos))
-        return StageInputs(_identities(found.infos, found.bad), found)
+        # With their current paths and times the next run need not check them again.
+        return StageInputs(_identities(found.infos, found.bad), found, [info._asdict() for info in found.infos])
 
     def _is_read_alike(self, sample: str, config: Config, current: Version) -> bool:
         """Whether a version read the files of a sample by what the sample states now."""
         before, now = current.made_from["config"], self.config_items(config)
         keys = [f"samples.{sample}.{key}" for key in _READ_BY]
         return all(key in before and key in now and before[key] == now[key] for key in keys)
-
-    def remembered(self, found: StageInputs) -> list[dict[str, Any]] | None:
-        """The files with their current paths and times, so that the next run need not check them again."""
-        return [info._asdict() for info in found.details.infos]
 
     def run(self, context: Context) -> Result:
         """Read new files, and take over the events of unchanged ones."""
@@ -122,9 +118,10 @@ class Ingest(Stage):
             context.say(
                 "note: The files have no particles: the isolations of leptons are 0, and no lepton fails their cut."
             )
+        files, left_out = (
+            [each._asdict() for each in those] for those in (infos, (*result.bad, *context.found.details.waiting))
+        )
         samples = [sample.model_dump() for sample in config.samples]
-        left_out = [each._asdict() for each in (*result.bad, *context.found.details.waiting)]
-        files = [info._asdict() for info in infos]
         for words in notes(files, samples, by_sample(result.parts)["samples"], left_out):
             context.say(f"note: {words}")
         for words in grouped((each.path, each.message) for each in result.bad):
@@ -197,23 +194,23 @@ def _result(context: Context, result: IngestResult) -> Result:
     """Counters, checks and the line for the terminal."""
     sums = total(result.parts).counts
     there = sum(info.entries for info in result.infos)
-    events_dir = context.data_dir / "events"
+    events_dir, before = context.data_dir / "events", context.current
     parts = [part for part in result.parts if part.name]
     own = {part.name for part in parts if part.lies_in in {"", str(context.data_dir)}}
     rows = sum(footer.num_rows for footer in footers([part.file(events_dir) for part in parts]))
     accounted = sums["events"] + sum(count for step, count in sums.items() if step.startswith("rejected_"))
-    summary = f"{len(result.infos)} files, {sums['entries']} entries, {sums['events']} events kept"
-    with_entries = sum(info.entries > 0 for info in result.infos)
-    if result.num_read < with_entries:
-        summary += f"; {result.num_read} files read, {with_entries - result.num_read} reused"
-    if sums[WRAPPED_AZIMUTHS]:
-        summary += f"; azimuths of {sums[WRAPPED_AZIMUTHS]} events wrapped to [-π, π]"
-    if sums["rejected_copy"]:
-        summary += f"; {sums['rejected_copy']} copies left out"
-    if result.bad:
-        summary += f"; {len(result.bad)} bad files skipped"
+    reused = sum(info.entries > 0 for info in result.infos) - result.num_read
+    summary = [
+        f"{len(result.infos)} files, {sums['entries']} entries, {sums['events']} events kept",
+        f"{result.num_read} files read, {reused} reused" if reused > 0 else "",
+        f"azimuths of {wrapped} events wrapped to [-π, π]" if (wrapped := sums[WRAPPED_AZIMUTHS]) else "",
+        f"{copies} copies left out" if (copies := sums["rejected_copy"]) else "",
+        f"{len(result.bad)} bad files skipped" if result.bad else "",
+    ]
+    others = [part for part in result.parts if part.lies_in not in {"", str(context.data_dir)}]
+    earlier = {(part.lies_in, path) for part in others for path in (f"events/{part.name}", f"keys/{part.keys_name}")}
     return Result(
-        summary=summary,
+        summary="; ".join(filter(None, summary)),
         counters={
             **by_sample(result.parts),
             "generated": result.generated,
@@ -231,13 +228,5 @@ def _result(context: Context, result: IngestResult) -> Result:
         inputs=[info._asdict() for info in result.infos],
         own_inputs=_identities(result.infos, result.bad),
         digests={f"events/{part.name}": part.digest for part in parts},
-        taken_over=_taken_over(context, result),
+        taken_over=[each for each in before.files if (each.lies_in, each.path) in earlier] if before else [],
     )
-
-
-def _taken_over(context: Context, result: IngestResult) -> list[OutputFile]:
-    """Files on object storage that an earlier version wrote."""
-    others = [part for part in result.parts if part.lies_in not in {"", str(context.data_dir)}]
-    named = {(part.lies_in, path) for part in others for path in (f"events/{part.name}", f"keys/{part.keys_name}")}
-    files = context.current.files if context.current else []
-    return [each for each in files if (each.lies_in, each.path) in named]

@@ -64,7 +64,7 @@ def test_a_sample_or_class_named_like_a_time_was_no_content(name: str) -> None:
         {"samples": {name: {"events": events}}, "runs": {"hlf": {"auc": {name: events}}}, "networks": {}}
         for events in (1, 2)
     ]
-    for patterns in (["counters/samples"], ["counters/runs"], ["counters/*"]):
+    for patterns in (["counters/samples"], ["counters/runs"]):
         first, second = (content_digest([], each, patterns) for each in counters)
         assert first != second
     for file in ("cutflow.json", "metrics.json", "curves.json", "model.json"):
