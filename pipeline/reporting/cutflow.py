@@ -118,24 +118,21 @@ def shows_weights(steps: Sequence[Step]) -> bool:
 
 def as_json(steps: Sequence[Step]) -> list[dict[str, Any]]:
     """The cutflow as JSON content; an undefined efficiency is null."""
+
+    def shares(**kinds: Efficiency | None) -> dict[str, Any]:
+        return {kind: each and each._asdict() for kind, each in kinds.items()}
+
     return [
         {
             "step": step.name,
             "columns": {
-                name: {
-                    **step.yields[name]._asdict(),
-                    "efficiency": _json(step.efficiencies[name]),
-                    "weighted_efficiency": _json(step.weighted[name]),
-                }
-                for name in step.yields
+                name: each._asdict()
+                | shares(efficiency=step.efficiencies[name], weighted_efficiency=step.weighted[name])
+                for name, each in step.yields.items()
             },
         }
         for step in steps
     ]
-
-
-def _json(each: Efficiency | None) -> dict[str, float] | None:
-    return None if each is None else each._asdict()
 
 
 def _unweighted(each: Yield) -> Yield:

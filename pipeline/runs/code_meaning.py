@@ -78,7 +78,8 @@ def _file_of(module: str) -> Path | None:
 def _read(name: str, file: Path, _modified: int) -> _Module:
     tree = ast.parse(file.read_text(encoding="utf-8"))
     imports = _imports(tree, name if file.name == "__init__.py" else name.rpartition(".")[0])
-    words = {getattr(node, "id", getattr(node, "value", None)) for node in ast.walk(tree) if _is_word(node)}
+    found = (node for node in ast.walk(tree) if isinstance(node, ast.Name | ast.Constant))
+    words = {node.id if isinstance(node, ast.Name) else node.value for node in found}
     digest = hashlib.sha256(ast.unparse(_Meaning().visit(tree)).encode())
     # A template includes others beside it, so that all files that are no code count with the module that names one, or
     # that knows its own place.
@@ -87,10 +88,6 @@ def _read(name: str, file: Path, _modified: int) -> _Module:
         for path in data:
             digest.update(path.read_bytes())
     return _Module(digest.hexdigest(), frozenset(imports))
-
-
-def _is_word(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
 def _data_in(folder: Path) -> Iterator[Path]:

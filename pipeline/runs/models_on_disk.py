@@ -14,20 +14,10 @@ from pipeline.errors import ConfigError, MissingInputError
 from pipeline.runs.seen_events import dataset_of
 from pipeline.runs.trained_models import FoundModel, read_trained, refuse_other_classes
 
-_NAME: Final = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")
-#: Other names in the folder of an evaluation: its own files, and its reference model.
-_TAKEN: Final = frozenset(
-    {
-        "plots",
-        "events",
-        "features",
-        "boosted-trees",
-        "metrics.json",
-        "curves.json",
-        "working_points.json",
-        "evaluation.json",
-    }
-)
+#: Names of folders, but for those that an evaluation gives to files.
+_NAME: Final = re.compile(r"(?!.*\.json$)[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+#: Other folders of an evaluation.
+_TAKEN: Final = frozenset({"plots", "events", "features", "keys", "boosted-trees"})
 
 
 def find_models(words: Sequence[str], classes: Sequence[str] | None = None) -> list[FoundModel]:
@@ -46,7 +36,7 @@ def find_models(words: Sequence[str], classes: Sequence[str] | None = None) -> l
             chosen = name if separator else own.name.removesuffix(".onnx")
             if chosen in found and not separator:
                 chosen = f"{place.parent.parent.name}-{chosen}"
-            if chosen in found or chosen in _TAKEN or not _NAME.match(chosen):
+            if chosen in found or chosen in _TAKEN or not _NAME.fullmatch(chosen):
                 raise ConfigError(
                     f"--model {word}: '{chosen}' is the name of two models, one that an evaluation uses itself, or "
                     f"cannot be that of a folder. Give names of at most 100 letters, digits, _ . -: "

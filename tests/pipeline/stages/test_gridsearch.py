@@ -26,7 +26,7 @@ def test_best_json_holds_the_winner_of_the_last_round_of_halving(
     lucky = Score(Trial((4,), 64, 0.1, 2), 40, [0.95, 0.95], 0.2, 2)
     winner = Score(Trial((8,), 64, 0.01, 6), 90, [0.9, 0.9], 0.4, 6, rung=1)
     monkeypatch.setattr(results, "latencies", lambda hidden, *_, **__: dict.fromkeys(hidden, Cost(5.0, 0.1)))
-    monkeypatch.setattr(gridsearch, "_draw", lambda *_: None)
+    monkeypatch.setattr("models.evaluation.style.save_figure", lambda *_: None)
     settings = GridSearchSettings(search="halving", epochs=[6], one_standard_error=one_standard_error)
     context: Any = SimpleNamespace(out_dir=tmp_path, console=Console(quiet=True))
     dataset = SimpleNamespace(num_rows=lambda _: 100)
