@@ -104,8 +104,7 @@ class StageStore:
         current = self.current()
         for name in self.complete()[-1:]:
             made_here = (self.manifest_of(name) or {}).get("manifest_version") == MANIFEST_VERSION
-            is_newer = current is None or number_of(name) > number_of(current.name)
-            if is_newer and made_here and own_folders.is_ours(self.folder / name):
+            if name != (current and current.name) and made_here and own_folders.is_ours(self.folder / name):
                 self.point_to(name)
                 return self.current()
         return current
