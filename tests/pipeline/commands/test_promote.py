@@ -197,6 +197,8 @@ def test_a_model_in_use_that_cannot_be_compared_stays_until_it_is_forced(
 def test_a_missing_pointer_is_set_to_the_newest_that_was_promoted(nights: TrainedNights) -> None:
     # After its removal, which the message about a damaged one asks for, the next candidate was the first, and won.
     nights.promoted(5, 200)
+    nights.registry.pointer.unlink()
+    assert nights.registry.recovered().name.startswith("0002")  # type: ignore[union-attr]
     rollback(nights.run_folder, "hlf")
     nights.registry.pointer.write_text("")
     nights.train(1)

@@ -84,6 +84,9 @@ def test_only_a_complete_version_of_this_code_is_put_in_use_after_a_kill(tmp_pat
     stranger.mkdir()
     (stranger / "manifest.json").write_text((second.folder / "manifest.json").read_text())
     assert store.recovered() == second
+    # A version that earlier code made is none: its stage runs again.
+    (second.folder / "manifest.json").write_text('{"manifest_version": 1}')
+    assert store.current() is None
 
 
 NOTES = ["2026-11-21-my-notes", "0007-deadbeef", "0001-abcdef01-backup", "\u00b2-x", "12", "0008-DEADBEEF"]
