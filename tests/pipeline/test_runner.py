@@ -17,7 +17,7 @@ from pipeline.config import load_config
 from pipeline.errors import MissingInputError, RunFolderError
 from pipeline.machine.doctor import Need
 from pipeline.run_folder import RunFolder
-from pipeline.runner import Runner
+from pipeline.runner import Runner, State
 from pipeline.runs import own_folders
 from pipeline.runs.log import METRICS
 from pipeline.stages.base import Context, Result, Stage
@@ -162,6 +162,34 @@ def test_force_threw_interrupted_work_of_other_settings_away(tmp_path: Path, num
     made = store.current()
     assert made is not None
     assert not (made.folder / "half").exists()
+
+
+class Interrupted(Halves):
+    """Does half of its work."""
+
+    def __init__(self, half: str) -> None:
+        self.half = half
+
+    def run(self, context: Context) -> Result:
+        (context.out_dir / self.half).touch()
+        raise KeyboardInterrupt
+
+
+def test_of_interrupted_work_that_stays_which_can_be_continued(tmp_path: Path) -> None:
+    run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
+    for half, left in (("nothing", 0), ("half", 1)):
+        with pytest.raises(KeyboardInterrupt):
+            Runner(run_folder)._run_stage(Interrupted(half), force=False)
+        assert len(run_folder.store("train").unfinished()) == left
+
+
+def test_a_stage_whose_input_is_gone_is_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
+    publish(run_folder.config.run_dir, "evaluate")
+    runner = Runner(run_folder)
+    monkeypatch.setattr(runner, "wanted", lambda: [Evaluate()])
+    (planned,) = runner.plan()
+    assert (planned.state, planned.reasons) == (State.STALE, ["the output of a stage that it reads is gone"])
 
 
 def test_the_outcome_was_not_the_last_line_of_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
