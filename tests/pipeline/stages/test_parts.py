@@ -13,7 +13,7 @@ import pytest
 from pipeline.runs.fingerprint import Fingerprint
 from pipeline.runs.store import StageStore
 from pipeline.stages.base import Context
-from pipeline.stages.parts import begin_parts
+from pipeline.stages.parts import begin_parts, unchanged_parts
 from pipeline.stages.train import Train
 
 PARTS = {"hlf": Fingerprint({}, {}, {})}
@@ -71,6 +71,12 @@ def test_a_kill_while_a_part_was_taken_over_left_half_of_it_in_the_next_version(
     folder = next_version(store)
     assert files_in(folder / "hlf") == FILES
     assert sorted(path.name for path in folder.iterdir()) == ["hlf", "made-by-hep-pipeline"]
+
+
+def test_a_part_that_lacks_a_file_is_not_taken_over() -> None:
+    whole = Fingerprint({}, {}, {}, PARTS)
+    assert unchanged_parts(whole, whole, ["dataset.json"]) == {"hlf"}
+    assert unchanged_parts(whole, whole, ["hlf/model/weights.pt"]) == frozenset()
 
 
 def test_a_part_is_copied_where_the_file_system_has_no_links(

@@ -33,7 +33,8 @@ def test_comparisons_in_the_run_folder_are_inputs_so_that_a_new_one_makes_the_re
     assert inputs[0].inputs.keys() == {"compare/mine"}
     assert inputs[0].inputs["compare/mine"].name == "comparison mine"
     assert inputs[1].details == {"mine": {"title": "A study", "rows": [["sgd", "91 %"]]}}
-    assert inputs[0] != inputs[1] == inputs[2]
+    first, second, same = (each.inputs for each in inputs)
+    assert first != second == same
 
 
 def test_a_damaged_table_is_named_with_what_to_do(tmp_path: Path) -> None:
