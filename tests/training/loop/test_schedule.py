@@ -53,9 +53,13 @@ SCHEDULE = {"warmup_epochs": 1, "decay": "cosine", "final_fraction": 0.05}
 
 @pytest.mark.parametrize("algorithm", ["ar-sgd", "local-sgd", "d-psgd"])
 def test_all_workers_of_a_synchronous_run_have_the_same_rate_by_all_samples(algorithm: str) -> None:
-    simulated = run(algorithm=algorithm, schedule=SCHEDULE, epochs=3, train=toy_rows(323))
+    slow = CLUSTER.model_copy(update={"slow_ranks": {0: 5.0}})
+    simulated = run(algorithm=algorithm, schedule=SCHEDULE, epochs=3, train=toy_rows(323), cluster=slow)
     settings = made(SCHEDULE, learning_rate=0.05, epochs=3)
     for records in zip(*simulated.records, strict=True):
+        waited = [record["seconds_by_kind"]["wait"] for record in records]
+        assert [record["wait_seconds"] for record in records] == waited
+        assert max(waited) > 0
         assert len({record["learning_rate"] for record in records}) == 1
         assert {record["samples_seen_by_all"] for record in records} == {323 * (records[0]["epoch"] + 1)}
         assert records[0]["learning_rate"] == pytest.approx(learning_rate(settings, records[0]["epoch"] + 1))

@@ -54,6 +54,7 @@ def test_progress_that_is_shown_changes_no_numbers(
     assert seen[0] == [(epoch, step) for epoch in range(1, 6) for step in range(1, 13)]
     assert seen[1] == [(epoch, 12) for epoch in range(1, 6)]
     assert found[0] == found[1]
+    assert {"train_loss", "best_epoch"} <= found[0][0].keys(), "what the ranks have in common is in the records"
 
 
 @pytest.mark.slow
