@@ -53,6 +53,9 @@ def test_without_cross_sections_the_simulation_has_as_many_events_as_the_data() 
     found, numbers, _ = compared()
     assert sum(part.sum().value for part in found["score"].classes) == pytest.approx(400)
     assert numbers["chi_square"]["num_bjets"]["degrees"] < len(found["num_bjets"].data.values())
+    data, model = found["met"].data, found["met"].model
+    square = chi_square(data.values(), model.values(), model.variances(), is_normalised=True)
+    assert numbers["chi_square"]["met"] == square
 
 
 def test_above_the_score_no_data_are_shown_also_not_in_the_features() -> None:
