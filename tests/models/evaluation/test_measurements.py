@@ -362,10 +362,11 @@ def test_slices_of_a_class_had_other_shares_in_some_numbers_than_in_others() -> 
     values = [0.0 if each is None else each["value"] for each in bins["classes"]["QCD"]]
     assert np.average(values, weights=sums) == pytest.approx(left["value"])
     # Other weights of the generator leave the proportions of the samples alone.
-    predictions = table.append_column("weight_same", table["weight"])
+    predictions = table.append_column("weight_same", table["weight"]).append_column("weight_too", table["weight"])
     candidate = Candidate("a", cast("Predictor", SimpleNamespace(inputs=())))
     found = _variations(Predicted(candidate, events, numbers, {}, np.zeros(1)), predictions, {}, [], task)
     assert found["weights"]["same"]["accuracy"]["shift"] == pytest.approx(0, abs=1e-12)
+    assert found["weights_envelope"]["accuracy"]["up"] == pytest.approx(0, abs=1e-12)
     assert found["weights"]["same"]["accuracy"]["value"] == pytest.approx(numbers["accuracy"]["value"])
 
 
