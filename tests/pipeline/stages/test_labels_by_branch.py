@@ -12,8 +12,8 @@ import pytest
 import uproot
 from analyses import Analysis
 from delphes_files import write_delphes
-from made_events import Row, lepton, made_event, track
 from minimal_configs import mistakes
+from night_files import events
 from stages_here import run_here, without_spark
 
 from ingestion.errors import ConflictingFilesError, EmptySampleError, MissingBranchError, WrongBranchTypeError
@@ -27,17 +27,6 @@ FLAVOURS = np.resize([5, -5, 4, 4, 4, 4, 15, 15], 240)
 LABEL_BY = {"abs(flavour) == 5": 1, "flavour == 4": 0, "flavour == 15": None}
 
 
-def rows(first: int, count: int = 240) -> list[Row]:
-    return [
-        made_event(
-            met=20.0 + first + n,
-            electrons=[lepton(30.0 + n, 0.1, 0.2)] if n % 4 else [],
-            tracks=[track(2.0 + first + n, 1.0, -1.0)],
-        )
-        for n in range(count)
-    ]
-
-
 class Top(Analysis):
     """A file with events of two classes and of none, and a file of one class."""
 
@@ -45,10 +34,10 @@ class Top(Analysis):
         super().__init__(folder)
         self.data.mkdir()
         self.write(FLAVOURS)
-        write_delphes(self.data / "light.root", rows(1000, 80))
+        write_delphes(self.data / "light.root", events(1000, 80))
 
     def write(self, flavours: Any, name: str = "top.root", first: int = 0) -> None:
-        write_delphes(self.data / name, rows(first, len(flavours)), more={"flavour": np.asarray(flavours)})
+        write_delphes(self.data / name, events(first, len(flavours)), more={"flavour": np.asarray(flavours)})
 
     def go(self, *stages: str, label_by: Any = LABEL_BY, top: Any = None, **changes: Any) -> str:
         """Run ingest and features, or the given stages."""
@@ -106,7 +95,7 @@ def test_classes_of_one_sample_go_through_all_stages(top: Top) -> None:
     assert note in page
 
     top.write(FLAVOURS, "new.root", first=5000)
-    write_delphes(top.data / "new_light.root", rows(7000, 80))
+    write_delphes(top.data / "new_light.root", events(7000, 80))
     names = {"top": "new.root", "light": "new_light.root"}
     inputs = [f"{name}={top.data / file}" for name, file in names.items()]
     with pytest.raises(ConfigError, match="there is no sample 'b', and no class of one sample"):
@@ -135,7 +124,7 @@ def test_events_without_exactly_one_class_are_refused(top: Top, flavours: Any, l
 @pytest.mark.parametrize("kind", [np.bool_, np.int8])
 def test_sums_of_flags_and_products_of_short_integers_wrapped(top: Top, kind: Any) -> None:
     flags = {"is_b": np.abs(FLAVOURS) == 5, "is_c": FLAVOURS == 4, "is_charged": FLAVOURS != 15}
-    write_delphes(top.data / "top.root", rows(0), more={name: each.astype(kind) for name, each in flags.items()})
+    write_delphes(top.data / "top.root", events(0, 240), more={name: each.astype(kind) for name, each in flags.items()})
     two = {"is_b + is_charged == 2": 1, "is_c - is_b == 1": 0, "(is_b + is_c + is_charged) * 300 == 0": None}
     top.go("ingest", label_by=two)
     counted = top.counters("ingest")["samples"]
@@ -174,11 +163,11 @@ def test_copies_are_dropped_where_the_same_conditions_give_them_their_class(top:
     said = top.go(ingest={"on_duplicate": "drop"})
     assert "16 copies left out" in said
     assert top.counters("ingest")["samples"]["top"]["rejected_no_class"] == 60
-    write_delphes(top.data / "light.root", rows(0, 16))
+    write_delphes(top.data / "light.root", events(0, 16))
     with pytest.raises(ConflictingFilesError, match="in two classes"):
         top.go(ingest={"on_duplicate": "drop"})
     # In another class of the same sample they were dropped without a word.
-    write_delphes(top.data / "light.root", rows(1000, 80))
+    write_delphes(top.data / "light.root", events(1000, 80))
     other = FLAVOURS[:16].copy()
     other[1] = 4
     top.write(other, "top_skim.root")

@@ -43,7 +43,7 @@ def take_steps(rows: list[VectorRow], optimizers: list[Any], *, seed: int, steps
             row.write_gradient(gradient)
             optimizer.param_groups[0]["lr"] = 0.05 * 0.99**step
             optimizer.step()
-            np.testing.assert_array_equal(row.gradient, gradient.astype(row.gradient.dtype))
+            np.testing.assert_array_equal(row.gradient, gradient.astype(row.parameters.dtype))
 
 
 @pytest.mark.parametrize("precision", ["float64", "float32"])
