@@ -35,12 +35,22 @@ from training.gridsearch.settings import GridSearchSettings
 from training.settings import SEEDS, TrainSettings
 
 #: A folder on object storage: bucket, and at least one name. Other servers lack the conditional requests of S3.
-_STORAGE: Final = r"^s3://[a-z0-9][a-z0-9.-]+(/[A-Za-z0-9_=-][A-Za-z0-9_.=-]*)+/?$"
+_STORAGE: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]+(/[A-Za-z0-9_=-][A-Za-z0-9_.=-]*)+/?")
 #: Names of classes that say which is the signal; ttbar only among the published ones.
 _SIGNALS: Final = ("signal", "sig", "s", "ttbar")
 _PUBLISHED: Final = {"qcd", "ttbar", "wjets"}
 #: Configs that come with the code, by name.
 SHIPPED: Final = Path(__file__).parent / "configs"
+
+
+def _folder_of_bucket(name: str) -> str:
+    if not _STORAGE.fullmatch(name):
+        # The text is not repeated: there may be credentials in it.
+        raise ValueError(
+            "this is no folder of a bucket: write s3://bucket/prefix with letters, digits and -_.=/, without "
+            "credentials (they come from the environment), or null to keep all in run_dir"
+        )
+    return name.rstrip("/")
 
 
 class Config(StrictSettings):
@@ -52,7 +62,7 @@ class Config(StrictSettings):
     run_dir: Path = Field(examples=["runs/full"])
     """Local folder for all outputs; `~` and `$NAME` are as in a shell. Relative paths in a config file start at the
     folder of the file; relative paths in a shipped config or in `--set` start at the current folder."""
-    storage: Annotated[str, Field(pattern=_STORAGE), AfterValidator(lambda name: name.rstrip("/"))] | None = Field(
+    storage: Annotated[str, AfterValidator(_folder_of_bucket)] | None = Field(
         default=None, examples=["s3://bucket/experiment/night"]
     )
     """Folder on object storage for the Parquet of the stages ingest and features, `s3://bucket/prefix`, of this run

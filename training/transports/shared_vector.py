@@ -59,11 +59,11 @@ class MpiSharedVector(SharedVector):
     @property
     @override
     def counts(self) -> ExchangeCounts:
+        """Counters so far; averages by partners as of the last call: the first may come before this rank counts."""
         own, beside = self._counts, self._background
         return replace(
             own,
             begun=self._counters.item(kernels.BEGUN),
-            received=self._counters.item(kernels.RECEIVED),
             refused=self._counters.item(kernels.NUM_REFUSED),
             wait_seconds=self._lock_waits.item(),
             exchange_seconds=own.exchange_seconds + (beside.seconds if beside else 0.0),
@@ -72,11 +72,15 @@ class MpiSharedVector(SharedVector):
 
     @override
     async def read(self, out: Vector) -> int:
-        return kernels.read(out, self.values, self._head, self._lock_waits)
+        return self._counted(kernels.read(out, self.values, self._head, self._lock_waits))
 
     @override
     async def add(self, change: Vector) -> int:
-        return kernels.add(change, self.values, self._head, self._lock_waits)
+        return self._counted(kernels.add(change, self.values, self._head, self._lock_waits))
+
+    def _counted(self, version: int) -> int:
+        self._counts.received = version - self._counters.item(kernels.BEGUN)
+        return version
 
     @override
     async def read_of(self, rank: int, out: Vector) -> None:
@@ -131,6 +135,7 @@ class MpiSharedVector(SharedVector):
     async def drain(self) -> None:
         if self._background is not None:
             self._other_waits += await self._background.drain()
+        self._counts.received = self._counters.item(kernels.RECEIVED)
 
     @override
     async def close(self) -> None:
@@ -139,6 +144,7 @@ class MpiSharedVector(SharedVector):
         if self._background is not None:
             self._background.close()
         self._other_waits += self.memory.process.wait_for_all()
+        self._counts.received = self._counters.item(kernels.RECEIVED)
         # Access to freed memory would crash the process.
         self.values, self._counters, self._vectors = self.values.copy(), self._counters.copy(), {}
         with self.memory.process.turn:
