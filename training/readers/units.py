@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from training.errors import ShardError
 from training.readers.sharding import Assignment, Piece, even_parts, reading_order
 
 #: Units per worker into which the rest of the run would divide: a unit of a worker that is ten times slower, and the
@@ -78,6 +79,8 @@ class UnitQueue:
         start: Position = Position(0, 0),  # noqa: B008 - a tuple
         rows_between: int | None = None,
     ) -> None:
+        if not sum(rows):
+            raise ShardError("the training split has no events. Make the features again, from more events.")
         self._fixed = (tuple(rows), world_size, batch_size, seed, epochs, rows_between)
         self._epochs, self._start = epochs, start
         self._units: tuple[Unit, ...] = ()

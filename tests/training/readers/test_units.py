@@ -16,6 +16,7 @@ from feature_datasets import write_dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from training.errors import ShardError
 from training.readers.batch import BatchLayout, Columns
 from training.readers.reader import open_reader
 from training.readers.sharding import assignment_of, plan_epoch, shuffled
@@ -122,6 +123,11 @@ def test_boundaries_are_passed_once_and_none_is_jumped_over() -> None:
     assert positions == sorted(set(positions))
     assert [position for position in positions if not position[1]] == [(1, 0), (2, 0), (3, 0)]
     assert [position for position in positions if not position[0]] == [(0, 100), (0, 200), (0, 300)]
+
+
+def test_a_split_without_events_is_named() -> None:
+    with pytest.raises(ShardError, match="training split has no events"):
+        queue_of([])
 
 
 def test_a_row_group_was_read_again_for_each_of_its_parts(tmp_path: Path) -> None:
