@@ -66,22 +66,17 @@ class Replay:
         return self.at[rank] - self.start[rank] if (step + 1) % length == 0 else None
 
 
-def accumulated(replay: Replay, rank: int, step: int) -> None:
-    change = replay.window(rank, step, length=3)
-    if change is not None:
-        replay.push(rank, change)
+def pushed(length: int, divisor: Callable[[Replay, int], float] = lambda *_: 1.0) -> Callable[[Replay, int, int], None]:
+    def push(replay: Replay, rank: int, step: int) -> None:
+        change = replay.window(rank, step, length=length)
+        if change is not None:
+            replay.push(rank, change / divisor(replay, rank))
+
+    return push
 
 
-def normalised(replay: Replay, rank: int, step: int) -> None:
-    change = replay.window(rank, step, length=3)
-    if change is not None:
-        replay.push(rank, change / 3)
-
-
-def divided_by_staleness(replay: Replay, rank: int, step: int) -> None:
-    change = replay.window(rank, step, length=2)
-    if change is not None:
-        replay.push(rank, change / (replay.clock - replay.start_clock[rank] + 1))
+accumulated = pushed(3)
+divided_by_staleness = pushed(2, lambda replay, rank: replay.clock - replay.start_clock[rank] + 1)
 
 
 def scaled(square: Callable[[Array], Array], *, by_worker: bool = False) -> Callable[[Replay, int, int], None]:
@@ -170,7 +165,7 @@ def slow_momentum_of_a_worker(replay: Replay, rank: int, step: int) -> None:
 
 CASES: dict[str, tuple[dict[str, Any], Callable[[Replay, int, int], None]]] = {
     "accumulated": ({"algorithm": "downpour", "local_steps": 3}, accumulated),
-    "agn": ({"algorithm": "agn", "local_steps": 3}, normalised),
+    "agn": ({"algorithm": "agn", "local_steps": 3}, pushed(3, lambda *_: 3.0)),
     "dynsgd": ({"algorithm": "dynsgd", "local_steps": 2}, divided_by_staleness),
     "adag, equation 4.1": ({"algorithm": "adag", "local_steps": 2}, scaled(lambda way: way**2 / RATE)),
     "adag, equation 4.7": ({"algorithm": "adag", "local_steps": 2, "gamma": 0.01}, scaled(lambda way: way**2 / 0.01)),
