@@ -176,21 +176,25 @@ def expand(samples: Iterable[SampleSettings], *, on_unmatched: Callable[[str], N
     """
     found: list[SourceFile] = []
     for sample in samples:
-        patterns = [each if is_remote(each) else str(Path(each).absolute()) for each in sample.files]
         matches = [patiently(matching, pattern) for pattern in sample.files]
-        missing = unmatched = [pattern for pattern, paths in zip(patterns, matches, strict=True) if not paths]
+        missing = unmatched = [pattern for pattern, paths in zip(sample.files, matches, strict=True) if not paths]
         if on_unmatched and len(unmatched) < len(matches):
             missing = [pattern for pattern in unmatched if not _may_come_later(pattern)]
         if missing:
-            named = " or ".join(f"'{pattern}'" for pattern in missing)
+            named = " or ".join(f"'{_absolute(pattern)}'" for pattern in missing)
             raise (FilesToComeError if all(map(_awaits_files, missing)) else NoFilesError)(
-                f"sample '{sample.name}': no file matches {named}.{_nearest(missing[0])} Correct the path."
+                f"sample '{sample.name}': no file matches {named}.{_nearest(_absolute(missing[0]))} Correct the path."
             )
         if on_unmatched:
-            for name in unmatched:
+            for name in map(_absolute, unmatched):
                 on_unmatched(f"sample '{sample.name}': no file matches '{name}' (yet?); its other files are taken")
         found += [SourceFile(sample, path) for paths in matches for path in paths]
     return found
+
+
+def _absolute(pattern: str) -> str:
+    """A pattern for messages; the name of the current folder may have wildcards in it that are none."""
+    return pattern if is_remote(pattern) else str(Path(pattern).absolute())
 
 
 def _may_come_later(pattern: str) -> bool:

@@ -127,9 +127,10 @@ class BranchNames(Mapping[str, Branch]):
 def _sources(tree: Any, file: str) -> Iterator[Branch]:
     for path, branch in tree.iteritems(recursive=True, full_paths=True):
         yield Branch(file, path, branch)
-        leaves = [] if isinstance(branch, RField) else [leaf.member("fName") for leaf in branch.member("fLeaves")]
+        leaves = [] if isinstance(branch, RField) else branch.member("fLeaves")
         if len(leaves) > 1:
-            yield from (Branch(file, f"{path}/{leaf}", branch, leaf) for leaf in leaves)
+            names = (leaf.member("fName") for leaf in leaves)
+            yield from (Branch(file, f"{path}/{name}", branch, name) for name in names)
 
 
 def _short(path: str) -> str:

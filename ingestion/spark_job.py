@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 from pyspark import Accumulator, SparkContext
 
 from ingestion.changes import content_digest
@@ -220,37 +221,42 @@ def _copied(
     of_ranges = [by_range[key] for key in sorted(by_range)]
     ranges = [EntryRange(infos[place[first.file_uuid]], first.start, first.stop) for first, *_ in of_ranges]
     copies = find_copies([(first.keys_file(out_dir), first.start) for first, *_ in of_ranges])
-    concerned = {*copies.parts.tolist(), *copies.original_parts.tolist()}
-    label_of = {number: _labels_of(ranges[number].info, of_ranges[number], out_dir) for number in concerned}
-    pairs = list(zip(*(column.tolist() for column in copies), strict=True))
-    in_two_classes = [label_of[part](entry) != label_of[of](original) for part, entry, of, original in pairs]
-    if any(in_two_classes) or (pairs and settings.on_duplicate is OnDuplicate.FAIL):
-        part, entry, of, original = pairs[in_two_classes.index(True) if any(in_two_classes) else 0]
+    concerned = sorted({*copies.parts.tolist(), *copies.original_parts.tolist()})
+    classes = [_classes_of(ranges[number], of_ranges[number], out_dir) for number in concerned]
+    starts = np.cumsum([0, *map(len, classes)])[:-1] - [ranges[number].start for number in concerned]
+    shift = np.zeros(len(ranges), np.int64)
+    shift[concerned] = starts
+    class_of = np.concatenate([np.zeros(0, np.int64), *classes])
+    in_two_classes = (
+        class_of[shift[copies.parts] + copies.entries] != class_of[shift[copies.original_parts] + copies.originals]
+    )
+    if in_two_classes.any() or (len(in_two_classes) and settings.on_duplicate is OnDuplicate.FAIL):
+        first = int(in_two_classes.argmax())
+        copy, entry, of, original = (int(column[first]) for column in copies)
         way_out = ", or set ingest.on_duplicate: drop to keep the first of each"
-        if any(in_two_classes):
+        if in_two_classes.any():
             way_out = ": these are in two classes, and the order of the samples would choose one"
         raise ConflictingFilesError(
-            f"{len(pairs)} event{'s are' if len(pairs) > 1 else ' is'} there twice: entry {entry} of "
-            f"{ranges[part].info.place} equals entry {original} of {ranges[of].info.place}. Copies of an "
+            f"{len(in_two_classes)} event{'s are' if len(in_two_classes) > 1 else ' is'} there twice: entry {entry} of "
+            f"{ranges[copy].info.place} equals entry {original} of {ranges[of].info.place}. Copies of an "
             f"event cross the splits and count twice. Take one of the files out (after hadd or a skim){way_out}."
         )
-    without: dict[int, list[int]] = {}
-    for part, entry, _, _ in pairs:
-        without.setdefault(part, []).append(entry)
-    return [ranges[part]._replace(without=tuple(entries)) for part, entries in without.items()]
+    again: set[int] = {*copies.parts.tolist()}
+    return [
+        ranges[number]._replace(without=tuple(copies.entries[copies.parts == number].tolist()))
+        for number in sorted(again)
+    ]
 
 
-def _labels_of(info: FileInfo, parts: Sequence[EventsPart], events: Path) -> Callable[[int], int | None]:
-    """What gives the class of an entry of a range; None for an entry of `label_by` that is not kept."""
-    if not info.label_by:
-        return lambda _: info.label
-    labels: dict[int, int] = {}
-    for part in parts:
+def _classes_of(work: EntryRange, parts: Sequence[EventsPart], events: Path) -> NDArray[np.int64]:
+    """The class of each entry of a range; -1 for an entry of `label_by` that is not kept."""
+    found = np.full(work.stop - work.start, -1 if work.info.label_by else work.info.label, np.int64)
+    for part in parts if work.info.label_by else ():
         if part.name:
             with part.file(events).open("rb") as file:
                 table = pq.read_table(file, columns=["entry", "label"])
-            labels |= dict(zip(table["entry"].to_pylist(), table["label"].to_pylist(), strict=True))
-    return labels.get
+            found[table["entry"].to_numpy() - work.start] = table["label"].to_numpy()
+    return found
 
 
 def split_entries(infos: Iterable[FileInfo]) -> Iterator[EntryRange]:

@@ -178,7 +178,8 @@ def plot_overlays(
     }
     for (main, below), (name, each) in zip(panels, found.items(), strict=True):
         shown, model = each.data.copy(), each.model
-        shown.view()[~each.is_shown] = np.nan
+        # A bin with neither data nor simulation has no point.
+        shown.view()[~each.is_shown | ((model.values() <= 0) & (each.data.values() == 0))] = np.nan
         stacked = [each.classes[label] for label in order]
         mplhep.histplot(stacked, ax=main, stack=True, histtype="fill", flow="none", **look)
         mplhep.histplot(model, ax=main, histtype="band", flow="none", label="MC stat. unc.")

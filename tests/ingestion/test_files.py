@@ -66,6 +66,19 @@ def test_what_matches_nothing_is_named_with_the_nearest_that_is_there(
     assert told == []
 
 
+def test_a_folder_with_brackets_in_its_name_made_a_named_file_a_glob(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that was not there was left out with a note."""
+    (tmp_path / "run[2024]").mkdir()
+    monkeypatch.chdir(tmp_path / "run[2024]")
+    Path("a.root").touch()
+    told: list[str] = []
+    with pytest.raises(NoFilesError, match=r"no file matches '/.*run\[2024\]/b\.root'"):
+        expand(qcd("a.root", "b.root"), on_unmatched=told.append)
+    assert told == []
+
+
 @pytest.mark.parametrize("count", [0, 2])
 def test_a_good_file_gives_uuid_entries_and_size_and_keeps_its_identity(tmp_path: Path, count: int) -> None:
     path = write_delphes(tmp_path / "a.root", [made_event()] * count)

@@ -159,6 +159,8 @@ def test_negative_weights_of_a_whole_bin_leave_its_data_and_no_ratio() -> None:
     full = int(np.argmax(met.data.values()))
     for simulated in met.classes:
         simulated.view().value[full] = -5.0
+        simulated.view().value[-1] = 0.0
+    met.data.view()[-1] = 0
     figure = plot_overlays({"met": met}, numbers, task(), NO_LABELS)
     main, below = (
         [(x, y) for line in axes.lines for x, y in zip(*line.get_data(), strict=True) if np.isfinite(y)]
@@ -167,6 +169,8 @@ def test_negative_weights_of_a_whole_bin_leave_its_data_and_no_ratio() -> None:
     point = met.data.axes[0].centers[full], met.data.values()[full]
     assert any(point == pytest.approx(each) for each in main)
     assert not any(x == pytest.approx(point[0]) for x, _ in below)
+    # Where nothing is, there is no point at 0 either.
+    assert not any(x == pytest.approx(met.data.axes[0].centers[-1]) for x, _ in main)
 
 
 def test_ratios_far_from_one_stay_in_their_panel() -> None:
