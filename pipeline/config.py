@@ -35,7 +35,7 @@ from training.gridsearch.settings import GridSearchSettings
 from training.settings import SEEDS, TrainSettings
 
 #: A folder on object storage: bucket, and at least one name. Other servers lack the conditional requests of S3.
-_STORAGE: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]+(/[A-Za-z0-9_=-][A-Za-z0-9_.=-]*)+/?")
+_STORAGE: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]+(/(?!\.\.?(?:/|$))[A-Za-z0-9_.=-]+)+/?")
 #: Names of classes that say which is the signal; ttbar only among the published ones.
 _SIGNALS: Final = ("signal", "sig", "s", "ttbar")
 _PUBLISHED: Final = {"qcd", "ttbar", "wjets"}

@@ -10,8 +10,8 @@ from typing import Any, Final
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from ingestion.secrets import redact_all
-from pipeline.configuration.credentials import shown
+from ingestion.secrets import HIDDEN, redact, redact_all
+from pipeline.configuration.credentials import holds_credential
 from pipeline.configuration.keys import Given, kind_of, sections_in
 from pipeline.errors import nearest, short
 
@@ -58,7 +58,7 @@ def _words(mistake: ErrorDetails, keys: tuple[str | int, ...], model: type[BaseM
     if mistake["type"] == "union_tag_invalid":
         return f"'{key}': there is no '{context['tag']}', only {', '.join(names)}.{nearest(context['tag'], names)}"
     given: Any = redact_all(mistake["input"])
-    seen = shown(f"{key}={given!r}").removeprefix(f"{key}=")
+    seen = HIDDEN if holds_credential(f"{key}={given!r}") else redact(repr(given))
     close = difflib.get_close_matches(str(given), names, n=1, cutoff=0.5)
     return f"'{key}': {mistake['msg']} (given: {seen}).{f' Did you mean {close[0]!r}?' if close else ''}"
 

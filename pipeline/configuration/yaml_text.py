@@ -15,10 +15,11 @@ from pipeline.errors import ConfigError, short
 
 
 class _Constructor(SafeConstructor):
-    """Dates are text, as in JSON."""
+    """Dates are text, as in JSON, and so is `=`."""
 
 
-_Constructor.add_constructor("tag:yaml.org,2002:timestamp", _Constructor.construct_yaml_str)
+for _kind in ("timestamp", "value"):
+    _Constructor.add_constructor(f"tag:yaml.org,2002:{_kind}", _Constructor.construct_yaml_str)
 
 
 def _yaml() -> YAML:

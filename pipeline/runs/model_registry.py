@@ -13,7 +13,7 @@ from typing import Final
 from pipeline.errors import ConfigError, MissingInputError, nearest
 from pipeline.runs import own_folders
 from pipeline.runs.outputs import OutputFile, digest_of
-from pipeline.runs.store import StageStore, Version, number_of
+from pipeline.runs.store import StageStore, Version, listed, number_of
 
 #: Folder of the registry in the run folder.
 REGISTRY: Final = "registry"
@@ -36,7 +36,7 @@ class Registry(StageStore):
     @classmethod
     def all_of(cls, run_dir: Path) -> list[Registry]:
         """The registries of all networks with promoted models, by name."""
-        return [cls(run_dir, path.name) for path in sorted((run_dir / REGISTRY).glob("*")) if path.is_dir()]
+        return [cls(run_dir, path.name) for path in listed(run_dir / REGISTRY) if path.is_dir()]
 
     @classmethod
     def in_use(cls, run_dir: Path, network: str | None = None) -> Version:

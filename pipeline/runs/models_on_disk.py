@@ -33,7 +33,7 @@ def find_models(words: Sequence[str], classes: Sequence[str] | None = None) -> l
         for place in _places(Path(located(path))):
             # All exported files are named `<network>/model.onnx`.
             own = place.parent if place.name == "model.onnx" else place
-            chosen = name if separator else own.name.removesuffix(".onnx")
+            chosen = name if separator else (own.stem if own.suffix == ".onnx" and own.is_file() else own.name)
             if chosen in found and not separator:
                 chosen = f"{place.parent.parent.name}-{chosen}"
             if chosen in found or chosen in _TAKEN or not _NAME.fullmatch(chosen):

@@ -287,7 +287,15 @@ class StageStore:
         return [path for path in self._named_like_versions() if path.is_dir()]
 
     def _named_like_versions(self) -> list[Path]:
-        return [path for path in self.folder.glob("*") if _NAME.fullmatch(path.name)]
+        return [path for path in listed(self.folder) if _NAME.fullmatch(path.name)]
+
+
+def listed(folder: Path) -> list[Path]:
+    """What lies in a folder, which may not be there.
+
+    `glob` hides errors, and of a folder that seems to be empty all stored files would be removed.
+    """
+    return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
 def number_of(name: str) -> int:

@@ -43,15 +43,16 @@ class Grid:
         if self.title:
             yield Text(self.title, style="italic")
         columns = list(range(self._keys, len(self.rows[0])))
-        while columns:
-            for number in range(len(columns), 0, -1):
+        is_first = True
+        while columns or is_first:
+            for number in range(max(1, len(columns)), 0, -1):
                 table = self._table([*range(self._keys), *columns[:number]])
                 needed = Measurement.get(console, options.update(max_width=_UNLIMITED), table).maximum
                 if needed <= options.max_width:
                     break
             # A name wider than the terminal is not cut either.
             yield from console.render(table, options.update(max_width=max(options.max_width, needed)))
-            columns = columns[number:]
+            columns, is_first = columns[number:], False
         if self.caption:
             yield Text(self.caption, style="dim italic")
 

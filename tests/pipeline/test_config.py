@@ -54,8 +54,8 @@ def test_shipped_configs_are_valid_and_comment_every_key(path: Path) -> None:
         ({"train": {"learning_rate": float("inf")}}, "'train.learning_rate'"),
         ({"samples": [{"name": "<b>", "label": 0, "files": ["a"]}]}, "'samples.0.name': String should match pattern"),
         ({"run_dir": "s3://bucket/run"}, "run_dir: 's3://bucket/run' is a URL, and outputs go to local file systems"),
-        ({"storage": "s3://me:hush@bucket/night"}, "'storage': String should match pattern"),
-        ({"storage": "s3://bucket/../night"}, "'storage': String should match pattern"),
+        ({"storage": "s3://me:hush@bucket/night"}, "storage: this is no folder of a bucket"),
+        ({"storage": "s3://bucket/../night"}, "storage: this is no folder of a bucket"),
         ({"train_by_network": {"hfl": {"epochs": 3}}}, "train_by_network.hfl: there is no network 'hfl'"),
         ({"gridsearch": {"hidden": [[0]]}}, "'gridsearch.hidden.0.0'"),
     ],
@@ -128,6 +128,7 @@ def test_further_trainings_have_the_next_seeds_and_folders_of_their_own(tmp_path
         ("train.epochs={my.password: hush a}", "'train.epochs': Input should be a valid integer (given: ***)"),
         ("train.launcher_args=[-x, MY_TOKEN=hush]", "give its name alone (-x MY_TOKEN)"),
         ("train_by_network.hlf.launcher_args=['--export=ALL,MY_TOKEN=hush']", "(-x MY_TOKEN)"),
+        ('train_by_network={hlf: {launcher_args: "-x MY_TOKEN=hush"}}', "should be a valid list (given: ***)"),
         ("train.epochs=https://me:hush@host", "(given: 'https://***@host')"),
         (
             "train_by_network.password={hush: [hush1",

@@ -101,11 +101,11 @@ class Trial(NamedTuple):
         """Read what `save` wrote."""
         try:
             found = cls(**json.loads(path.read_text(encoding="utf-8")))
+            return found._replace(hidden=tuple(found.hidden))
         except (OSError, ValueError, TypeError) as cause:
             raise TrainingError(
                 f"{path} holds no result of a grid search ({cause}). Run `python -m pipeline gridsearch --force`."
             ) from cause
-        return found._replace(hidden=tuple(found.hidden))
 
     def applied_to(self, model: NetworkSettings, train: TrainSettings) -> tuple[NetworkSettings, TrainSettings]:
         """Settings of network and training with the best values of the search; all other values stay.

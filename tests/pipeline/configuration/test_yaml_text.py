@@ -20,6 +20,7 @@ from pipeline.configuration.yaml_text import about_yaml, read_yaml, write_yaml
         ("true", True),
         ("~", None),
         ("2026-11-20", "2026-11-20"),
+        ("=", "="),
     ],
 )
 def test_values_follow_yaml_1_2(text: str, meant: Any) -> None:

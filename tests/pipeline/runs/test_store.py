@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,20 @@ def test_commits_follow_each_other_and_old_versions_stay(tmp_path: Path) -> None
     assert [each.path for each in version.files] == ["data"]
     assert json.loads(store.pointer.read_text()) == {"version": version.name}
     assert (tmp_path / "ingest" / "0001-abcdef01" / "data").exists()
+
+
+def test_a_folder_that_cannot_be_listed_seemed_to_be_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of its versions on object storage were unused then."""
+    store = StageStore(tmp_path, "ingest")
+    store.commit(make(store), {})
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "scandir", fails)
+    monkeypatch.setattr(os, "listdir", fails)
+    with pytest.raises(OSError, match="Input/output error"):
+        store.complete()
 
 
 def test_version_10000_was_older_than_version_9999(tmp_path: Path) -> None:
