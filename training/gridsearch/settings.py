@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self
@@ -24,14 +25,14 @@ class GridSearchSettings(SettingsSection):
         Needs(
             "num_trials",
             "search: random or halving, and more settings in the grid",
-            lambda search: search.search != "grid" and search.num_trials < len(all_trials(search)),
+            lambda search: search.search != "grid" and search.num_trials < search.num_settings,
         ),
         Needs(
             "search",
             "two rounds: epochs above 1, and at least halving_factor settings",
             lambda search: (
                 search.search != "halving"
-                or (max(search.epochs) > 1 and (search.num_trials or len(all_trials(search))) >= search.halving_factor)
+                or (max(search.epochs) > 1 and (search.num_trials or search.num_settings) >= search.halving_factor)
             ),
         ),
         Needs("halving_factor", "search: halving", lambda search: search.search == "halving"),
@@ -59,6 +60,13 @@ class GridSearchSettings(SettingsSection):
     """Number of randomly chosen settings, for `random` and for the first round of `halving` (null there: all)."""
     halving_factor: int = Field(default=3, ge=2)
     """Successive halving: each round keeps 1/factor of the trials and multiplies their epochs by factor."""
+
+    @property
+    def num_settings(self) -> int:
+        """Number of settings of the whole grid."""
+        widths = list(map(len, self.hidden))
+        architectures = sum(math.prod(widths[:depth]) for depth in self.depths or [len(widths)])
+        return architectures * len(self.batch_size) * len(self.learning_rate) * len(self.epochs)
 
     @model_validator(mode="after")
     def _values_suit_each_other(self) -> Self:

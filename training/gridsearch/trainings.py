@@ -179,7 +179,8 @@ def run_job(search: Search, trial: Trial, folder: Path) -> JobResult:
         error = f"{type(problem).__name__}: {problem}"
     result = JobResult(trial, num_parameters, folds, time.perf_counter() - started, error)
     with new_file(folder / f"{trial.key}.json") as unfinished:
-        unfinished.write_text(json.dumps(result), encoding="utf-8")
+        content = {**result._asdict(), "trial": trial._asdict(), "folds": [each._asdict() for each in folds]}
+        unfinished.write_text(json.dumps(content), encoding="utf-8")
     return result
 
 

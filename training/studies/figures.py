@@ -131,6 +131,9 @@ def _boxes(axes: Axes, panel: Panel, result: StudyResult, looks: Mapping[Cell, d
     """A quantity of all epochs but the first, and of all seeds, as boxes (quartiles; whiskers 5 and 95 %)."""
     cells = result.cells(panel.methods, panel.where)
     found = _curves(panel, result)
+    if not found:
+        # All runs diverged.
+        return
     boxes = axes.boxplot(
         [(values[:, 1:] if values.shape[1] > 1 else values).ravel() for values in found.values()],
         positions=[cells.index(cell) for cell in found],

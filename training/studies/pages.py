@@ -27,14 +27,15 @@ def study_table(result: StudyResult, table: StudyTable) -> str:
     """A table of the study: mean over the seeds, standard deviation, standard error."""
     study = result.study
     rows: dict[str, list[str]] = {}
-    header = [measure_of(name).words for name in table.measures]
+    measures = table.measures[: 1 if table.over else None]
+    header = [measure_of(name).words for name in measures]
     # Over a key: a row for each method and other values, a column for each value; a method without the key fills all.
     values = study.vary[table.over] if table.over else [None]
     if table.over:
         header = [f"{header[0]}, {short(table.over)} {value}" for value in values]
     for cell in result.cells(table.methods):
         row = rows.setdefault(result.title(cell.without(table.over)), ["-"] * len(header))
-        summed = [summed_up(result, cell, name) for name in table.measures]
+        summed = [summed_up(result, cell, name) for name in measures]
         for place, value in enumerate(values):
             if cell.plain.get(table.over or "") in (None, value):
                 row[place : place + len(summed)] = summed

@@ -292,9 +292,9 @@ class StudySettings(_Section):
         chosen += [panel.where for panel in panels]
         keys: list[str | None] = [*(claim.over for claim in self.claims), *(table.over for table in self.tables)]
         keys += [key for each in self.methods.values() for key in (*each.fixed, *each.vary)]
-        keys += [key for each in (self.best_of, *chosen, *(claim.at for claim in self.claims)) for key in each]
-        for key in (*keys, *(panel.x for panel in panels)):
-            if key not in ("method", EPOCH, SECONDS, None):
+        keys += [key for each in (*chosen, *(claim.at for claim in self.claims)) for key in each if key != "method"]
+        for key in (*keys, *self.best_of, *(panel.x for panel in panels)):
+            if key not in (EPOCH, SECONDS, None):
                 one_of(self.vary, "varied key")(key)
         for each in chosen:
             names = [each["method"]] if "method" in each else self.methods
@@ -302,6 +302,8 @@ class StudySettings(_Section):
                 if all(each[key] not in self.values_of(name, key) for name in names):
                     raise ValueError(f"{key}: {each[key]} is none of the values that are run")
         for claim in self.claims:
+            if best := {key for each in (claim.this, *claim.than) for key in each} & {*self.best_of}:
+                raise ValueError(f"claim '{claim.says}': {min(best)} is at its best, or as `at` says")
             if (set(claim.at) != set(self.best_of)) if claim.protocol == "equal settings" else claim.at:
                 keys_of_best = ", ".join(self.best_of) or "none"
                 raise ValueError(f"claim '{claim.says}': {claim.protocol} has other keys in `at` than {keys_of_best}")

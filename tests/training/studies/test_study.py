@@ -112,6 +112,12 @@ BEST = {"protocol": "each at its best"}
             {"claims": [{"says": "x", **PAIR, **BEST, "than": {"method": "sgd", "train.learning_rate": 7}}]},
             "7 is none of",
         ),
+        # They were judged as if the claim did not name the rate.
+        (
+            {"claims": [{"says": "x", **PAIR, **BEST, "than": {"method": "ar-sgd", "train.learning_rate": 0.003}}]},
+            "train.learning_rate is at its best, or as `at` says",
+        ),
+        ({"tables": [{"title": "x", "measures": ["seconds"], "over": "method"}]}, "no varied key 'method'"),
         # `compare --workers` set a value that every method replaced.
         ({"train": {"learning_rate": 1.0}}, "compare.train.learning_rate has no effect on .*thesis-hlf.yaml: every"),
         ({"cluster": {"slow_ranks": {40: 2.0}}}, "there is no slow rank 40 among"),
