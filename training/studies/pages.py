@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -25,20 +26,20 @@ _LAST: Final = 0.75
 
 def study_table(result: StudyResult, table: StudyTable) -> str:
     """A table of the study: mean over the seeds, standard deviation, standard error."""
-    study = result.study
+    study, key = result.study, table.over
     rows: dict[str, list[str]] = {}
-    measures = table.measures[: 1 if table.over else None]
-    header = [measure_of(name).words for name in measures]
-    # Over a key: a row for each method and other values, a column for each value; a method without the key fills all.
-    values = study.vary[table.over] if table.over else [None]
-    if table.over:
-        header = [f"{header[0]}, {short(table.over)} {value}" for value in values]
+    header = [measure_of(name).words for name in table.measures]
+    # Over a key: a row for each method and other values, a column for each measure and value.
+    values = study.all_values_of(key) if key else [None]
+    if key:
+        value_words = [f"{short(key)} {json.dumps(value)}" for value in values]
+        header = [f"{measure}, {words}" for measure in header for words in value_words]
     for cell in result.cells(table.methods):
-        row = rows.setdefault(result.title(cell.without(table.over)), ["-"] * len(header))
-        summed = [summed_up(result, cell, name) for name in measures]
-        for place, value in enumerate(values):
-            if cell.plain.get(table.over or "") in (None, value):
-                row[place : place + len(summed)] = summed
+        row = rows.setdefault(result.title(cell.without(key)), ["-"] * len(header))
+        for column, (name, value) in enumerate(itertools.product(table.measures, values)):
+            # A method without the key fills all columns of a measure.
+            if key not in cell.plain or cell.plain[key] == value:
+                row[column] = summed_up(result, cell, name)
     if table.given:
         given = {study.title_of(method): text for method, text in table.given.items()}
         header.append(study.source)
@@ -79,7 +80,7 @@ def settings_table(result: StudyResult) -> str:
     rows = []
     for method, (_, own) in zip(study.methods, settings.loc[:, ~is_shared].iterrows(), strict=True):
         tried = [
-            f"{short(key)} {', '.join(map(str, study.values_of(method, key)))}"
+            f"{short(key)} {', '.join(map(json.dumps, study.values_of(method, key)))}"
             for key in next(study.combinations(method))
         ]
         words = [f"{name} {value}" for name, value in own.items() if value]

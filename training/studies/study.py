@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
@@ -61,14 +62,33 @@ def opened_kind(given: Any) -> Any:
     return kinds[one_of(kinds, "workload")(str(given.get("name")))].model_validate(given)
 
 
+def as_in_json(value: Any) -> Any:
+    """A value as `result.json` gives it back: keys of mappings are text.
+
+    Examples:
+        >>> as_in_json({"cluster.slow_ranks": [{0: 5.0}]})
+        {'cluster.slow_ranks': [{'0': 5.0}]}
+    """
+    return json.loads(json.dumps(value, default=str))
+
+
 #: Runs of a study: `{method: easgd, train.workers: 4}`, a method and values of varied keys, or the method's name alone.
 Chosen = Annotated[
-    dict[str, Any], BeforeValidator(lambda given: {"method": given} if isinstance(given, str) else dict(given))
+    dict[str, Any],
+    BeforeValidator(lambda given: {"method": given} if isinstance(given, str) else dict(given)),
+    AfterValidator(as_in_json),
 ]
+#: Values of varied keys, each one of those that are run.
+KeyValues = Annotated[dict[str, Any], AfterValidator(as_in_json)]
 MeasureName = Annotated[str, AfterValidator(lambda name: measure_of(name) and name)]
 Positive = Annotated[float, Field(gt=0)]
 Train = Annotated[dict[str, Any], AfterValidator(_with_effect)]
-Vary = Annotated[dict[str, list[Any]], AfterValidator(_of_a_section), AfterValidator(_with_effect)]
+Vary = Annotated[
+    dict[str, list[Any]],
+    AfterValidator(as_in_json),
+    AfterValidator(_of_a_section),
+    AfterValidator(_with_effect),
+]
 
 
 class _Section(BaseModel):
@@ -103,7 +123,7 @@ class Claim(_Section):
     than: Annotated[list[Chosen], BeforeValidator(lambda value: value if isinstance(value, list) else [value])] = []
     over: str | None = None
     protocol: Literal["equal settings", "each at its best"] = "equal settings"
-    at: dict[str, Any] = {}
+    at: KeyValues = {}
     measure: MeasureName = "test_accuracy"
     size: Positive | None = None
     margin: Positive | None = None
@@ -147,13 +167,13 @@ class Claim(_Section):
 
 
 class StudyTable(_Section):
-    """A table: a row for each method, a column for each measure or for each value of a varied key."""
+    """A table: a row for each method, a column for each measure, or for each value of a varied key."""
 
     title: str
     measures: list[MeasureName] = Field(min_length=1)
     """The columns."""
     over: str | None = None
-    """A varied key, whose values are the columns of a single measure."""
+    """A varied key: each measure has a column for each value of it."""
     methods: list[str] = []
     """The rows; empty for all methods."""
     given: dict[str, str] = {}
@@ -169,7 +189,7 @@ class Panel(_Section):
     """`epoch`, `seconds` or a varied key; null for boxes over all epochs and seeds."""
     methods: list[str] = []
     """The methods; empty for all."""
-    where: dict[str, Any] = {}
+    where: KeyValues = {}
     """Values of varied keys: a method that varies such a key is shown at this value only."""
     title: str = ""
     """Words in the panel."""
@@ -257,6 +277,13 @@ class StudySettings(_Section):
         chosen = self.methods[method]
         is_fixed = key in chosen.fixed or _sets(chosen.train, key)
         return [] if is_fixed else chosen.vary.get(key, self.vary[key])
+
+    def all_values_of(self, key: str) -> list[Any]:
+        """The values of a varied key for any method, each once."""
+        found = list(self.vary[key])
+        for method in self.methods:
+            found += [value for value in self.values_of(method, key) if value not in found]
+        return found
 
     def title_of(self, method: str) -> str:
         """Name of a method in tables and figures."""

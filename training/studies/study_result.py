@@ -21,7 +21,7 @@ from training.loop.summary import acted
 from training.settings import TrainSettings
 from training.studies.measures import lowest_loss, measure_of
 from training.studies.run_result import RunResult
-from training.studies.study import StudySettings, short
+from training.studies.study import StudySettings, as_in_json, short
 
 #: A result beside its published page: the same JSON, a tenth as long.
 PACKED: Final = "result.json.xz"
@@ -44,6 +44,10 @@ class Cell(NamedTuple):
     def plain(self) -> dict[str, Any]:
         """The plain values."""
         return {key: json.loads(text) for key, text in self.values}
+
+    def has(self, wanted: Mapping[str, Any]) -> bool:
+        """Whether its values of the keys that it varies are the wanted ones; 0 and 0.0 are the same."""
+        return all(wanted.get(key, value) == value for key, value in self.plain.items())
 
     def without(self, *keys: str | None) -> Cell:
         """The cell without some keys."""
@@ -99,9 +103,9 @@ class StudyResult:
 
     def cells(self, methods: Sequence[str] = (), where: Mapping[str, Any] | None = None) -> list[Cell]:
         """The cells of some methods, of all by default, with these values of keys that they vary; in their order."""
-        chosen, wanted = methods or list(self.study.methods), dict(Cell.of("", where or {}).values)
-        found = [cell for method in chosen for cell in self.groups if cell.method == method]
-        return [cell for cell in found if all(wanted.get(key, text) == text for key, text in cell.values)]
+        chosen, wanted = methods or list(self.study.methods), as_in_json(where or {})
+        cells = [cell for method in chosen for cell in self.groups if cell.method == method]
+        return [cell for cell in cells if cell.has(wanted)]
 
     def like(self, cell: Cell, selected: Mapping[str, Any]) -> Cell | None:
         """The cell that a claim names with the same other values as a cell; None if there is none."""
@@ -114,7 +118,12 @@ class StudyResult:
 
     def runs_of(self, cell: Cell, at: Mapping[str, Any] | None = None) -> list[RunResult]:
         """The runs of a cell by seed, at its best or with the given values of the keys of `best_of`."""
-        return self.groups[cell].get(Cell.of("", at) if at else self.best(cell), []) if cell in self.groups else []
+        if cell not in self.groups:
+            return []
+        if not at:
+            return self.groups[cell][self.best(cell)]
+        wanted = as_in_json(at)
+        return next((runs for tried, runs in self.groups[cell].items() if tried.plain == wanted), [])
 
     def with_result(self, cell: Cell, at: Mapping[str, Any] | None = None) -> list[RunResult]:
         """The runs of a cell that did not diverge."""

@@ -111,6 +111,37 @@ def test_a_table_has_means_over_seeds_beside_the_numbers_of_the_source() -> None
     ]
 
 
+def test_a_table_over_a_key_has_a_column_for_each_measure_and_value() -> None:
+    found = rows_of(scaling(), "seconds_per_batch", "speed_up", over=WORKERS, methods=["ar-sgd", "sgd"])
+    head, waiting, alone = found
+    assert [column.rpartition(", ")[2] for column in head[1:]] == ["workers 2", "workers 4"] * 2
+    assert len({column.partition(", ")[0] for column in head[1:]}) == 2
+    numbers = [cell.partition(" ")[0] for cell in waiting[1:]]
+    assert numbers[:2] == ["0.02", "0.04"]
+    assert numbers[2:] == ["2", "1"]
+    # SGD runs on one worker: its numbers stand at all values.
+    assert alone[1] == alone[2]
+    assert alone[3] == alone[4]
+
+
+def test_a_table_over_values_that_are_mappings_has_their_numbers() -> None:
+    key, values = "cluster.slow_ranks", [{}, {0: 5.0}]
+    runs = [made_run("ar-sgd", 1, values={key: value}, seconds=1 + len(value)) for value in values]
+    head, row = rows_of(
+        made_result(made_study(vary={key: values}), runs), "seconds_per_batch", over=key, methods=["ar-sgd"]
+    )
+    assert [column.rpartition(", ")[2] for column in head[1:]] == ["slow ranks {}", 'slow ranks {"0": 5.0}']
+    assert row[1:] == ["0.1", "0.2"]
+
+
+def test_a_table_over_a_key_has_the_values_that_only_one_method_varies() -> None:
+    methods = {**STUDY["methods"], "ad-psgd": {"train": {"algorithm": "ad-psgd"}, "vary": {RATE: [0.5]}}}
+    runs = [made_run("ar-sgd", 1, values={RATE: 0.1}), made_run("ad-psgd", 1, values={RATE: 0.5}, seconds=0.4)]
+    result = made_result(made_study(vary={RATE: [0.1]}, methods=methods), runs)
+    found = rows_of(result, "seconds_per_batch", over=RATE, methods=["ar-sgd", "ad-psgd"])
+    assert [row[1:] for row in found[1:]] == [["0.02", "-"], ["-", "0.04"]]
+
+
 def diverged(method: str, **values: Any) -> RunResult:
     return replace(made_run(method, 3, values=values), counts=None, curves={}, numbers={"diverged": 1.0})
 

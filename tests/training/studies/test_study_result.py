@@ -61,6 +61,16 @@ def test_values_that_are_mappings_are_the_same_after_json(tmp_path: Path) -> Non
     assert again.cells(["ad-psgd"], {key: {0: 10.0}}) == result.cells()[1:]
 
 
+def test_a_value_is_the_same_with_and_without_a_decimal_point() -> None:
+    key = "train.momentum"
+    runs = [made_run("ad-psgd", 1, values={key: value}) for value in (0, 0.5)]
+    result = made_result(made_study(vary={key: [0, 0.5]}), runs)
+    assert result.cells(where={key: 0.0}) == result.cells()[:1]
+    at_best = made_result(made_study(vary={key: [0, 0.5]}, best_of=[key]), runs)
+    (cell,) = at_best.cells()
+    assert at_best.runs_of(cell, {key: 0.0}) == runs[:1]
+
+
 def test_times_that_were_measured_on_a_busy_machine_are_said_to_be_that() -> None:
     made = swept()
     for execution, busy, words in (("mpi", 0.9, ""), ("mpi", 1.0, "measured on a busy machine"), ("simulate", 1.0, "")):
