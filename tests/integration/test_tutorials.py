@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
-
-pytestmark = [pytest.mark.minutes, pytest.mark.end_to_end, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).resolve().parents[2]
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
@@ -22,21 +21,66 @@ def shown(lines: list[str]) -> str:
     return r"(?s:.*?)".join(rf"(?m:^[ ]*{line.strip()})" for line in kept)
 
 
+#: A line of a crontab: schedule, user if it is one of the system, command.
+CRON = re.compile(r"^ *(?:[\d*]+ ){5} *(?:physics +)?(?P<command>cd .*)$", re.MULTILINE)
+#: A line of a crontab that sets a variable, before the schedules.
+CRON_VARIABLE = re.compile(r"^    (?P<name>[A-Z_]+)=(?P<value>.*)$", re.MULTILINE)
+
+
+def run_by_cron(page: Path, checkout: Path) -> subprocess.CompletedProcess[str]:
+    """Run the line of a page as cron does: by `sh`, from the home folder, with few variables."""
+    text = page.read_text(encoding="utf-8")
+    (line,) = CRON.findall(text)
+    (checkout.parent / "hep-pipeline").symlink_to(checkout)
+    variables = dict(CRON_VARIABLE.findall(text.partition(line)[0]))
+    environment = {**variables, "HOME": str(checkout.parent), "PATH": os.environ["PATH"]}
+    return subprocess.run(
+        ["/bin/sh", "-c", line], cwd="/", env=environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("page", "config"),
+    [("tutorials/every-night.md", "night/nightly.yaml"), ("operations.md", "nightly.yaml")],
+)
+def test_the_commands_of_a_cron_line_take_the_config_of_the_page(page: str, config: str, tmp_path: Path) -> None:
+    checkout = tmp_path / "checkout"
+    (checkout / ".venv" / "bin").mkdir(parents=True)
+    python = checkout / ".venv" / "bin" / "python"
+    python.write_text('#!/bin/sh\necho "$@ (from the environment: $HEP_PIPELINE_CONFIG)"\n')
+    python.chmod(0o755)
+    done = run_by_cron(ROOT / "docs" / page, checkout)
+    assert done.returncode == 0, done.stderr
+    commands = (checkout / "nightly.log").read_text().splitlines()
+    assert [line.split()[2] for line in commands] == ["run", "promote", "clean"]
+    for line in commands:
+        assert f"--config {config} " in line or f"environment: {config})" in line
+
+
+@pytest.mark.minutes
+@pytest.mark.end_to_end
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
 def test_a_tutorial_works_as_it_is_written(page: Path, tmp_path: Path) -> None:
+    checkout = tmp_path / "checkout"
+    checkout.mkdir()
     for name in ("samples", ".venv", "docs"):
-        (tmp_path / name).symlink_to(ROOT / name)
+        (checkout / name).symlink_to(ROOT / name)
     ran = 0
     for block in BLOCK.finditer(page.read_text(encoding="utf-8")):
+        if block["kind"] == "cron":
+            assert run_by_cron(page, checkout).returncode == 0
+            assert "run " in (checkout / "nightly.log").read_text()
+            continue
         if block["kind"] != "console":
             (name,) = re.findall(r"^`([\w/.-]+)`", block["before"])
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name).write_text(block["lines"], encoding="utf-8")
+            (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+            (checkout / name).write_text(block["lines"], encoding="utf-8")
             continue
         for part in re.split(r"^\$ ", block["lines"], flags=re.MULTILINE)[1:]:
             command, *expected = part.splitlines()
             done = subprocess.run(
-                ["/bin/bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False
+                ["/bin/bash", "-c", command], cwd=checkout, capture_output=True, text=True, check=False
             )
             assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
             # The lines of both streams; a terminal shows them together.
