@@ -5,7 +5,6 @@ The colours are those of Petroff (2021), chosen for colour-blind readers; lines 
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -25,6 +24,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.style import context
 
 from features.columns import Feature
+from ingestion.allocation import usable_cores
 
 COLOURS: Final = ("#3f90da", "#bd1f01", "#ffa90e", "#832db6", "#94a4a2", "#a96b59")
 GREY: Final = "#717581"
@@ -227,7 +227,7 @@ def saving_in_processes() -> Iterator[Save]:
     Drawing takes most of the time of an evaluation.
     """
     pool = ProcessPoolExecutor(
-        min(4, os.cpu_count() or 1),
+        min(4, usable_cores()),
         mp_context=get_context("spawn"),
         # An interrupt is for this process alone.
         initializer=signal.signal,

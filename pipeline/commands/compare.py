@@ -20,6 +20,7 @@ from rich.table import Table
 
 from features.dataset import FeatureDataset
 from features.schema import SPLITS
+from ingestion.allocation import usable_cores
 from ingestion.paths import located
 from models.evaluation.style import PlotLabels
 from models.networks.registry import NETWORKS
@@ -27,7 +28,6 @@ from pipeline.configuration.mistakes import explain
 from pipeline.configuration.paths import locate_paths
 from pipeline.configuration.yaml_text import read_mapping
 from pipeline.errors import USER_ERRORS, ConfigError, nearest
-from pipeline.machine.doctor import usable_cores
 from pipeline.reporting.origin import plot_labels
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner

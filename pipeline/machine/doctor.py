@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
+from ingestion.allocation import usable_cores
 from ingestion.environment import LOCAL_SPARK, ignored
 from pipeline.runs.code_meaning import PACKAGES, ROOT
 from pipeline.runs.provenance import DISTRIBUTION, installed_version
@@ -64,11 +65,6 @@ def examine(needs: Collection[Need], *, run_dir: Path, workers: int = 1, threads
         free = shutil.disk_usage(_SHARED_MEMORY).free if _SHARED_MEMORY.is_dir() else None
         found += [about_shared_memory(free, workers), about_cores(usable_cores(), workers, threads)]
     return sorted((each for each in found if each), key=lambda each: each.severity)
-
-
-def usable_cores() -> int:
-    """Number of the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def render(findings: Sequence[Finding]) -> str:

@@ -1,0 +1,164 @@
+"""The share of its host that a process may use: cores and memory, and processes killed for memory.
+
+Containers, batch systems and systemd limit a group of processes by cgroups. Version 1 has a
+hierarchy for each controller, version 2 one for all; a host may have both. The limits of all
+groups above a process hold too.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import resource
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+MIB: Final = 2**20
+
+
+class MemoryLimit(NamedTuple):
+    """A limit of memory, and what sets it."""
+
+    num_bytes: int
+    source: str
+    """Such as "the cgroup /sys/fs/cgroup/job_7"."""
+
+    def __str__(self) -> str:
+        return f"{self.source} allows {self.num_bytes // MIB:,} MiB"
+
+
+class Cgroup(NamedTuple):
+    """A group of processes in one hierarchy of cgroups."""
+
+    folder: Path
+    mount: Path
+    """Folder of the highest group that this process sees."""
+
+    def with_parents(self) -> Iterator[Path]:
+        """Its folder and those of the groups above it."""
+        folder = self.folder
+        yield folder
+        while folder != self.mount:
+            folder = folder.parent
+            yield folder
+
+
+def usable_cores(proc: Path = Path("/proc/self")) -> int:
+    """Number of cores that this process may keep busy: its affinity, and the CPU quota of its cgroups.
+
+    Like Java, it counts a part of a core as one.
+    """
+    cores: float = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    for group in cgroups("cpu", proc):
+        for folder in group.with_parents():
+            cores = min(cores, _cpu_quota(folder))
+    return max(1, math.ceil(cores))
+
+
+def _cpu_quota(folder: Path) -> float:
+    """Cores of the CPU quota of a cgroup; infinite without one."""
+    quota, _, period = _read(folder / "cpu.max").partition(" ")
+    if not quota:
+        quota = _read(folder / "cpu.cfs_quota_us")
+        period = _read(folder / "cpu.cfs_period_us")
+    if not (quota.isdigit() and period.isdigit() and int(period)):
+        # No quota is "max" in version 2, and -1 in version 1.
+        return math.inf
+    return int(quota) / int(period)
+
+
+def memory_limit(proc: Path = Path("/proc/self")) -> MemoryLimit:
+    """The lowest limit of the memory of this process."""
+    limits = [_memory_of_host(proc.parent), *_cgroup_limits(proc)]
+    address_space, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if address_space != resource.RLIM_INFINITY:
+        limits.append(MemoryLimit(address_space, "`ulimit -v`"))
+    return min(limits)
+
+
+def _memory_of_host(proc: Path) -> MemoryLimit:
+    total = re.search(r"^MemTotal:\s+(\d+) kB", _read(proc / "meminfo"), re.MULTILINE)
+    if total is None:
+        return MemoryLimit(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "the host")
+    return MemoryLimit(int(total[1]) * 1024, "the host")
+
+
+def _cgroup_limits(proc: Path) -> Iterator[MemoryLimit]:
+    for group in cgroups("memory", proc):
+        for folder in group.with_parents():
+            for file in ("memory.max", "memory.limit_in_bytes"):
+                limit = _read(folder / file)
+                if limit.isdigit():
+                    yield MemoryLimit(int(limit), f"the cgroup {folder}")
+
+
+def killed_for_memory(proc: Path = Path("/proc/self")) -> int:
+    """Number of processes of the cgroup of this process that the kernel has killed for memory."""
+    killed = 0
+    for group in cgroups("memory", proc):
+        for file in ("memory.events", "memory.oom_control"):
+            count = re.search(r"^oom_kill (\d+)$", _read(group.folder / file), re.MULTILINE)
+            if count:
+                killed += int(count[1])
+    return killed
+
+
+def cgroups(controller: str, proc: Path = Path("/proc/self")) -> list[Cgroup]:
+    """The cgroups of this process that may limit what a controller counts."""
+    groups = []
+    for mount in _mounts(controller, proc):
+        name = _group_name(mount.controller, proc)
+        if name is None:
+            continue
+        folder = mount.folder
+        # In a container, the highest group that is seen may be that of the container itself.
+        if Path(name).is_relative_to(mount.root):
+            folder /= Path(name).relative_to(mount.root)
+        if folder.is_dir():
+            groups.append(Cgroup(folder, mount.folder))
+    return groups
+
+
+class _Mount(NamedTuple):
+    controller: str
+    """Empty for version 2."""
+    root: str
+    """The group that the folder shows."""
+    folder: Path
+
+
+def _mounts(controller: str, proc: Path) -> Iterator[_Mount]:
+    for line in _read(proc / "mountinfo").splitlines():
+        mounted, _, source = line.partition(" - ")
+        _, _, _, root, folder, *_ = mounted.split(" ")
+        file_system, _, options = source.split(" ", 2)
+        if file_system == "cgroup2":
+            yield _Mount("", root, _unescaped(folder))
+        elif file_system == "cgroup" and controller in options.split(","):
+            yield _Mount(controller, root, _unescaped(folder))
+
+
+def _group_name(controller: str, proc: Path) -> str | None:
+    """Path of the group of this process in the hierarchy of a controller."""
+    for line in _read(proc / "cgroup").splitlines():
+        _, controllers, name = line.split(":", 2)
+        if controller in controllers.split(","):
+            return name
+    return None
+
+
+def _unescaped(path: str) -> Path:
+    """A path of mountinfo, which has spaces and the like as octal numbers."""
+    return Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), path))
+
+
+def _read(path: Path) -> str:
+    """Text of a file of the kernel; empty if this host has no such file or shows it to nobody."""
+    with suppress(OSError):
+        return path.read_text(encoding="utf-8", errors="surrogateescape").strip()
+    return ""
