@@ -15,6 +15,7 @@ from uproot.models.RNTuple import RField
 
 from ingestion.branches import BranchPlace, event_numbers, is_weight, list_numbers
 from ingestion.errors import DamagedFileError, MissingBranchError, WrongBranchTypeError, nearest_names, reading
+from ingestion.packed_reals import packed_reals, read_branch
 from ingestion.schema import COLLECTIONS
 
 #: Values of `ingest.branch_map` for the count of a collection that are no branches: the slots with a candidate in
@@ -42,7 +43,7 @@ class Branch(NamedTuple):
 
     def read(self, first: int, last: int) -> ak.Array:
         """The content of entries `first` to `last` (exclusive)."""
-        return self.of(self.branch.array(entry_start=first, entry_stop=last))
+        return self.of(read_branch(self.branch, first, last))
 
     def of(self, array: ak.Array) -> ak.Array:
         """Its own part of the content of the branch."""
@@ -52,19 +53,19 @@ class Branch(NamedTuple):
         """An array without entries, which has the type of the content.
 
         Raises:
-            WrongBranchTypeError: uproot cannot read this type.
-            DamagedFileError: A merge described the baskets wrongly.
+            WrongBranchTypeError: The type cannot be read.
+            DamagedFileError: A merge described the baskets wrongly, or the branch lacks entries.
         """
         if isinstance(self.branch, RField):
             with reading(self.file, f"field '{self.path}'"):
                 return self.read(0, 0)
+        self._refuse_missing_entries()
         try:
-            interpretation = self.branch.interpretation
+            interpretation = packed_reals(self.branch) or self.branch.interpretation
             found = ak.Array(interpretation.awkward_form(self.branch.file).length_zero_array())
-        except (UnknownInterpretation, CannotBeAwkward, NameError) as cause:
-            # NameError: of Float16_t without limits.
+        except (UnknownInterpretation, CannotBeAwkward) as cause:
             raise WrongBranchTypeError(
-                f"{self.file}: branch '{self.path}' has a type that uproot cannot read "
+                f"{self.file}: branch '{self.path}' has a type that cannot be read "
                 f"({self.branch.member('fLeaves')[0].classname}, '{self.branch.title}'). Write it as Float_t or Int_t, "
                 f"for example by Redefine and Snapshot of RDataFrame."
             ) from cause
@@ -77,6 +78,15 @@ class Branch(NamedTuple):
                 "themselves."
             )
         return self.of(found)
+
+    def _refuse_missing_entries(self) -> None:
+        num_entries, num_in_tree = int(self.branch.num_entries), int(self.branch.tree.num_entries)
+        if num_entries != num_in_tree:
+            raise DamagedFileError(
+                f"{self.file}: branch '{self.path}' has {num_entries} of the {num_in_tree} entries of its tree: it was "
+                f"booked late, or not filled with each event, so nothing says to which events its numbers belong. "
+                f"Write the file again with the branch booked before the first event, or map another branch."
+            )
 
 
 class BranchNames(Mapping[str, Branch]):
@@ -112,6 +122,10 @@ class BranchNames(Mapping[str, Branch]):
         if not found:
             raise KeyError(name)
         return found[0]
+
+    def numbers_below(self, source: Branch) -> list[str]:
+        """The paths of the leaves, or branches of numbers, that a source consists of."""
+        return [path for path in self._by_path if path.startswith(f"{source.path}/")]
 
     def __iter__(self) -> Iterator[str]:
         """The shortest name of each branch that belongs to no other; the path of a leaf."""
@@ -152,8 +166,7 @@ def sources_of(names: BranchNames, wanted: Mapping[str, str], branch_map: Mappin
     for field, kind in kinds.items():
         place = found[field].place
         if kind.fields:
-            leaves = " or ".join(f"'{found[field].path}/{leaf}'" for leaf in kind.fields)
-            raise WrongBranchTypeError(f"{place.words} holds several numbers: map {leaves} in ingest.branch_map.")
+            raise _several_numbers(found[field], names)
         if field.partition(".")[0] in COLLECTIONS:
             list_numbers(kind, place, None)
         elif field in ("met", "met_phi"):
@@ -174,6 +187,17 @@ def sources_of(names: BranchNames, wanted: Mapping[str, str], branch_map: Mappin
                 )
             found[key] = names[counter]
     return found
+
+
+def _several_numbers(source: Branch, names: BranchNames) -> WrongBranchTypeError:
+    """The error about a branch of leaves or objects where numbers are needed."""
+    if paths := names.numbers_below(source):
+        listed = " or ".join(f"'{path}'" for path in paths)
+        return WrongBranchTypeError(f"{source.place.words} holds several numbers: map {listed} in ingest.branch_map.")
+    return WrongBranchTypeError(
+        f"{source.place.words} holds objects ({source.branch.typename}), and only branches of numbers are read. "
+        f"Write pt, eta and phi of the objects as branches, for example by Define and Snapshot of RDataFrame."
+    )
 
 
 def _refuse_same_momenta(found: Mapping[str, Branch]) -> None:

@@ -19,6 +19,7 @@ from ingestion.errors import (
     reading,
     some,
 )
+from ingestion.packed_reals import read_branch
 from ingestion.root_format import TREES
 from ingestion.settings import NO_WEIGHT
 
@@ -59,7 +60,7 @@ def generated_sum(file: Any, words: str, path: str) -> float:
         held = [f"{tree}.{name}" for name in file[tree].keys()] if tree else sorted(kinds)  # noqa: SIM118 - no dict
         if f"{tree}.{branch}" in held:
             place = BranchPlace(f"{path}: branch '{words}'", "State another one as sum_of_weights of the sample.")
-            numbers = event_numbers(file[tree][branch].array(), place, "float64", 0)
+            numbers = event_numbers(read_branch(file[tree][branch]), place, "float64", 0)
     if numbers is None:
         raise MissingBranchError(
             f"{path} lacks '{words}', the sum_of_weights of the sample. It holds: {some(held)}."
@@ -97,7 +98,7 @@ def _sign_of_a_skim(file: Any, tree: Any, entries: int) -> str | None:
     for name, kind in file.classnames(cycle=False).items():
         if name == "Runs" and kind in TREES:
             for branch in file[name].keys(filter_name="genEventCount*"):
-                generated = int(np.sum(file[name][branch].array()))
+                generated = int(np.sum(read_branch(file[name][branch])))
                 return f"{name}.{branch} is {generated}, its tree has {entries} entries" if generated > entries else ""
         if kind.startswith("TH1") and _LIKE_A_COUNTER.match(name):
             counters[name] = float(np.max(file[name].values(), initial=0.0))
@@ -111,7 +112,7 @@ def _gaps(tree: Any) -> str | None:
     branches = set(tree.keys(full_paths=False))
     for name in _NUMBERS_OF_EVENTS:
         if name in branches:
-            array = tree[name].array(entry_stop=_NUMBERS_READ)
+            array = read_branch(tree[name], 0, _NUMBERS_READ)
             try:
                 numbers = np.unique(event_numbers(array, BranchPlace(name), None, 0))
             except WrongBranchTypeError:

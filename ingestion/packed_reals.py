@@ -1,0 +1,186 @@
+"""ROOT's packed reals, Float16_t and Double32_t, as ROOT reads them.
+
+uproot reads a list or an array `Jet_PT[nJet]/d[0,4000,24]` as zeros, since it takes the first brackets for the range.
+The range of a branch is found, and its numbers are unpacked, as in ROOT's TStreamerElement (`GetRange`) and
+TBufferFile (`ReadWithFactor`, `ReadWithNbits`).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, Final, NamedTuple
+
+import awkward as ak
+import numpy as np
+import uproot
+from numpy.typing import NDArray
+from uproot.interpretation import Interpretation
+from uproot.interpretation.jagged import AsJagged
+from uproot.interpretation.numerical import AsDtype
+from uproot.models.RNTuple import RField
+from uproot.streamers import Model_TStreamerElement
+
+_LEAVES: Final = {"TLeafF16": "Float16_t", "TLeafD32": "Double32_t"}
+#: Types of members of classes. Arrays of a fixed size are 20 above, lists of a counted size 40 above.
+_MEMBERS: Final = {uproot.const.kFloat16: "Float16_t", uproot.const.kDouble32: "Double32_t"}
+_VECTOR: Final = re.compile(r"(?:std::)?vector<(Float16_t|Double32_t)>")
+#: Bytes before the numbers of an entry: whether an array is there; size, version and length of a std::vector.
+_ARRAY_HEADER: Final = 1
+_VECTOR_HEADER: Final = 10
+_FLOAT_BITS: Final = 23
+_HALF_BITS: Final = 12
+_ALL_BITS: Final = 32
+#: From this number of bits on, and without a range, ROOT writes a float.
+_TOO_MANY_BITS: Final = 15
+_EXPONENT_AND_MANTISSA: Final = np.dtype([("exponent", "u1"), ("mantissa", ">u2")])
+_BRACKETS: Final = re.compile(r"\[([^\]]*)\]")
+_PI_VALUES: Final = {
+    "2pi": 2 * math.pi,
+    "2*pi": 2 * math.pi,
+    "twopi": 2 * math.pi,
+    "pi/2": math.pi / 2,
+    "pi/4": math.pi / 4,
+    "pi": math.pi,
+}
+_NUMBER: Final = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?")
+
+
+class Packing(NamedTuple):
+    """How reals of a branch are packed."""
+
+    low: float = 0.0
+    steps_per_unit: float = 0.0
+    """Of integers between `low` and a highest value; 0 without a range."""
+    num_bits: int = 0
+    """Bits of the mantissa of numbers without a range; 0 for those of the type."""
+
+
+def packing_in(title: str) -> Packing:
+    """The packing that the title of a branch, or the comment of a member, states: `[low,high,bits]`.
+
+    Of several brackets the second may have it, behind the size of an array. ROOT does not look further.
+
+    Examples:
+        >>> packing_in("Jet_PT[nJet]/d[0,4096,12]")
+        Packing(low=0.0, steps_per_unit=1.0, num_bits=0)
+        >>> packing_in("Jet_PT[nJet]/d[0,0,14]").num_bits
+        14
+    """
+    brackets: list[str] = _BRACKETS.findall(title)[:2]
+    ranges = [content for content in brackets if "," in content]
+    if not ranges:
+        return Packing()
+    low_text, high_text, *bits_text = ranges[0].split(",", 2)
+    low, high = _limit(low_text), _limit(high_text)
+    num_bits = _ALL_BITS
+    if bits_text:
+        stated = re.match(r"\s*(\d+)", bits_text[0])
+        if stated and 2 <= int(stated[1]) <= _ALL_BITS:
+            num_bits = int(stated[1])
+    if low < high:
+        largest = 2**num_bits if num_bits < _ALL_BITS else 2**_ALL_BITS - 1
+        return Packing(low, largest / (high - low))
+    return Packing(num_bits=num_bits) if num_bits < _TOO_MANY_BITS else Packing()
+
+
+def _limit(text: str) -> float:
+    """A limit of a range: a number, or pi with a factor."""
+    plain = text.lower().replace(" ", "")
+    for name, value in _PI_VALUES.items():
+        if name in plain:
+            return -value if "-" in plain else value
+    number = _NUMBER.match(plain)
+    return float(number[0]) if number else 0.0
+
+
+class AsPackedReals(AsDtype):  # type: ignore[misc] # uproot has no types
+    """Interprets the numbers of baskets as packed reals."""
+
+    def __init__(self, kind: str, packing: Packing, sizes: tuple[int, ...] = ()) -> None:
+        """`sizes` are those of an array of a fixed size in each entry."""
+        self._packing = packing
+        packed: np.dtype[Any] = np.dtype(">f4")
+        if packing.steps_per_unit:
+            packed = np.dtype(">u4")
+        elif kind == "Float16_t" or packing.num_bits:
+            packed = _EXPONENT_AND_MANTISSA
+            self._packing = packing._replace(num_bits=packing.num_bits or _HALF_BITS)
+        real = np.dtype("f4" if kind == "Float16_t" else "f8")
+        self._kind = kind
+        super().__init__(np.dtype((packed, sizes)), np.dtype((real, sizes)))
+
+    @property
+    def typename(self) -> str:
+        """The type in C++."""
+        return self._kind
+
+    @property
+    def cache_key(self) -> str:
+        """What tells this interpretation from others."""
+        return f"{type(self).__name__}({self._kind},{self._packing},{self.to_dtype})"
+
+    def basket_array(self, *args: Any) -> NDArray[np.floating]:
+        """The numbers of a basket, with the arguments of uproot."""
+        packed: NDArray[Any] = super().basket_array(*args)
+        real: np.dtype[np.floating] = self.to_dtype.base
+        if packed.dtype.names:
+            return _with_sign(packed, self._packing.num_bits).astype(real)
+        if not self._packing.steps_per_unit:
+            return packed.astype(real)
+        numbers: NDArray[np.float64] = packed / self._packing.steps_per_unit + self._packing.low
+        return numbers.astype(real)
+
+
+def _with_sign(packed: NDArray[Any], num_bits: int) -> NDArray[np.float32]:
+    """The floats of exponents and rounded mantissas; the sign is the bit above the mantissa."""
+    exponent, mantissa = packed["exponent"].astype(np.uint32), packed["mantissa"].astype(np.uint32)
+    sign_bit = np.uint32(1 << (num_bits + 1))
+    bits = (exponent << _FLOAT_BITS) | ((mantissa & (sign_bit - 1)) << (_FLOAT_BITS - num_bits))
+    size = bits.view(np.float32)
+    return np.where(mantissa & sign_bit, -size, size)
+
+
+def read_branch(branch: Any, first: int | None = None, last: int | None = None) -> ak.Array:
+    """The content of entries `first` to `last` (exclusive) of a branch of an open TTree, or a field of an RNTuple."""
+    entries = {"entry_start": first, "entry_stop": last}
+    if isinstance(branch, RField):
+        return branch.array(**entries)
+    return branch.array(interpretation=packed_reals(branch) or branch.interpretation, **entries)
+
+
+def packed_reals(branch: Any) -> Interpretation | None:
+    """How to read a branch of packed reals of an open TTree; None for another type."""
+    leaves = branch.member("fLeaves")
+    if len(leaves) != 1 or len(branch.branches):
+        return None
+    (leaf,) = leaves
+    if kind := _LEAVES.get(leaf.classname):
+        return _of_leaf(kind, leaf, leaf.member("fTitle"))
+    if leaf.classname == "TLeafElement":
+        return _of_member(branch, leaf)
+    return None
+
+
+def _of_member(branch: Any, leaf: Any) -> Interpretation | None:
+    """The same of a member of a class, or of a vector."""
+    streamer = branch.streamer
+    is_described = isinstance(streamer, Model_TStreamerElement)
+    comment = str(streamer.title) if is_described else ""
+    member_type = leaf.member("fType")
+    if kind := _MEMBERS.get(member_type) or _MEMBERS.get(member_type - uproot.const.kOffsetL):
+        return _of_leaf(kind, leaf, comment)
+    if kind := _MEMBERS.get(member_type - uproot.const.kOffsetP):
+        return AsJagged(AsPackedReals(kind, packing_in(comment)), header_bytes=_ARRAY_HEADER)
+    typename = streamer.typename if is_described else branch.member("fClassName")
+    vector = _VECTOR.fullmatch(str(typename).replace(" ", ""))
+    if vector and leaf.member("fLeafCount") is None:
+        # ROOT reads no comment there.
+        return AsJagged(AsPackedReals(vector[1], Packing()), header_bytes=_VECTOR_HEADER)
+    return None
+
+
+def _of_leaf(kind: str, leaf: Any, specification: str) -> Interpretation:
+    sizes = tuple(int(size) for size in re.findall(r"\[(\d+)\]", leaf.member("fTitle")))
+    numbers = AsPackedReals(kind, packing_in(specification), sizes)
+    return numbers if leaf.member("fLeafCount") is None else AsJagged(numbers)
