@@ -315,21 +315,23 @@ def status(
     verify: Annotated[bool, typer.Option("--verify", help="Read every file and compare it with its digest.")] = False,
 ) -> None:
     """Show the versions and models in use."""
-    from pipeline.commands.status import status, table_of
-    from pipeline.commands.status import verify as changed
+    from pipeline.commands.status import damages, status, table_of
+    from pipeline.commands.status import verify as find_changed
 
     refuse_together(verify=verify, json=as_json)
+    run_folder = asked.run_folder()
+    content = status(run_folder)
+    problems = damages(content)
     if verify:
-        damaged = changed(asked.run_folder())
-        say(*(f"gone or changed: {path}" for path in damaged))
-        if damaged:
-            raise typer.Exit(Exit.USER_ERROR)
-        say("every file is unchanged since it was written")
-        return
-    if as_json:
-        say_json(status(asked.run_folder()))
+        problems += [f"gone or changed: {path}" for path in find_changed(run_folder)]
+        say(*problems or ["every file is unchanged since it was written"])
+    elif as_json:
+        say_json(content)
     else:
-        out.print(table_of(asked.run_folder()))
+        out.print(table_of(run_folder, content))
+        say(*problems)
+    if problems:
+        raise typer.Exit(Exit.USER_ERROR)
 
 
 @partial(command, without=["wait"])

@@ -117,7 +117,7 @@ class RunFolder:
         with ExitStack() as held:
             tries(lambda: held.enter_context(locked(self.config.run_dir, f".{job}.lock" if job else ".lock")))
             if job:
-                held.enter_context(reading(each.folder for each in map(_in_use, self.stores()) if each))
+                held.enter_context(reading(each.folder for each in map(in_use, self.stores()) if each))
             yield
 
     def _say_that_it_waits(self) -> None:
@@ -212,7 +212,8 @@ def with_simulated_samples(config: Config) -> Config:
     """
     if not any(map(simulated_processes, config.samples)):
         return config
-    version = StageStore(config.run_dir, "simulate").current()
+    # A damaged version is named by the command that needs it.
+    version = in_use(StageStore(config.run_dir, "simulate"))
     if version is None:
         return config
     made: dict[str, Any] = version.manifest["counters"]["processes"]
@@ -243,11 +244,11 @@ def _outcome(error: BaseException | None) -> str:
 
 
 def _manifests_in_use(stores: Iterable[StageStore]) -> dict[str, dict[str, Any] | None]:
-    found = {store.stage: _in_use(store) for store in stores}
+    found = {store.stage: in_use(store) for store in stores}
     return {name: None if version is None else version.manifest for name, version in found.items()}
 
 
-def _in_use(store: StageStore) -> Version | None:
+def in_use(store: StageStore) -> Version | None:
     """The version in use; None if it is damaged: the command that needs it says so."""
     try:
         return store.current()

@@ -78,18 +78,27 @@ class Runner:
         """The state of every stage; a stage is also stale if a stage that it reads will run."""
         plans: dict[str, StagePlan] = {}
         for stage in self.wanted():
-            current = self.run_folder.store(stage.name).current()
+            current, damage = self._current(stage)
             reads = [*stage.upstream_of(self.config), *stage.optional_upstream]
             before = {name: plans[name].state for name in reads if name in plans}
             ends = [name for name, state in before.items() if state in {State.FAILS, State.WAITS}]
             waits_for = [name for name, state in before.items() if state.runs]
             notes = [*(_other_packages(current) if current else ()), *self._unfinished(stage)]
-            if ends:
+            if damage:
+                state, reasons = State.FAILS, [damage]
+            elif ends:
                 state, reasons = before[ends[0]], [f"{name} {before[name]}" for name in ends]
             else:
                 state, reasons = self._state(stage, current, waits_for)
             plans[stage.name] = StagePlan(stage, state, reasons, current, notes)
         return list(plans.values())
+
+    def _current(self, stage: Stage) -> tuple[Version | None, str]:
+        """The version in use of a stage, and what is wrong with it; no version if it cannot be read."""
+        try:
+            return self.run_folder.store(stage.name).current(), ""
+        except RunFolderError as damage:
+            return None, str(damage)
 
     def _state(self, stage: Stage, current: Version | None, waits_for: Sequence[str]) -> tuple[State, list[str]]:
         """The state of a stage, with reasons, if all that it reads is or will be there."""
@@ -106,7 +115,7 @@ class Runner:
                 reasons = _reasons_to_replace(current, after, _missing(current), ignore=waits_for)
         except NOT_THERE_YET as problem:
             return State.WAITS, [str(problem)]
-        except (IngestionError, ConfigError) as problem:
+        except (IngestionError, ConfigError, RunFolderError) as problem:
             return State.FAILS, [str(problem)]
         reasons += [f"{name} would run, and its result may change" for name in waits_for]
         return State.STALE if reasons else State.FRESH, reasons

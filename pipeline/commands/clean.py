@@ -99,12 +99,13 @@ def _needed(run_folder: RunFolder, stores: Sequence[StageStore]) -> set[Path]:
     """Folders of the versions in use or read by a running job, and those that they were made from, all the way up."""
     waiting = [current.folder for store in stores if (current := store.current())]
     waiting += [folder for store in stores for name in store.complete() if is_read(folder := store.folder / name)]
+    store_of = {store.folder: store for store in stores}
     needed: set[Path] = set()
     while waiting:
         folder = waiting.pop()
         if folder not in needed:
             needed.add(folder)
-            manifest = StageStore(folder.parents[1], folder.parent.name).manifest_of(folder.name) or {}
+            manifest = store_of[folder.parent].manifest_of(folder.name) or {}
             # Models that were promoted name their training.
             upstream = manifest.get("upstream", {key: manifest[key] for key in ("train",) if key in manifest})
             waiting += [run_folder.config.run_dir / stage / version for stage, version in upstream.items()]

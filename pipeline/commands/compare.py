@@ -34,7 +34,7 @@ from pipeline.runner import Runner
 from pipeline.runs.code_meaning import code_digests
 from pipeline.runs.outputs import content_digest
 from pipeline.runs.provenance import LOCAL_CHANGES, code_version, now, package_versions
-from pipeline.runs.store import write_atomically
+from pipeline.runs.state_files import write_atomically
 from pipeline.stages.train import Train, modules_of_method
 from pipeline.terminal.exit_codes import stop_if_requested
 from pipeline.terminal.grid import Grid

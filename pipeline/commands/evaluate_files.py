@@ -29,7 +29,7 @@ from pipeline.runs.models_on_disk import find_models
 from pipeline.runs.own_folders import new_folder
 from pipeline.runs.provenance import code_version, now
 from pipeline.runs.seen_events import NO_KEYS, count_seen, distinct_keys
-from pipeline.runs.store import write_atomically
+from pipeline.runs.state_files import write_atomically
 from pipeline.runs.trained_models import FoundModel, refuse_other_features, refuse_seen_events, trained_models
 from pipeline.stages.base import Context
 from pipeline.stages.evaluate import Evaluate, evaluated, make_task, rates_before, rates_behind_cutflow

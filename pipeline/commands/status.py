@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from pipeline.run_folder import RunFolder
+from pipeline.errors import RunFolderError
+from pipeline.run_folder import RunFolder, in_use
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.outputs import changed_files
 from pipeline.runs.store import StageStore
@@ -18,34 +19,62 @@ _OF_MODELS: Final = ("promoted", "train", "improvement", "code_version")
 
 
 def status(run_folder: RunFolder) -> dict[str, Any]:
-    """The version in use of each stage, and under `in_use` the model of each network; None if there is none."""
-    found: dict[str, Any] = {stage.name: _brief(run_folder.store(stage.name), _OF_STAGES) for stage in STAGES}
-    found["in_use"] = {each.stage: _brief(each, _OF_MODELS) for each in Registry.all_of(run_folder.config.run_dir)}
-    return found
+    """The version in use of each stage, and under `in_use` the model of each network; None if there is none.
+
+    Of a damaged one there are its name, if the pointer can be read, and the `damage` in words.
+    """
+    content: dict[str, Any] = {}
+    for stage in STAGES:
+        content[stage.name] = _brief(run_folder.store(stage.name), _OF_STAGES)
+    registries = Registry.all_of(run_folder.config.run_dir)
+    content["in_use"] = {registry.stage: _brief(registry, _OF_MODELS) for registry in registries}
+    return content
 
 
-def table_of(run_folder: RunFolder) -> Grid:
+def damages(content: dict[str, Any]) -> list[str]:
+    """What is damaged, in words; `content` is the result of `status`."""
+    stages = {name: brief for name, brief in content.items() if name != "in_use"}
+    briefs = [*stages.values(), *content["in_use"].values()]
+    return [brief["damage"] for brief in briefs if brief and "damage" in brief]
+
+
+def table_of(run_folder: RunFolder, content: dict[str, Any]) -> Grid:
     """The result of `status` as a table."""
     table = Grid("stage", "version", "made", "seconds", title=str(run_folder.config.run_dir.absolute()))
-    found = status(run_folder)
-    models = found.pop("in_use")
-    for name, each in found.items():
-        row = [each["version"], each["created"], f"{each['seconds']:.1f}"] if each else ["-", "-", "-"]
-        table.add_row(name, *row)
-    for name, each in models.items():
-        row = [each["version"], each["promoted"]] if each else ["-", "-"]
-        table.add_row(f"{name} in use", *row, "-")
+    for name, brief in content.items():
+        if name != "in_use":
+            table.add_row(name, *_row(brief, "created", "seconds"))
+    for network, brief in content["in_use"].items():
+        table.add_row(f"{network} in use", *_row(brief, "promoted"), "-")
     return table
 
 
 def verify(run_folder: RunFolder) -> list[str]:
     """Paths of files of the versions and models in use that are missing or changed."""
-    versions = [version for store in run_folder.stores() if (version := store.current())]
+    versions = [version for version in map(in_use, run_folder.stores()) if version]
     return [str(file.place(each.folder)) for each in versions for file in changed_files(each.folder, each.files)]
 
 
+def _row(brief: dict[str, Any] | None, *keys: str) -> list[str]:
+    """The cells of a version: its name, and some keys of its manifest."""
+    if brief is None:
+        return ["-"] * (1 + len(keys))
+    if "damage" in brief:
+        return [brief["version"] or "?", "damaged", *["-"] * (len(keys) - 1)]
+    cells = [f"{brief[key]:.1f}" if key == "seconds" else brief[key] for key in keys]
+    return [brief["version"], *cells]
+
+
 def _brief(store: StageStore, keys: Sequence[str]) -> dict[str, Any] | None:
-    version = store.current()
+    """What is known of the version in use."""
+    name = None
+    try:
+        name = store.name_in_use()
+        version = store.current()
+    except RunFolderError as damage:
+        folder = str(store.folder / name) if name else None
+        return {"version": name, "folder": folder, "damage": str(damage)}
     if version is None:
         return None
-    return {"version": version.name, "folder": str(version.folder), **{key: version.manifest[key] for key in keys}}
+    values = {key: version.manifest[key] for key in keys}
+    return {"version": version.name, "folder": str(version.folder), **values}

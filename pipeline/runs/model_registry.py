@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from pipeline.errors import ConfigError, MissingInputError, nearest
 from pipeline.runs import own_folders
+from pipeline.runs.manifest import ModelManifest, StageManifest
 from pipeline.runs.outputs import OutputFile, digest_of
 from pipeline.runs.store import StageStore, Version, listed, number_of
 
@@ -29,6 +30,10 @@ def model_digest(files: Iterable[OutputFile], folder: str = "model") -> str:
 
 class Registry(StageStore):
     """The models of one network that were promoted."""
+
+    kind: ClassVar[type[StageManifest | ModelManifest]] = ModelManifest
+    subject: ClassVar[str] = "network"
+    remedy: ClassVar[str] = "run `promote`, which puts the newest promoted model in use"
 
     def __init__(self, run_dir: Path, network: str) -> None:
         super().__init__(run_dir, network, group=REGISTRY)

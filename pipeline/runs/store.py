@@ -14,30 +14,36 @@ no symbolic link is followed for that.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
+
+from pydantic import TypeAdapter
 
 from ingestion.errors import IngestionError
-from ingestion.secrets import redact_all
 from pipeline.errors import RunFolderError, cannot_write
 from pipeline.runs import own_folders
 from pipeline.runs.code_meaning import code_digests
-from pipeline.runs.outputs import OutputFile, flush_folder, written_files
+from pipeline.runs.manifest import (
+    MANIFEST_VERSION,
+    POINTER_KIND,
+    VERSION_NAME,
+    ModelManifest,
+    StageManifest,
+    read_manifest,
+    sealed,
+)
+from pipeline.runs.outputs import OutputFile, written_files
+from pipeline.runs.state_files import damaged, read_state, write_atomically
 from pipeline.runs.stored_files import KERNELS, StoredFiles, kernel_outputs_of, used_by
 
 POINTER: Final = "current.json"
 MANIFEST: Final = "manifest.json"
-MANIFEST_VERSION: Final = 3
 #: File with the words of the claims on object storage, by folder there.
 _CLAIMS: Final = "storage.json"
-#: What a missing or damaged pointer or manifest raises.
-_DAMAGE: Final = (OSError, ValueError, KeyError, TypeError)
-_NAME: Final = re.compile(r"([0-9]{4,})-[0-9a-f]{8}")
+_CLAIMS_KIND: Final = TypeAdapter(dict[str, list[str]])
 
 
 class Version(NamedTuple):
@@ -70,6 +76,12 @@ class StageStore:
     The Parquet of the stage goes to `storage`, if there is one.
     """
 
+    kind: ClassVar[type[StageManifest | ModelManifest]] = StageManifest
+    """What a manifest says."""
+    subject: ClassVar[str] = "stage"
+    """The key of a manifest that names the stage."""
+    remedy: ClassVar[str] = "run the stage again"
+
     def __init__(self, run_dir: Path, stage: str, *, group: str = "", storage: Path | None = None) -> None:
         self.stage = stage
         self.stored = StoredFiles(storage / stage) if storage else None
@@ -79,25 +91,19 @@ class StageStore:
         self._holders = [run_dir / each for each in (group, Path(group, stage)) if each]
 
     def current(self) -> Version | None:
-        """The version that the pointer names; None before the first, or if earlier code made it."""
-        if not self.pointer.exists():
+        """The version that the pointer names; None before the first, or if earlier code made it.
+
+        Raises:
+            RunFolderError: The pointer or the manifest is damaged.
+        """
+        name = self.name_in_use()
+        if name is None:
             return None
-        try:
-            name = self._name_in_use()
-            manifest = self._manifest(self.folder / name)
-        except _DAMAGE as cause:
-            raise RunFolderError(
-                f"{self.pointer} or the version it names is damaged ({cause}). Remove {self.pointer} and run the stage "
-                f"again."
-            ) from cause
-        found = manifest.get("manifest_version")
-        if found not in range(1, MANIFEST_VERSION + 1):
-            raise RunFolderError(
-                f"{self.folder / name / MANIFEST} is incomplete, or another version of this code wrote it. "
-                f"Remove {self.pointer} and run the stage again."
-            )
+        manifest = self._manifest(name)
         # The stage runs again if earlier code made it.
-        return Version(name, self.folder / name, manifest) if found == MANIFEST_VERSION else None
+        if manifest["manifest_version"] < MANIFEST_VERSION:
+            return None
+        return Version(name, self.folder / name, manifest)
 
     def recovered(self) -> Version | None:
         """The version in use; the pointer is first set to a newer complete one, which a kill left without it."""
@@ -112,13 +118,27 @@ class StageStore:
     def names(self, folder: Path) -> bool:
         """Whether the pointer names this version folder."""
         try:
-            return self._name_in_use() == folder.name
-        except _DAMAGE:
+            return self.name_in_use() == folder.name
+        except RunFolderError:
             return False
 
-    def _name_in_use(self) -> str:
-        """The version that the pointer names; raises one of `_DAMAGE`."""
-        return str(json.loads(self.pointer.read_text(encoding="utf-8"))["version"])
+    def name_in_use(self) -> str | None:
+        """The version that the pointer names; None if there is no pointer.
+
+        Raises:
+            RunFolderError: The pointer is damaged, or leads to no folder of a version of this stage.
+        """
+        if not os.path.lexists(self.pointer):
+            return None
+        name = read_state(self.pointer, POINTER_KIND, remedy=self._what_to_do).version
+        folder = self.folder / name
+        if not folder.is_dir():
+            raise damaged(self.pointer, f"there is no folder {folder}", self._what_to_do)
+        return name
+
+    @property
+    def _what_to_do(self) -> str:
+        return f"Remove {self.pointer} and {self.remedy}."
 
     def next_folder(self, digest: str) -> Path:
         """Folder of the next version; this makes nothing."""
@@ -161,7 +181,7 @@ class StageStore:
         if self.stored:
             files += [*self.stored.written(folder.name, digests or {}), *taken_over]
         outputs = [each._asdict() for each in files]
-        manifest = {"manifest_version": MANIFEST_VERSION, **manifest, "outputs": outputs}
+        manifest = sealed({"manifest_version": MANIFEST_VERSION, **manifest, "outputs": outputs})
         write_atomically(folder / MANIFEST, manifest)
         self.point_to(folder.name)
         return Version(folder.name, folder, manifest)
@@ -173,16 +193,17 @@ class StageStore:
     def manifest_of(self, name: str) -> dict[str, Any] | None:
         """Manifest of a version; None if it is gone or damaged."""
         try:
-            return self._manifest(self.folder / name)
-        except (OSError, ValueError):
+            return self._manifest(name)
+        except RunFolderError:
             return None
 
-    def _manifest(self, folder: Path) -> dict[str, Any]:
-        path = folder / MANIFEST
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
-            raise ValueError(f"{path} holds no JSON object")  # noqa: TRY004 - as of other damage
-        return found
+    def _manifest(self, name: str) -> dict[str, Any]:
+        path = self.folder / name / MANIFEST
+        manifest = read_manifest(path, self.kind, remedy=self._what_to_do)
+        subject = manifest.get(self.subject, self.stage)
+        if subject != self.stage:
+            raise damaged(path, f"{self.subject}: it is that of '{subject}'", self._what_to_do)
+        return manifest
 
     def point_to(self, name: str) -> None:
         """Put a complete version in use."""
@@ -190,7 +211,7 @@ class StageStore:
 
     def rewrite_manifest(self, version: Version, manifest: dict[str, Any]) -> None:
         """Replace the manifest of a version (`plan --accept`)."""
-        write_atomically(version.folder / MANIFEST, manifest)
+        write_atomically(version.folder / MANIFEST, sealed(manifest))
 
     def remove_unfinished(self, *, but: Collection[Path] = ()) -> None:
         """Remove version folders without a manifest."""
@@ -222,11 +243,11 @@ class StageStore:
         if self.stored is None or len(manifests) < len(names) or self._is_linked():
             return {}
         try:
-            current = self._name_in_use() if self.pointer.exists() else ""
-            used = used_by(manifests.values(), manifests.get(current), self.stored.root)
-        except _DAMAGE:
+            current, claims = self.name_in_use() or "", self._claims()
+        except RunFolderError:
             return {}
-        return self.stored.unused(used, self._claims().get(str(self.stored.root), ()))
+        used = used_by(manifests.values(), manifests.get(current), self.stored.root)
+        return self.stored.unused(used, claims.get(str(self.stored.root), ()))
 
     def _claim(self, stored: StoredFiles) -> None:
         """Claim the storage for this run folder, by new words each time: a copy of the run folder has the old ones."""
@@ -239,11 +260,10 @@ class StageStore:
 
     def _claims(self) -> dict[str, list[str]]:
         """Words that this run folder wrote, by the folder on object storage."""
-        try:
-            found: dict[str, list[str]] = json.loads((self.folder / _CLAIMS).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        path = self.folder / _CLAIMS
+        if not os.path.lexists(path):
             return {}
-        return found
+        return read_state(path, _CLAIMS_KIND, remedy="Restore it from a backup, or choose another `storage`.")
 
     def may_remove(self, folder: Path) -> bool:
         """Whether a version folder is ours, and no symbolic link in the run folder leads to it."""
@@ -287,7 +307,7 @@ class StageStore:
         return [path for path in self._named_like_versions() if path.is_dir()]
 
     def _named_like_versions(self) -> list[Path]:
-        return [path for path in listed(self.folder) if _NAME.fullmatch(path.name)]
+        return [path for path in listed(self.folder) if VERSION_NAME.fullmatch(path.name)]
 
 
 def listed(folder: Path) -> list[Path]:
@@ -306,14 +326,3 @@ def number_of(name: str) -> int:
         2
     """
     return int(name.partition("-")[0])
-
-
-def write_atomically(path: Path, content: dict[str, Any]) -> None:
-    """Write JSON with secrets hidden; the file is the old one or the new one, also after a power cut."""
-    unfinished = path.with_name(f".{path.name}.new")
-    with unfinished.open("w", encoding="utf-8") as file:
-        json.dump(redact_all(content), file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
-    flush_folder(path.parent)

@@ -15,6 +15,37 @@ from pipeline.runs.store import StageStore, Version
 from pipeline.stages.table import STAGE_OF
 
 
+def made_manifest(stage: str, **changes: Any) -> dict[str, Any]:
+    """What the runner says of a version that was made from nothing."""
+    return {
+        "stage": stage,
+        "created": "2026-01-01T00:00:00+00:00",
+        "seconds": 1.0,
+        "command": [],
+        "fingerprint": asdict(Fingerprint({}, {}, {})),
+        "upstream": {},
+        "config": {},
+        "code_version": "commit abc",
+        "packages": {},
+        "inputs": [],
+        "counters": {},
+        "checks": [],
+        **changes,
+    }
+
+
+def made_model_manifest(network: str, **changes: Any) -> dict[str, Any]:
+    """What `promote` says of a model."""
+    return {
+        "network": network,
+        "train": "0001-00000000",
+        "promoted": "2026-01-01T00:00:00+00:00",
+        "improvement": None,
+        "code_version": "commit abc",
+        **changes,
+    }
+
+
 def publish(run_dir: Path, stage: str, folder: Path | None = None, *, content: str = "", **manifest: Any) -> Version:
     """Publish a version that was made from those in use of the stages that it reads.
 
@@ -31,16 +62,11 @@ def publish(run_dir: Path, stage: str, folder: Path | None = None, *, content: s
     found = {name: version for name, version in made.items() if version is not None}
     inputs = {name: Input(name, STAGE_OF[stage].content_read(version)) for name, version in found.items()}
     known = {
-        "stage": stage,
-        "created": "2026-01-01T00:00:00+00:00",
-        "seconds": 1.0,
         "counters": {"networks": {"hlf": {}}, "further": {}} if stage == "train" else {},
-        "packages": {},
-        "inputs": [],
         "fingerprint": asdict(Fingerprint(inputs, {}, {})),
         "upstream": {name: version.name for name, version in found.items()},
     }
-    return store.commit(folder, {**known, **manifest})
+    return store.commit(folder, made_manifest(stage, **known | manifest))
 
 
 def made_features(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from command_line import SAMPLES, small_config
+from published_by_hand import made_manifest, made_model_manifest
 from rich.console import Console
 
 from pipeline.commands.clean import clean
@@ -17,6 +18,7 @@ from pipeline.config import load_config
 from pipeline.run_folder import RunFolder
 from pipeline.runs import own_folders
 from pipeline.runs.model_registry import Registry
+from pipeline.runs.provenance import now
 from pipeline.runs.store import StageStore, Version
 
 CHAIN = {"ingest": (), "features": ("ingest",), "train": ("features",), "evaluate": ("features", "train")}
@@ -29,7 +31,8 @@ def publish(store: StageStore, *, model: str = "", **manifest: object) -> str:
     (folder / "data").write_bytes(b"x" * 1000)
     (folder / "model").mkdir()
     (folder / "model" / "weights.pt").write_text(model)
-    return store.commit(folder, dict(manifest)).name
+    known = made_model_manifest if isinstance(store, Registry) else made_manifest
+    return store.commit(folder, known(store.stage, **manifest)).name
 
 
 def night(run_dir: Path) -> dict[str, str]:
@@ -100,7 +103,7 @@ def test_withdrawn_models_do_not_take_the_place_of_those_that_a_rollback_goes_to
     registry = Registry(run_dir, "hlf")
     names = [publish(registry, train=night(run_dir)["train"], model=str(place)) for place in range(6)]
     for name in names[4:]:
-        registry.withdraw(Version(name, registry.folder / name, registry.manifest_of(name) or {}), "today")
+        registry.withdraw(Version(name, registry.folder / name, registry.manifest_of(name) or {}), now())
     registry.point_to(names[3])
     clean(run_folder, 3)
     assert registry.complete() == names[1:]

@@ -202,7 +202,7 @@ def test_a_missing_pointer_is_set_to_the_newest_that_was_promoted(nights: Traine
     rollback(nights.run_folder, "hlf")
     nights.registry.pointer.write_text("")
     nights.train(1)
-    with pytest.raises(PromotionError, match=r"current\.json or the version it names is damaged.*Remove"):
+    with pytest.raises(PromotionError, match=r"current\.json is damaged: it is no JSON.*Remove"):
         nights.promote()
     nights.registry.pointer.unlink()
     promoted, reason = nights.promote()

@@ -6,12 +6,15 @@ import errno
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+from published_by_hand import made_manifest, made_model_manifest
 
 from pipeline.errors import RunFolderError
 from pipeline.runs import own_folders
-from pipeline.runs.store import StageStore
+from pipeline.runs.model_registry import Registry
+from pipeline.runs.store import StageStore, Version
 from pipeline.runs.stored_files import KERNELS
 
 
@@ -22,17 +25,21 @@ def make(store: StageStore, digest: str = "abcdef0123456789") -> Path:
     return folder
 
 
+def commit(store: StageStore, **manifest: Any) -> Version:
+    return store.commit(make(store), made_manifest(store.stage, **manifest))
+
+
 def test_commits_follow_each_other_and_old_versions_stay(tmp_path: Path) -> None:
     store = StageStore(tmp_path, "ingest")
     for number in (1, 2):
         before = store.current()
         folder = make(store)
         assert (store.current(), store.names(folder)) == (before, False)
-        version = store.commit(folder, {"number": number})
+        version = store.commit(folder, made_manifest("ingest", seconds=number))
         assert store.names(folder)
     current = store.current()
     assert current is not None
-    assert (current.name, current.manifest["number"]) == ("0002-abcdef01", 2)
+    assert (current.name, current.manifest["seconds"]) == ("0002-abcdef01", 2)
     # The marker is no output.
     assert [each.path for each in version.files] == ["data"]
     assert json.loads(store.pointer.read_text()) == {"version": version.name}
@@ -42,7 +49,7 @@ def test_commits_follow_each_other_and_old_versions_stay(tmp_path: Path) -> None
 def test_a_folder_that_cannot_be_listed_seemed_to_be_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files of its versions on object storage were unused then."""
     store = StageStore(tmp_path, "ingest")
-    store.commit(make(store), {})
+    commit(store)
 
     def fails(*_: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -57,7 +64,7 @@ def test_version_10000_was_older_than_version_9999(tmp_path: Path) -> None:
     store = StageStore(tmp_path, "ingest")
     (store.folder / "9998-00000000").mkdir(parents=True)
     for _ in range(2):
-        store.commit(make(store), {})
+        commit(store)
     assert store.complete() == ["9999-abcdef01", "10000-abcdef01"]
     for number in (10001, 10002):
         own_folders.make(store.folder / f"{number}-11111111")
@@ -66,7 +73,7 @@ def test_version_10000_was_older_than_version_9999(tmp_path: Path) -> None:
 
 def test_unfinished_versions_are_removed_by_the_next_begin_and_finished_ones_are_not(tmp_path: Path) -> None:
     store = StageStore(tmp_path, "ingest")
-    store.commit(make(store), {})
+    commit(store)
     unfinished = make(store)
     following = make(store)
     assert not unfinished.exists()
@@ -76,20 +83,20 @@ def test_unfinished_versions_are_removed_by_the_next_begin_and_finished_ones_are
 
 def test_a_version_with_manifest_but_without_pointer_is_not_seen(tmp_path: Path) -> None:
     store = StageStore(tmp_path, "ingest")
-    store.commit(make(store), {"number": 1})
+    commit(store, seconds=1)
     folder = make(store)
     (folder / "manifest.json").write_text('{"number": 2}')
     current = store.current()
     assert current is not None
-    assert current.manifest["number"] == 1
+    assert current.manifest["seconds"] == 1
     assert make(store).name == "0003-abcdef01"
 
 
 @pytest.mark.parametrize("manifest", ["{}", "{", '{"manifest_version": 1}'])
 def test_only_a_complete_version_of_this_code_is_put_in_use_after_a_kill(tmp_path: Path, manifest: str) -> None:
     store = StageStore(tmp_path, "ingest")
-    first = store.commit(make(store), {"number": 1})
-    second = store.commit(make(store), {"number": 2})
+    first = commit(store, seconds=1)
+    second = commit(store, seconds=2)
     store.point_to(first.name)
     assert store.recovered() == second == store.current()
     store.pointer.unlink()
@@ -111,7 +118,7 @@ NOTES = ["2026-11-21-my-notes", "0007-deadbeef", "0001-abcdef01-backup", "\u00b2
 @pytest.mark.parametrize("name", NOTES)
 def test_a_folder_that_somebody_else_made_is_left_alone(tmp_path: Path, name: str) -> None:
     store = StageStore(tmp_path, "ingest")
-    store.commit(make(store), {})
+    commit(store)
     notes = store.folder / name
     notes.mkdir()
     (notes / "notes").write_text("mine")
@@ -137,12 +144,12 @@ def test_links_to_versions_are_read_and_not_removed(tmp_path: Path) -> None:
     for published in (True, False):
         folder = make(store)
         if published:
-            store.commit(folder, {"number": 1})
+            store.commit(folder, made_manifest("ingest", seconds=1))
         folder.rename(archive / folder.name)
         folder.symlink_to(archive / folder.name)
     current = store.current()
     assert current is not None
-    assert current.manifest["number"] == 1
+    assert current.manifest["seconds"] == 1
     make(store)
     store.remove_unfinished()
     store.discard(store.folder / "0002-abcdef01")
@@ -150,31 +157,151 @@ def test_links_to_versions_are_read_and_not_removed(tmp_path: Path) -> None:
     assert (archive / "0002-abcdef01" / "data").exists()
 
 
-@pytest.mark.parametrize(
-    ("file", "text", "words"),
-    [
-        *(("current.json", text, "damaged") for text in ("", "{", '{"version": "0009-none"}', "[]")),
-        *(("0001-abcdef01/manifest.json", text, "damaged") for text in ("[]", "null", '"x"', "{", "")),
-        ("0001-abcdef01/manifest.json", '{"a": 1}', r"manifest\.json is incomplete"),
-    ],
-)
-def test_a_damaged_pointer_or_manifest_is_named_with_the_fix(tmp_path: Path, file: str, text: str, words: str) -> None:
+SPOILT_POINTERS = {
+    "": "no JSON",
+    "{": "no JSON",
+    "[" * 100_000: "no JSON",
+    '{"version": 1' + "0" * 5000 + "}": "no JSON",
+    "null": "valid dictionary",
+    "[]": "valid dictionary",
+    "{}": "the key 'version' is missing",
+    '{"version": null}': "version: .*valid string",
+    '{"version": "0009-none"}': "version: .*'0009-none' is no name of a version",
+    '{"version": "../features/0001-abcdef01"}': "version: .*is no name of a version",
+    '{"version": "0009-abcdef01"}': "there is no folder .*0009-abcdef01",
+}
+
+
+@pytest.mark.parametrize("text", SPOILT_POINTERS, ids=lambda text: text[:40])
+def test_a_damaged_pointer_is_named_with_its_key_and_the_fix(tmp_path: Path, text: str) -> None:
     store = StageStore(tmp_path, "ingest")
-    store.commit(make(store), {})
-    (store.folder / file).write_text(text)
-    with pytest.raises(RunFolderError, match=rf"(?s){words}.*Remove .*current\.json"):
+    commit(store)
+    store.pointer.write_text(text)
+    words = rf"current\.json is damaged: .*{SPOILT_POINTERS[text]}.* Remove .*current\.json and run the stage again"
+    with pytest.raises(RunFolderError, match=f"(?s){words}"):
         store.current()
-    if words == "damaged" and "manifest" in file:
-        assert store.manifest_of("0001-abcdef01") is None
+    assert not store.names(store.folder / "0001-abcdef01")
+
+
+@pytest.mark.parametrize("kind", ["folder", "link to nothing", "no text"])
+def test_a_pointer_that_is_no_text_file_is_named(tmp_path: Path, kind: str) -> None:
+    store = StageStore(tmp_path, "ingest")
+    commit(store)
+    store.pointer.unlink()
+    if kind == "folder":
+        store.pointer.mkdir()
+    elif kind == "no text":
+        store.pointer.write_bytes(b"\xff\xfe")
+    else:
+        store.pointer.symlink_to(tmp_path / "nothing")
+    with pytest.raises(RunFolderError, match=r"current\.json is damaged: .* Remove .*current\.json"):
+        store.current()
+
+
+def test_a_link_to_a_version_of_another_stage_is_damage(tmp_path: Path) -> None:
+    other, store = StageStore(tmp_path, "features"), StageStore(tmp_path, "ingest")
+    made = commit(other)
+    store.folder.mkdir()
+    (store.folder / made.name).symlink_to(made.folder)
+    store.point_to(made.name)
+    with pytest.raises(RunFolderError, match=r"manifest\.json is damaged: stage: it is that of 'features'"):
+        store.current()
+
+
+OUTPUT = {"path": "data", "size": 3, "digest": "0", "content": "0", "lies_in": ""}
+SPOILT_KEYS: list[tuple[str, Any, str]] = [
+    ("manifest_version", "3", "manifest_version: "),
+    ("manifest_version", 4, "a later release wrote it"),
+    ("created", "yesterday", "created: "),
+    ("seconds", -1, "seconds: "),
+    ("fingerprint", {"inputs": {}, "config": {}}, r"'fingerprint\.code' is missing"),
+    ("upstream", {"ingest": "../0001-abcdef01"}, r"upstream\.ingest: .*is no name of a version"),
+    ("config", [], "config: "),
+    ("inputs", {}, "inputs: "),
+    ("inputs", [3], r"inputs\.0: "),
+    ("counters", 7, "counters: "),
+    ("checks", [{"name": "a"}], r"'checks\.0\.passed' is missing"),
+    ("outputs", [3], r"outputs\.0: "),
+    ("outputs", [{"path": "data"}], r"'outputs\.0\.size' is missing"),
+    ("outputs", [OUTPUT | {"path": "../../data"}], r"outputs: .*leads out of the folder"),
+    ("outputs", [OUTPUT | {"path": "/data"}], r"outputs: .*leads out of the folder"),
+    ("seconds", 2.0, "it was changed after it was written"),
+    ("counters", {"events": 8}, "it was changed after it was written"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "words"), SPOILT_KEYS)
+def test_a_wrong_value_in_a_manifest_is_named_with_its_key(tmp_path: Path, key: str, value: Any, words: str) -> None:
+    store = StageStore(tmp_path, "ingest")
+    version = commit(store, counters={"events": 7})
+    path = version.folder / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    with pytest.raises(RunFolderError, match=rf"(?s)manifest\.json is damaged: .*{words}.* Remove .*current\.json"):
+        store.current()
+    assert store.manifest_of(version.name) is None
+
+
+@pytest.mark.parametrize("key", [*made_manifest("ingest"), "outputs"])
+def test_a_key_that_a_manifest_lacks_is_named(tmp_path: Path, key: str) -> None:
+    store = StageStore(tmp_path, "ingest")
+    path = commit(store).folder / "manifest.json"
+    content = json.loads(path.read_text())
+    del content[key]
+    path.write_text(json.dumps(content))
+    with pytest.raises(RunFolderError, match=rf"manifest\.json is damaged: the key '{key}' is missing"):
+        store.current()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '"x"', "7", "[" * 100_000], ids=lambda text: text[:9])
+def test_a_manifest_that_is_no_object_is_named(tmp_path: Path, text: str) -> None:
+    store = StageStore(tmp_path, "ingest")
+    path = commit(store).folder / "manifest.json"
+    path.write_text(text)
+    with pytest.raises(RunFolderError, match=r"manifest\.json is damaged: .* Remove .*current\.json"):
+        store.current()
+    assert store.manifest_of("0001-abcdef01") is None
+
+
+def test_a_manifest_without_a_digest_is_that_of_earlier_code(tmp_path: Path) -> None:
+    store = StageStore(tmp_path, "ingest")
+    version = commit(store)
+    path = version.folder / "manifest.json"
+    content = json.loads(path.read_text())
+    del content["digest"]
+    path.write_text(json.dumps(content))
+    found = store.current()
+    assert found is not None
+    assert found.manifest == content
+
+
+def test_a_manifest_that_was_rewritten_is_whole(tmp_path: Path) -> None:
+    store = StageStore(tmp_path, "ingest")
+    version = commit(store)
+    store.rewrite_manifest(version, version.manifest | {"seconds": 2.0})
+    found = store.current()
+    assert found is not None
+    assert found.manifest["seconds"] == 2.0
+
+
+def test_the_manifest_of_a_model_is_checked_and_names_the_way_back(tmp_path: Path) -> None:
+    store = Registry(tmp_path, "hlf")
+    version = store.commit(make(store), made_model_manifest("hlf"))
+    assert store.current() == version
+    path = version.folder / "manifest.json"
+    path.write_text(json.dumps(version.manifest | {"train": 7}))
+    words = r"train: .*Remove .*current\.json and run `promote`"
+    with pytest.raises(RunFolderError, match=words):
+        store.current()
 
 
 def test_unused_outputs_go_with_their_folders_and_those_in_use_stay(tmp_path: Path) -> None:
     store = StageStore(tmp_path, "features")
     folder = store.next_folder("0123456789")
     store.begin(folder)
+    kernel_outputs = [{"lies_in": name, "name": "used.parquet"} for name in ("first", "whole")]
     store.commit(
         folder,
-        {"counters": {"kernel_outputs": [{"lies_in": each, "name": "used.parquet"} for each in ("first", "whole")]}},
+        made_manifest("features", counters={"kernel_outputs": kernel_outputs}),
     )
     kernels = store.folder / KERNELS
     files = {"first": ["used", "unused"], "second": ["used"], "shared": ["unused"], "whole": ["used"]}

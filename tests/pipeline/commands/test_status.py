@@ -1,0 +1,97 @@
+"""`status` and `plan` of a damaged run folder: all that can be read, and the damage beside it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import SAMPLES, small_config
+from published_by_hand import made_model_manifest, publish
+from typer.testing import CliRunner
+
+from pipeline.cli import app
+from pipeline.runs.model_registry import Registry
+from pipeline.runs.store import StageStore
+from pipeline.terminal.exit_codes import Exit
+
+STAGES = ("ingest", "features", "train")
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A config with three published stages and a model in use."""
+    path = small_config(tmp_path, SAMPLES)
+    for stage in STAGES:
+        publish(tmp_path / "run", stage, content="first")
+    registry = Registry(tmp_path / "run", "hlf")
+    folder = registry.next_folder("0123456789")
+    registry.begin(folder)
+    registry.commit(folder, made_model_manifest("hlf"))
+    return path
+
+
+def spoil(store: StageStore, kind: str) -> str:
+    """Damage a version or its pointer; returns the words that name the damage."""
+    version = store.current()
+    assert version is not None
+    manifest = version.folder / "manifest.json"
+    if kind == "pointer":
+        store.pointer.write_text(json.dumps({"version": f"../features/{version.name}"}))
+        return f"{store.pointer} is damaged: version: "
+    content = dict(version.manifest)
+    if kind == "outputs":
+        content["outputs"] = [{"path": "data"}]
+        manifest.write_text(json.dumps(content))
+        return f"{manifest} is damaged: the key 'outputs.0.size' is missing"
+    del content[kind]
+    manifest.write_text(json.dumps(content))
+    return f"{manifest} is damaged: the key '{kind}' is missing"
+
+
+@pytest.mark.parametrize("kind", ["pointer", "outputs", "fingerprint", "counters"])
+def test_status_shows_what_can_be_read_and_the_damage_beside_it(config: Path, kind: str) -> None:
+    run_dir = config.parent / "run"
+    words = spoil(StageStore(run_dir, "train"), kind)
+    done = CliRunner().invoke(app, ["status", "--config", str(config)])
+    assert done.exit_code == Exit.USER_ERROR
+    assert words in done.stdout
+    for stage in ("ingest", "features", "hlf in use"):
+        assert f"{stage} " in done.stdout
+    content = json.loads(CliRunner().invoke(app, ["status", "--json", "--config", str(config)]).stdout)
+    assert content["train"]["damage"].startswith(words)
+    assert (content["train"]["version"] is None) == (kind == "pointer")
+    assert content["features"]["version"].startswith("0001-")
+    assert content["in_use"]["hlf"]["promoted"] == "2026-01-01T00:00:00+00:00"
+    verified = CliRunner().invoke(app, ["status", "--verify", "--config", str(config)])
+    assert words in verified.stdout
+    assert verified.exit_code == Exit.USER_ERROR
+
+
+def test_status_names_a_damaged_model(config: Path) -> None:
+    words = spoil(Registry(config.parent / "run", "hlf"), "train")
+    done = CliRunner().invoke(app, ["status", "--json", "--config", str(config)])
+    content = json.loads(done.stdout)
+    assert content["in_use"]["hlf"]["damage"].startswith(words)
+    assert content["train"]["version"].startswith("0001-")
+    assert done.exit_code == Exit.USER_ERROR
+
+
+def test_plan_says_which_stage_is_damaged_and_what_to_do(config: Path) -> None:
+    words = spoil(StageStore(config.parent / "run", "features"), "counters")
+    done = CliRunner().invoke(app, ["plan", "--json", "--config", str(config)])
+    assert done.exit_code == Exit.OK, done.output
+    plans = {plan["stage"]: plan for plan in json.loads(done.stdout)}
+    assert plans["features"]["state"] == "would fail"
+    assert plans["features"]["reasons"][0].startswith(words)
+    assert "and run the stage again" in plans["features"]["reasons"][0]
+    assert plans["train"]["reasons"] == ["features would fail"]
+    assert plans["ingest"]["state"] == "stale"
+
+
+@pytest.mark.parametrize("command", ["train", "promote", "clean"])
+def test_a_damaged_version_is_no_bug_of_ours(config: Path, command: str) -> None:
+    words = spoil(StageStore(config.parent / "run", "features"), "fingerprint")
+    done = CliRunner().invoke(app, [command, "--config", str(config)])
+    assert done.exit_code == Exit.USER_ERROR, done.output
+    assert words in " ".join(done.stderr.split())
