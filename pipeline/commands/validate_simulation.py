@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from ingestion.paths import located
+from models.evaluation.rounding import with_error
 from pipeline.config import Config
 from pipeline.configuration.paths import bundled_events, chosen_folder
 from pipeline.errors import ConfigError, nearest
@@ -79,7 +80,7 @@ def validate_simulation(run_folder: RunFolder, reference: Sequence[str], out: Pa
             }  # fmt: skip
             lines.append(
                 f"{sample.name}: {len(one.features)} against {len(two.features)} events; boosted trees tell them apart "
-                f"with AUC {area.value:.3f} +- {area.error:.3f}"
+                f"with AUC {with_error(area.value, area.error, ' +- ')}"
             )
         moved = {"reference": transfer(theirs, ours, seed=_SEED), "simulation": transfer(ours, theirs, seed=_SEED)}
     transferred = {name: {key: value._asdict() for key, value in each.items()} for name, each in moved.items()}
@@ -89,10 +90,10 @@ def validate_simulation(run_folder: RunFolder, reference: Sequence[str], out: Pa
 
 
 def _about_transfer(tested: str, moved: dict[str, Any]) -> str:
-    own, other, loss = moved.values()
+    own_text, other_text, loss_text = (with_error(each.value, each.error, " +- ") for each in moved.values())
     return (
-        f"tested on the {tested}: a network trained on it reaches {own.value:.3f} +- {own.error:.3f}, one trained on "
-        f"the other {other.value:.3f} +- {other.error:.3f}; loss {loss.value:+.3f} +- {loss.error:.3f}"
+        f"tested on the {tested}: a network trained on it reaches {own_text}, one trained on the other {other_text}; "
+        f"loss {loss_text}"
     )
 
 

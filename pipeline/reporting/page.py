@@ -14,6 +14,7 @@ from markupsafe import Markup
 from ingestion.notes import notes
 from models.evaluation.intervals import Efficiency
 from models.evaluation.own_figures import OWN_FIGURES
+from models.evaluation.rounding import inverse_with_interval, with_error
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.reporting import summary
 from pipeline.reporting.card import CAPTIONS
@@ -80,7 +81,7 @@ def render(
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False}
     plain = (
         summary.estimate,
-        summary.rejection,
+        summary.number,
         summary.powers,
         summary.rate,
         summary.shifts,
@@ -88,6 +89,7 @@ def render(
         summary.with_powers,
     )
     environment.filters |= {each.__name__: each for each in plain}
+    environment.filters |= {"rejection": inverse_with_interval, "with_error": with_error}
     environment.filters["share"] = lambda each: summary.share(each._asdict() if isinstance(each, Efficiency) else each)
     environment.filters["thousands"] = "{:,}".format
     environment.filters["microseconds"] = lambda each: f"{each:,.0f} µs" if each >= 1000 else f"{each:.3g} µs"
@@ -196,7 +198,9 @@ def warnings(versions: Mapping[str, Version]) -> list[str]:
         if number
     ]
     for name, run in metrics["runs"].items():
-        values = [test["p_value"] for tests in run["train_against_test"].values() for test in tests.values()]
+        found += [f"{name}: {sentence}" for sentence in run.get("not_measurable", ())]
+        tests = [test for by_truth in run["train_against_test"].values() for test in by_truth.values()]
+        values = [test["p_value"] for test in tests if test["p_value"] is not None]
         # Bonferroni correction for the smallest of several probabilities.
         lowest = min(values, default=1.0) * len(values)
         if values and lowest < _DIFFERENT:

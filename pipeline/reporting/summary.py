@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
+
+from models.evaluation.rounding import (
+    ON_PAGE,
+    Interval,
+    decimal_places,
+    inverse_with_interval,
+    rounded,
+    with_error,
+    with_interval,
+)
 
 #: The signal efficiency that the question asks for; if it cannot be measured, the nearest that can be.
 _ASKED: Final = 0.9
@@ -16,53 +25,41 @@ _WITHIN: Final = re.compile(r"(?<=\d) (?=(?:%|[GT]eV|[mµn]?s|kB)(?!\w))|(?<=[<>
 _RAISED: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-def share(each: Mapping[str, float] | None) -> str:
-    """An efficiency or purity with its interval in per cent, or an upper limit where nothing passes.
+def share(interval: Interval | None) -> str:
+    """An efficiency or purity with its interval in per cent, or a limit where nothing, or all, passes.
 
     Examples:
-        >>> share({"value": 0.0, "low": 0.0, "high": 0.0577})
-        '< 5.8 %'
-        >>> share({"value": 0.0, "low": 0.0, "high": 0.0996})
-        '< 10 %'
+        >>> share({"value": 0.0, "low": 0.0, "high": 0.0577}), share({"value": 1.0, "low": 0.0123, "high": 1.0})
+        ('< 5.8 %', '> 1.2 %')
+        >>> share({"value": 0.0, "low": 0.0, "high": 0.0996}), share(None)
+        ('< 10 %', 'not measurable')
     """
-    return "not defined" if each is None else _with_interval(each, 100, " %")
+    return with_interval(interval, scale=100, symbol=" %", most=1.0, form=ON_PAGE)
 
 
-def rejection(each: Mapping[str, float]) -> str:
-    """1 / an efficiency with its interval, or a lower limit where nothing passes.
-
-    Examples:
-        >>> rejection({"value": 0.0, "low": 0.0, "high": 0.001}), rejection({"value": 0.1, "low": 0.08, "high": 0.125})
-        ('> 1000', '10 (8 to 12.5)')
-    """
-    if each["value"] <= 0 or each["low"] <= 0:
-        return f"> {_whole(1 / each['high'])}" if each["value"] <= 0 else _whole(1 / each["value"])
-    value, low, high = (_whole(1 / each[name]) for name in ("value", "high", "low"))
-    return f"{value} ({low} to {high})"
-
-
-def _whole(number: float) -> str:
-    return f"{number:.3g}" if number < 999 else f"{number:.0f}"
-
-
-def rate(each: Mapping[str, float]) -> str:
+def rate(interval: Interval) -> str:
     r"""A rate with its interval, or an upper limit.
 
     Examples:
         >>> ascii(rate({"value": 120.4, "low": 100.0, "high": 160.0}))
         "'120/s (+40 \\u221220)'"
     """
-    return _with_interval(each, 1, "/s")
+    return with_interval(interval, symbol="/s", form=ON_PAGE)
 
 
-def estimate(each: Mapping[str, float]) -> str:
+def number(interval: Interval) -> str:
+    """A number of events, or a significance, with its interval, or an upper limit."""
+    return with_interval(interval, form=ON_PAGE)
+
+
+def estimate(each: Mapping[str, float | None]) -> str:
     """A number with its error."""
-    return f"{each['value']:.3f} ± {each['error']:.3f}"
+    return with_error(each["value"], each["error"])
 
 
 def spread(over: Mapping[str, float]) -> str:
     """Mean and spread of a number over several trainings."""
-    return f"{over['mean']:.3f} ± {over['spread']:.3f}"
+    return with_error(over["mean"], over["spread"])
 
 
 def tight(words: str) -> str:
@@ -96,29 +93,17 @@ def with_powers(words: str) -> str:
     return re.sub(r"\d(?:\.\d+)?e[-+]\d+", lambda found: powers(float(found[0])), words)
 
 
-def _with_interval(each: Mapping[str, float], unit: float, symbol: str) -> str:
-    low, value, high = (unit * each[name] for name in ("low", "value", "high"))
-    if value <= 0:
-        return f"< {_digits(high, high)}{symbol}"
-    up, down = max(0.0, high - value), max(0.0, value - low)
-    error = max(up, down)
-    return f"{_digits(value, error)}{symbol} (+{_digits(up, error)} −{_digits(down, error)})"  # noqa: RUF001 - a minus
-
-
-def _digits(value: float, error: float) -> str:
-    """A number with two digits of its error."""
-    if not error > 0:
-        return f"{value:.3g}"
-    # Rounding may make an error longer: 9.96 is 10.
-    place = math.floor(math.log10(float(f"{error:.1e}"))) - 1
-    return f"{round(value, -place):,.{max(0, -place)}f}"
-
-
 def point_to_show(runs: Mapping[str, Any]) -> int | None:
-    """Index of the measurable working point nearest to 90 %; None if there is none."""
-    points: Sequence[Mapping[str, Any]] = next(iter(runs.values()))["working_points"]
-    measurable = [place for place, point in enumerate(points) if point["measurable"]]
-    return min(measurable, key=lambda place: abs(points[place]["wanted"] - _ASKED), default=None)
+    """Index of the working point nearest to 90 % that some model has measured; None if there is none."""
+    wanted = [point["wanted"] for point in next(iter(runs.values()))["working_points"]]
+    measured = [place for place in range(len(wanted)) if _measured_at(runs, place)]
+    return min(measured, key=lambda place: abs(wanted[place] - _ASKED), default=None)
+
+
+def _measured_at(runs: Mapping[str, Any], place: int) -> dict[str, Mapping[str, Any]]:
+    """A working point of the models that have measured it."""
+    points = {model: run["working_points"][place] for model, run in runs.items()}
+    return {model: point for model, point in points.items() if point["measurable"]}
 
 
 def answer(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -126,32 +111,64 @@ def answer(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
     place = point_to_show(metrics["runs"])
     if place is None:
         return None
-    points = {name: run["working_points"][place] for name, run in metrics["runs"].items()}
-    best = min(
-        points, key=lambda name: (points[name]["all_backgrounds"]["value"], points[name]["all_backgrounds"]["high"])
-    )
+    points = _measured_at(metrics["runs"], place)
+
+    def background_left(model: str) -> tuple[float, float]:
+        share = points[model]["all_backgrounds"]
+        return share["value"], share["high"]
+
+    best = min(points, key=background_left)
     point = points[best]
     return {
         "model": best,
         "kept": f"{100 * point['wanted']:g} %",
-        "left": {name: share(each) for name, each in point["backgrounds"].items()},
-        "rates": {name: rate(each) for name, each in point["rates"].items()} if "rates" in point else {},
+        "left": {name: share(left) for name, left in point["backgrounds"].items()},
+        "rejection": inverse_with_interval(point["all_backgrounds"]),
+        "rates": {name: rate(behind) for name, behind in point.get("rates", {}).items()},
         "total": rate(point["total_rate"]) if "rates" in point else None,
-        "purity": share(point["purity"]) if "rates" in point else None,
+        "events": _events(point),
+        "purity": share(point.get("purity")),
+        "best_cut": _best_cut(metrics["runs"][best]) if "events" in point else "",
     }
 
 
-def unmeasurable(metrics: Mapping[str, Any]) -> str:
-    """One line about the working points that cannot be measured, for it depends on the events, not on the models."""
-    points = next(iter(metrics["runs"].values()))["working_points"]
-    few = [point for point in points if not point["measurable"]]
-    if not few:
+def _events(point: Mapping[str, Any]) -> dict[str, str]:
+    """Signal, background and significance behind a cut of an offline analysis; empty for a trigger."""
+    names = ("signal_events", "background_events", "significance")
+    return {name: number(point[name]) for name in names} if "events" in point else {}
+
+
+def _best_cut(run: Mapping[str, Any]) -> str:
+    """The cut of the highest significance, in a sentence; empty if too few background events are left everywhere."""
+    scan = run["significance"]
+    best = scan["best"]
+    if best is None:
         return ""
-    wanted = ", ".join(f"{100 * point['wanted']:g} %" for point in few)
-    failing = ", ".join(f"{point['num_failing']:.1f}" for point in few)
+    highest = number({"value": scan["asimov"][best], "low": scan["low"][best], "high": scan["high"][best]})
+    signal, background, threshold = (scan[name][best] for name in ("signal", "background", "threshold"))
+    beyond = " (perhaps more at tighter cuts)" if scan["best_is_at_end"] else ""
     return (
-        f"Not measurable on these events: efficiencies of {wanted}. Below such a cut, only {failing} effective events "
-        f"of {metrics['signal']} are expected; 10 are needed."
+        f"The highest significance is {highest}{beyond}, with {powers(signal)} signal and {powers(background)} "
+        f"background events above the cut at {threshold:.4f}."
+    )
+
+
+def unmeasurable(metrics: Mapping[str, Any]) -> str:
+    """The working points that cannot be measured; one sentence for all models of which the same holds."""
+    models_of: dict[str, list[str]] = {}
+    for model, run in metrics["runs"].items():
+        few = [point for point in run["working_points"] if not point["measurable"]]
+        if few:
+            wanted = ", ".join(f"{100 * point['wanted']:g} %" for point in few)
+            failing = ", ".join(f"{point['num_failing']:.1f}" for point in few)
+            models_of.setdefault(f"{wanted} (below such a cut {failing})", []).append(model)
+    if not models_of:
+        return ""
+    is_common = list(map(len, models_of.values())) == [len(metrics["runs"])]
+    texts = [text if is_common else f"{', '.join(models)} {text}" for text, models in models_of.items()]
+    return (
+        f"Not measurable on these events: efficiencies of {'; '.join(texts)}; effectively 10 events of "
+        f"{metrics['signal']} below the cut are needed."
     )
 
 
@@ -177,18 +194,22 @@ def shifts(run: Mapping[str, Any], kind: str) -> list[tuple[str, float, list[str
     ]
 
 
-def _shift(found: Mapping[str, float] | None) -> str:
+def _shift(shift: Mapping[str, float] | None) -> str:
     r"""A shift in percentage points with its error, or the largest ones down and up with the RMS of all.
 
     Examples:
         >>> ascii(_shift({"shift": -1e-9, "error": 0.0123})), ascii(_shift({"shift": 0.0, "error": 0.0}))
-        ("'+0.00 \\xb1 1.23'", "'+0.00 \\xb1 0'")
+        ("'+0.0 \\xb1 1.2'", "'+0 \\xb1 0'")
         >>> _shift({"down": -0.012, "up": 0.0, "rms": 0.0085})
-        '-1.20 +0.00 (0.85)'
+        '-1.2 +0.0 (0.9)'
     """
-    if found is None:
+    if shift is None:
         return "-"
-    if "rms" in found:
-        return f"{100 * found['down']:+z.2f} {100 * found['up']:+z.2f} ({100 * found['rms']:.2f})"
-    error = f"{100 * found['error']:.2f}" if found["error"] else "0"
-    return f"{100 * found['shift']:+z.2f} ± {error}"
+    if "rms" not in shift:
+        text = with_error(100 * shift["shift"], 100 * shift["error"])
+        return text if text.startswith("-") else f"+{text}"
+    if shift["rms"] <= 0:
+        return "-0 +0 (0)"
+    places = decimal_places(100 * shift["rms"])
+    down, up, rms = (rounded(100 * shift[name], places) for name in ("down", "up", "rms"))
+    return f"{down if down.startswith('-') else f'-{down}'} +{up} ({rms})"

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rich.console import Console
 
 from features.settings import FeatureSettings
+from models.errors import UndefinedMetricError
 from models.evaluation.own_figures import OWN_FIGURES
+from models.evaluation.rounding import with_error
 from pipeline.config import Config
 from pipeline.configuration.keys import flat_items
 from pipeline.errors import MissingInputError
@@ -89,12 +91,8 @@ class Evaluate(Stage):
             data=lambda candidates: _data(context, candidates, dataset),
         )
         expected = dataset.num_rows("test")
-        accuracies = ", ".join(
-            f"{name} {each['accuracy']['value']:.3f} +- {each['accuracy']['error']:.3f}"
-            for name, each in metrics["runs"].items()
-        )
         return Result(
-            summary=f"accuracy {accuracies}",
+            summary=_accuracies_in_words(metrics),
             counters=metrics,
             checks=[
                 Check(
@@ -105,6 +103,14 @@ class Evaluate(Stage):
                 for name, each in metrics["runs"].items()
             ],
         )
+
+
+def _accuracies_in_words(metrics: Mapping[str, Any]) -> str:
+    texts = []
+    for model, run in metrics["runs"].items():
+        accuracy = run["accuracy"]
+        texts.append(f"{model} {with_error(accuracy['value'], accuracy['error'], ' +- ')}")
+    return f"accuracy {', '.join(texts)}"
 
 
 def evaluated(
@@ -134,15 +140,21 @@ def evaluated(
 
             bar(0, 0, "training boosted trees")
             files, weights = reference.files("train"), reference.class_weights
-            candidates = [
-                *candidates, boosted_trees(files, reference.classes, weights, seed=config.train.seed, say=say)
-            ]  # fmt: skip
+            try:
+                trees = boosted_trees(files, reference.classes, weights, seed=config.train.seed, say=say)
+            except UndefinedMetricError as error:
+                say(f"note: no boosted trees as a reference: {error}")
+            else:
+                candidates = [*candidates, trees]
         metrics = evaluate(
             candidates, test, train, task, out_dir,
             train_events=config.evaluate.train_events, on_progress=bar, shifted=shifted, data=data(candidates),
         )  # fmt: skip
     for table in evaluation_tables(metrics):
         console.print(table)
+    for model, run in metrics["runs"].items():
+        for sentence in run["not_measurable"]:
+            say(f"note: {model}: {sentence}")
     return metrics
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ingestion.storage import file_digest
+from models.evaluation.rounding import with_error
 from pipeline.config import Config
 from pipeline.configuration.keys import flat_items
 from pipeline.machine.doctor import Need
@@ -85,9 +86,10 @@ class Simulate(Stage):
         records = produce(spark, settings, context.out_dir.absolute(), counted=shown)
         processes = {process.name: _summed(records, process.name) for process in settings.processes}
         for name, each in processes.items():
+            cross_section = with_error(each["cross_section_pb"], each["cross_section_error_pb"], " +- ")
             context.say(
                 f"{name}: {each['events']} events of {each['generated']} generated, cross-section after the filter "
-                f"{each['cross_section_pb']:.4g} +- {each['cross_section_error_pb']:.2g} pb"
+                f"{cross_section} pb"
             )
         made = sum(each["events"] for each in processes.values())
         roots = sorted(context.out_dir.glob("*/*.root"))

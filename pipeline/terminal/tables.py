@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from models.evaluation.rounding import (
+    NOT_MEASURABLE,
+    inverse_with_interval,
+    limit_of,
+    with_error,
+    with_interval,
+)
 from pipeline.reporting.cutflow import Step, shows_weights
-from pipeline.reporting.summary import estimate, rejection, shifts, spread
+from pipeline.reporting.summary import estimate, shifts, spread
 from pipeline.terminal.grid import Grid
 from training.settings import TrainSettings
 
@@ -57,7 +64,13 @@ def cutflow_table(steps: Sequence[Step]) -> Grid:
 
 
 def _efficiency(each: Efficiency | None) -> str:
-    return "not defined" if each is None else f"{each.value:.4f}+-{(each.high - each.low) / 2:.4f}"
+    if each is None:
+        return NOT_MEASURABLE
+    if limit_of(each._asdict(), 1.0) is not None:
+        return with_interval(each._asdict(), most=1.0)
+    if each.low == each.high:
+        return f"{each.value:g}"
+    return with_error(each.value, (each.high - each.low) / 2, "+-")
 
 
 def rank_table(summary: dict[str, Any]) -> Grid:
@@ -127,60 +140,116 @@ def search_table(scores: list[Score]) -> Grid:
             str(trial.epochs),
             f"{each.num_parameters:,}{'*' if each in smallest else ' '}",
             f"{each.accuracy:.3f}",
-            f"{behind.value:.3f} ± {behind.error:.3f}",
+            with_error(behind.value, behind.error),
             f"{each.latency.value:.1f}{'*' if each in fastest else ' '}",
         )
     return table
 
 
 def evaluation_tables(metrics: Mapping[str, Any]) -> list[Grid]:
-    """Accuracy and areas by model, the working points, and the rates if they are known."""
-    classes, signal, runs = metrics["classes"], metrics["signal"], metrics["runs"]
-    first = next(iter(runs.values()))
-    # Of two classes, one area is both.
-    areas = [f"AUC {name}" for name in first["auc"]]
+    """Accuracy and areas by model, the working points, and the rates or events if they are known."""
+    optional = [_background_points(metrics), *_expected_tables(metrics), _trainings(metrics)]
+    varied = [_variations_table(metrics, kind) for kind in ("weights", "systematics")]
+    filled = [table for table in (*optional, *varied) if table is not None and len(table.rows) > 1]
+    return [_accuracies(metrics), _working_points(metrics), *filled]
+
+
+def _areas(metrics: Mapping[str, Any]) -> list[str]:
+    """Names of the areas; of two classes, one area is both."""
+    first = next(iter(metrics["runs"].values()))
+    return list(first["auc"])
+
+
+def _accuracies(metrics: Mapping[str, Any]) -> Grid:
+    areas = _areas(metrics)
+    table = Grid("model", "accuracy", *(f"AUC {name}" for name in areas))
+    for model, run in metrics["runs"].items():
+        table.add_row(model, estimate(run["accuracy"]), *(estimate(run["auc"][name]) for name in areas))
+    return table
+
+
+def _working_points(metrics: Mapping[str, Any]) -> Grid:
+    first = next(iter(metrics["runs"].values()))
     backgrounds = list(first["working_points"][0]["backgrounds"])
-    summary = Grid("model", "accuracy", *areas)
-    points = Grid(
+    table = Grid(
         *("model", "kept", "threshold", *backgrounds),
         keys=2,
-        title=f"background efficiency [%] at this signal efficiency for {signal}",
-        caption="-: not measurable, fewer than 10 signal events are expected to fail",
+        title=f"background efficiency [%] at this signal efficiency for {metrics['signal']}",
+        caption="-: not measurable, effectively fewer than 10 signal events fail",
     )
-    rates = Grid(
-        "model", "kept", *classes, "purity", keys=2, title=f"rates [1/s] at this signal efficiency for {signal}"
-    )
-    signals = Grid(
+    for model, run in metrics["runs"].items():
+        for point in run["working_points"]:
+            cells = ["-"] * (1 + len(backgrounds))
+            if point["measurable"]:
+                cells = [f"{point['threshold']:.4f}", *map(_percent, point["backgrounds"].values())]
+            table.add_row(model, _kept(point), *cells)
+    return table
+
+
+def _background_points(metrics: Mapping[str, Any]) -> Grid:
+    signal = metrics["signal"]
+    table = Grid(
         *("model", "passes", "threshold", f"{signal} kept", "rejection"),
         keys=2,
         title=f"{signal} kept [%] at this efficiency [%] of all backgrounds",
-        caption="-: not measurable, fewer than 10 background events are expected to pass",
+        caption="-: not measurable, effectively fewer than 10 background events pass, or more than this share",
     )
-    trainings = Grid(
-        *("model", "trainings", "accuracy", *areas),
-        title="mean and spread over trainings with other seeds, on the same events",
-    )
-    for name, run in runs.items():
-        summary.add_row(name, estimate(run["accuracy"]), *(estimate(run["auc"][each]) for each in first["auc"]))
-        for point in run["working_points"]:
-            kept, cells = f"{100 * point['wanted']:g}%", ["-"] * (1 + len(backgrounds))
-            if point["measurable"]:
-                cells = [f"{point['threshold']:.4f}", *(_interval(each, 100) for each in point["backgrounds"].values())]
-                if metrics["rates_before"] is not None:
-                    purity = "not defined" if point["purity"] is None else f"{point['purity']['value']:.3f}"
-                    rates.add_row(name, kept, *(_interval(point["rates"][each]) for each in classes), purity)
-            points.add_row(name, kept, *cells)
+    for model, run in metrics["runs"].items():
         for point in run.get("background_points", ()):
             cells = ["-"] * 3
             if point["measurable"]:
-                kept, rejected = _interval(point["signal"], 100), rejection(point["all_backgrounds"])
-                cells = [f"{point['threshold']:.4f}", kept, rejected]
-            signals.add_row(name, f"{100 * point['wanted']:g}", *cells)
-        if found := run.get("trainings"):
-            of_areas = (spread(found["auc"][each]) for each in first["auc"])
-            trainings.add_row(name, str(found["count"]), spread(found["accuracy"]), *of_areas)
-    varied = [table for kind in ("weights", "systematics") if (table := _variations_table(metrics, kind))]
-    return [summary, points, *(each for each in (signals, rates, trainings) if len(each.rows) > 1), *varied]
+                rejection = inverse_with_interval(point["all_backgrounds"])
+                cells = [f"{point['threshold']:.4f}", _percent(point["signal"]), rejection]
+            table.add_row(model, f"{100 * point['wanted']:g}", *cells)
+    return table
+
+
+def _expected_tables(metrics: Mapping[str, Any]) -> list[Grid]:
+    """Rates of a trigger, or events, purity and significance of an offline analysis, where they are known."""
+    classes, signal = metrics["classes"], metrics["signal"]
+    rates = Grid(
+        *("model", "kept", *classes, "purity [%]"), keys=2, title=f"rates [1/s] at this signal efficiency for {signal}"
+    )
+    luminosity = metrics.get("luminosity", "")
+    events = Grid(
+        *("model", "kept", "signal", "background", "significance", "rejection", "purity [%]"),
+        keys=2,
+        title=f"events at {luminosity}, and Asimov significance, at this signal efficiency for {signal}",
+    )
+    for model, run in metrics["runs"].items():
+        for point in run["working_points"]:
+            if not point["measurable"]:
+                continue
+            if "rates" in point:
+                of_classes = [with_interval(point["rates"][name]) for name in classes]
+                rates.add_row(model, _kept(point), *of_classes, _percent(point["purity"]))
+            if "events" in point:
+                names = ("signal_events", "background_events", "significance")
+                numbers = [with_interval(point[name]) for name in names]
+                rejection = inverse_with_interval(point["all_backgrounds"])
+                events.add_row(model, _kept(point), *numbers, rejection, _percent(point["purity"]))
+    return [events, rates]
+
+
+def _trainings(metrics: Mapping[str, Any]) -> Grid:
+    areas = _areas(metrics)
+    table = Grid(
+        *("model", "trainings", "accuracy", *(f"AUC {name}" for name in areas)),
+        title="mean and spread over trainings with other seeds, on the same events",
+    )
+    for model, run in metrics["runs"].items():
+        if trainings := run.get("trainings"):
+            of_areas = [spread(trainings["auc"][name]) for name in areas]
+            table.add_row(model, str(trainings["count"]), spread(trainings["accuracy"]), *of_areas)
+    return table
+
+
+def _kept(point: Mapping[str, Any]) -> str:
+    return f"{100 * point['wanted']:g}%"
+
+
+def _percent(share: Mapping[str, Any] | None) -> str:
+    return with_interval(share, scale=100, most=1.0)
 
 
 def _variations_table(metrics: Mapping[str, Any], kind: str) -> Grid | None:
@@ -198,14 +267,6 @@ def _variations_table(metrics: Mapping[str, Any], kind: str) -> Grid | None:
         for variation, wanted, cells in shifts(run, kind):
             table.add_row(name, variation, f"{100 * wanted:g}%", *cells)
     return table
-
-
-def _interval(found: Mapping[str, float], unit: float = 1.0) -> str:
-    """A value with its interval, or an upper limit where nothing passes."""
-    low, value, high = (unit * found[name] for name in ("low", "value", "high"))
-    if value <= 0:
-        return f"< {high:.3g}"
-    return f"{value:.3g} +{max(0.0, high - value):.2g} -{max(0.0, value - low):.2g}"
 
 
 def export_table(found: dict[str, Any]) -> Grid:

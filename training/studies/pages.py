@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from models.evaluation.rounding import with_error
 from training.studies.judging import OPEN, JudgedClaim, Pair, Verdict, judge
 from training.studies.measures import Measure, lowest_loss, measure_of
 from training.studies.study import Claim, StudyTable, short
@@ -202,7 +203,7 @@ def render_claims(results: Mapping[str, StudyResult], *, command: str, evaluatio
 
 def _fill(template: str, **values: Any) -> str:
     made = Environment(loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True)  # noqa: S701 - Markdown
-    for function in (counted, effect, measure_of, short, _claimed, _margin, _mark, _protocol, _quoting):
+    for function in (counted, effect, measure_of, short, with_error, _claimed, _margin, _mark, _protocol, _quoting):
         made.filters[function.__name__.lstrip("_")] = function
     text = made.get_template(template).render(**values)
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"

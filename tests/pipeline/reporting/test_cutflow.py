@@ -97,10 +97,10 @@ def test_classes_of_several_samples_without_cross_sections_are_named() -> None:
     ]
 
 
-def test_an_efficiency_of_weights_that_add_up_to_nothing_is_not_defined() -> None:
+def test_an_efficiency_of_weights_that_add_up_to_nothing_is_not_measurable() -> None:
     steps = cutflow(*counters({"rejected_no_lepton": [1.0], "selected": [-1.0]}), CONFIG)
     assert steps[-1].weighted["a"] is None
-    assert "not defined" in str(cutflow_table(steps))
+    assert "not measurable" in str(cutflow_table(steps))
     assert as_json(steps)[-1]["columns"]["a"]["weighted_efficiency"] is None
 
 

@@ -113,6 +113,6 @@ def test_a_cutflow_fits_and_a_file_has_all_columns_side_by_side(weight: float) -
     assert max(map(len, file.getvalue().splitlines())) <= 80
     num_kinds = 1 if weight == 9 else 2
     for shown in (file.getvalue(), str(cutflow_table(steps))):
-        assert shown.split().count("0.5000+-0.0100") == 3 * num_kinds
+        assert shown.split().count("0.500+-0.010") == 3 * num_kinds
         assert shown.count("eff") == 3 * num_kinds
     assert len(str(cutflow_table(steps)).splitlines()) == 5

@@ -1,0 +1,162 @@
+"""Numbers with errors as text: as many digits as the error needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+#: A `value`, and the ends `low` and `high` of its interval, as in `metrics.json`; null where they cannot be measured.
+Interval = Mapping[str, Any]
+NOT_MEASURABLE: Final = "not measurable"
+#: How an interval is written on the terminal, and on pages, if its sides differ.
+ON_TERMINAL: Final = "{value}{symbol} +{up} -{down}"
+ON_PAGE: Final = "{value}{symbol} (+{up} \N{MINUS SIGN}{down})"
+#: The same for equal sides.
+_EVEN: Final = {ON_TERMINAL: "{value} ± {up}{symbol}", ON_PAGE: "{value}{symbol} (± {up})"}
+#: Largest three digits of an error of which two are shown (Particle Data Group, Review of Particle Physics, 5.3).
+_TWO_DIGITS: Final = 3.54
+#: Digits of a number without an error.
+_WITHOUT_ERROR: Final = 3
+
+
+def decimal_places(error: float) -> int:
+    """Decimal places of a number with an error above 0, as the Particle Data Group rounds; negative for tens.
+
+    Examples:
+        >>> [decimal_places(error) for error in (0.023, 0.0062, 0.000123, 0.0965, 354, 355)]
+        [3, 3, 5, 2, -1, -2]
+    """
+    mantissa, _, exponent = f"{error:.2e}".partition("e")
+    return int(float(mantissa) <= _TWO_DIGITS) - int(exponent)
+
+
+def rounded(number: float, places: int) -> str:
+    """A number with some decimal places.
+
+    Examples:
+        >>> rounded(12345.6, -2), rounded(-0.0001, 2)
+        ('12,300', '0.00')
+    """
+    return f"{round(number, places):z,.{max(0, places)}f}"
+
+
+def with_error(value: float | None, error: float | None, sign: str = " ± ") -> str:
+    """A number with its standard error.
+
+    Examples:
+        >>> with_error(0.99942, 0.00021), with_error(0.931, 0.0231, "+-"), with_error(1.0, 0.0)
+        ('0.99942 ± 0.00021', '0.931+-0.023', '1 ± 0')
+        >>> with_error(None, None), with_error(0.9312, None)
+        ('not measurable', '0.931 (error not measurable)')
+    """
+    if value is None or not math.isfinite(value):
+        return NOT_MEASURABLE
+    if error is None or not math.isfinite(error):
+        return f"{value:.{_WITHOUT_ERROR}g} (error {NOT_MEASURABLE})"
+    if error <= 0:
+        return f"{value:.{_WITHOUT_ERROR}g}{sign}0"
+    places = decimal_places(error)
+    return f"{rounded(value, places)}{sign}{rounded(error, places)}"
+
+
+def limit_of(interval: Interval, most: float = math.inf) -> Literal["upper", "lower"] | None:
+    """Which end of an interval is a limit: `upper` where nothing passes, `lower` where a share is `most` or above it.
+
+    Examples:
+        >>> limit_of({"value": 0.0, "low": 0.0, "high": 0.1}), limit_of({"value": 1.0, "low": 0.9, "high": 1.0}, 1.0)
+        ('upper', 'lower')
+    """
+    if not is_measured(interval):
+        return None
+    if interval["value"] <= 0:
+        return "upper"
+    if interval["value"] >= most > interval["low"]:
+        return "lower"
+    return None
+
+
+def with_interval(
+    interval: Interval | None,
+    *,
+    scale: float = 1.0,
+    symbol: str = "",
+    most: float = math.inf,
+    form: str = ON_TERMINAL,
+) -> str:
+    """A number with the distances to both ends of its interval, or a limit (see `limit_of`).
+
+    Examples:
+        >>> with_interval({"value": 0.123, "low": 0.111, "high": 0.138}, scale=100, symbol=" %")
+        '12.3 % +1.5 -1.2'
+        >>> with_interval({"value": 0.123, "low": 0.111, "high": 0.135}, scale=100, symbol=" %")
+        '12.3 ± 1.2 %'
+        >>> with_interval({"value": 0.0, "low": 0.0, "high": 0.0577}), with_interval(None)
+        ('< 0.058', 'not measurable')
+        >>> with_interval({"value": 1.0, "low": 0.9931, "high": 1.0}, scale=100, symbol=" %", most=1.0)
+        '> 99.31 %'
+    """
+    if interval is None or not is_measured(interval):
+        return NOT_MEASURABLE
+    low, value, high = (scale * interval[name] for name in ("low", "value", "high"))
+    limit = limit_of(interval, most)
+    if limit == "upper":
+        return f"< {_limit_text(high, high)}{symbol}" if high > 0 else NOT_MEASURABLE
+    if limit == "lower":
+        return f"> {_limit_text(low, scale * most - low)}{symbol}" if low > 0 else NOT_MEASURABLE
+    up, down = max(0.0, high - value), max(0.0, value - low)
+    if max(up, down) == 0:
+        return f"{value:.{_WITHOUT_ERROR}g}{symbol}"
+    places = _places_of_interval(up, down)
+    texts = {"value": rounded(value, places), "up": rounded(up, places), "down": rounded(down, places)}
+    if texts["up"] == texts["down"]:
+        form = _EVEN[form]
+    return form.format(**texts, symbol=symbol)
+
+
+def inverse_with_interval(share: Interval | None) -> str:
+    """The inverse of a share, such as a rejection, with both ends of its interval, or a lower limit.
+
+    Examples:
+        >>> inverse_with_interval({"value": 0.1, "low": 0.08, "high": 0.125})
+        '10.0 (8.0 to 12.5)'
+        >>> inverse_with_interval({"value": 0.0, "low": 0.0, "high": 0.001})
+        '> 1,000'
+    """
+    if share is None or not is_measured(share) or share["high"] <= 0:
+        return NOT_MEASURABLE
+    low = 1 / share["high"]
+    if share["value"] <= 0:
+        return f"> {_limit_text(low, low)}"
+    value = 1 / share["value"]
+    if share["low"] <= 0:
+        places = decimal_places(value - low) if value > low else _two_digits(value)
+        return f"{rounded(value, places)} ({rounded(low, places)} to ∞)"
+    high = 1 / share["low"]
+    up, down = max(0.0, high - value), max(0.0, value - low)
+    if max(up, down) == 0:
+        return f"{value:.{_WITHOUT_ERROR}g}"
+    places = _places_of_interval(up, down)
+    return f"{rounded(value, places)} ({rounded(low, places)} to {rounded(high, places)})"
+
+
+def is_measured(interval: Interval) -> bool:
+    """Whether value and both ends of an interval are there and finite."""
+    numbers = [interval.get(name) for name in ("value", "low", "high")]
+    return all(number is not None and math.isfinite(number) for number in numbers)
+
+
+def _places_of_interval(up: float, down: float) -> int:
+    """Decimal places that the shorter side of an interval needs, or a tenth of the longer one, which is above 0."""
+    longer, shorter = max(up, down), min(up, down)
+    return decimal_places(max(shorter, longer / 10))
+
+
+def _limit_text(limit: float, distance: float) -> str:
+    """A limit with two digits, of itself and of its distance to the other end of the range."""
+    return rounded(limit, max(_two_digits(limit), _two_digits(distance)))
+
+
+def _two_digits(number: float) -> int:
+    """Decimal places with which a number has two digits."""
+    return 1 - int(f"{number:.1e}".partition("e")[2])
