@@ -7,6 +7,7 @@ with, and differences between models on the same events are paired.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
@@ -15,7 +16,16 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 
 from models.errors import UndefinedMetricError
-from models.evaluation.intervals import FEW, ONE_SIGMA, Efficiency, Floats, Labels, WeightSums
+from models.evaluation.intervals import (
+    FEW,
+    ONE_SIGMA,
+    Efficiency,
+    Floats,
+    Labels,
+    WeightSums,
+    effective_numbers,
+    typical_weight,
+)
 from models.evaluation.scored_events import joined
 
 NUM_REPLICAS: Final = 2000
@@ -47,9 +57,9 @@ class Ends(NamedTuple):
         return Ends(self.value * first, self.low * others, self.high * others)
 
     def interval(self, point: int) -> Efficiency:
-        """The measured value of a point, with its central interval."""
-        low = np.quantile(self.low[point], ONE_SIGMA / 2)
-        high = np.quantile(self.high[point], 1 - ONE_SIGMA / 2)
+        """The measured value of a point, with its central interval; without replicas its ends are not numbers."""
+        low = lower_end(self.low[point])
+        high = upper_end(self.high[point])
         return Efficiency(float(self.value[point]), float(low), float(high))
 
 
@@ -70,6 +80,8 @@ class Stratum(NamedTuple):
     """(1 + num_replicas,) sums of weights."""
     weight2: float
     """Sum of the squares of the weights."""
+    typical: float
+    """Weight of an event that was not seen."""
     pseudo: Floats
     """(4, 1 + num_replicas): weight of half an event and of one event that pass, and of such that fail."""
 
@@ -143,7 +155,7 @@ class Replicas:
         `kept` are the sums of weights that pass, (num_points, 1 + num_replicas), `kept2` the measured sums of their
         squares, (num_points,). `few` is an effective number that pass or fail; with 0 it is always half an event.
         """
-        total, typical = stratum.totals, stratum.weight2 / stratum.totals[0]
+        total, typical = stratum.totals, stratum.typical
         num_passing, of_passing = _counted(kept[:, 0], kept2, typical)
         num_failing, of_failing = _counted(total[0] - kept[:, 0], stratum.weight2 - kept2, typical)
         is_few = (np.minimum(num_passing, num_failing) < few)[:, None]
@@ -160,6 +172,22 @@ class Replicas:
         )
 
 
+def lower_end(replicas: Floats) -> Floats:
+    """Lower end of the central interval of (..., num_replicas) numbers; not a number without replicas."""
+    return _quantile(replicas, ONE_SIGMA / 2)
+
+
+def upper_end(replicas: Floats) -> Floats:
+    """Upper end of the central interval; as `lower_end`."""
+    return _quantile(replicas, 1 - ONE_SIGMA / 2)
+
+
+def _quantile(replicas: Floats, level: float) -> Floats:
+    if replicas.shape[-1] == 0:
+        return np.full(replicas.shape[:-1], np.nan)
+    return np.asarray(np.quantile(replicas, level, axis=-1))
+
+
 def added(parts: Iterable[Ends]) -> Ends:
     """The sum of some shares or rates in each replica."""
     value, low, high = (np.sum(each, axis=0) for each in zip(*parts, strict=True))
@@ -167,8 +195,9 @@ def added(parts: Iterable[Ends]) -> Ends:
 
 
 def estimate(replicas: Floats) -> Estimate:
-    """The measured number, the first one, with the standard deviation of the others."""
-    return Estimate(float(replicas[0]), float(replicas[1:].std(ddof=1)))
+    """The measured number, the first one, with the standard deviation of the others; not a number without others."""
+    error = float(replicas[1:].std(ddof=1)) if len(replicas) > 2 else math.nan
+    return Estimate(float(replicas[0]), error)
 
 
 def _stratum(
@@ -181,13 +210,12 @@ def _stratum(
     of_group = np.bincount(groups, weights, minlength=num_groups)
     totals = of_group @ counts
     pseudo = rng.standard_gamma(np.array([[0.5], [1.0]] * 2), (4, 1 + num))
-    return Stratum(label, sample, 0.0, rows, groups, counts, totals, float(np.square(weights).sum()), pseudo)
+    weight2 = float(np.square(weights).sum())
+    return Stratum(label, sample, 0.0, rows, groups, counts, totals, weight2, typical_weight(weights), pseudo)
 
 
 def _counted(sums: Floats, squares: Floats, typical: float) -> tuple[Floats, Floats]:
     """Effective numbers of events, and their weights; 0 and the typical weight where a sum is 0 or less."""
-    is_any = (sums > 0) & (squares > 0)
-    numbers, weights = np.zeros_like(sums), np.full_like(sums, typical)
-    np.divide(np.square(sums), squares, out=numbers, where=is_any)
-    np.divide(squares, sums, out=weights, where=is_any)
+    numbers = effective_numbers(sums, squares)
+    weights = np.divide(squares, sums, out=np.full_like(sums, typical), where=numbers > 0)
     return numbers, weights

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from scipy.stats import kstwo
 
 from models.errors import UndefinedMetricError
+from models.evaluation.bootstrap import lower_end, upper_end
 from models.evaluation.discriminant import Scored
-from models.evaluation.intervals import ONE_SIGMA, Efficiency, Floats, WeightSums, efficiency
+from models.evaluation.intervals import Efficiency, Floats, WeightSums, efficiency
 
 #: Bin edges of the variables in plots of efficiencies; names as in `features.columns.HIGH_LEVEL`. pT, HT and missing ET
 #: in GeV. Those of the leptons are of the published selection; see `kinematic_edges`.
@@ -59,29 +60,29 @@ def ratio(curve: EfficiencyCurve, reference: EfficiencyCurve) -> tuple[Floats, F
     with np.errstate(divide="ignore", invalid="ignore"):
         value = curve.background_efficiency / reference.background_efficiency
         replicas = curve.replicas / reference.replicas
-    low, high = np.quantile(replicas, [ONE_SIGMA / 2, 1 - ONE_SIGMA / 2], axis=1)
-    return np.where(np.isfinite(value), value, np.nan), low, high
+    return np.where(np.isfinite(value), value, np.nan), lower_end(replicas), upper_end(replicas)
 
 
 def kolmogorov_smirnov(
     first: Floats, first_weights: Floats, second: Floats, second_weights: Floats
-) -> dict[str, float]:
+) -> dict[str, float | None]:
     """Largest `distance` of the weighted distribution functions of two samples, and its `p_value`.
 
     For unit weights the p-value equals that of scipy's `ks_2samp(method="asymp")`; else it uses the effective numbers
     of events and is approximate (Monahan, Numerical Methods of Statistics, 2011). Ties make it too large. With negative
     weights a distribution function may fall, or leave the range 0 to 1; the distance is still the largest one and may
-    exceed 1. Samples so small that the formula does not hold are an `UndefinedMetricError`.
+    exceed 1. The p-value of samples so small that the formula does not hold is None; so are both numbers of a sample
+    whose weights add up to 0 or less.
     """
+    sums = [WeightSums.of(weights) for weights in (first_weights, second_weights)]
+    if not all(each.is_positive for each in sums):
+        return {"distance": None, "p_value": None}
     distance = cumulative_distance(first, first_weights, second, second_weights)
-    sizes = [WeightSums.of(each).counted(1.0)[0] for each in (first_weights, second_weights)]
+    first_size, second_size = (each.counted(1.0)[0] for each in sums)
     # scipy rounds to whole events. Round to 9 digits first, so that a common weight factor cannot tip a half.
-    size = round(round(sizes[0] * sizes[1] / (sizes[0] + sizes[1]), 9))
-    if size < 1:
-        raise UndefinedMetricError(
-            f"two samples of effectively {sizes[0]:.1f} and {sizes[1]:.1f} events are too small to compare. Add files."
-        )
-    return {"distance": distance, "p_value": float(kstwo.sf(distance, size))}
+    size = round(round(first_size * second_size / (first_size + second_size), 9))
+    p_value = float(kstwo.sf(distance, size)) if size >= 1 else None
+    return {"distance": distance, "p_value": p_value}
 
 
 def weighted_histogram(values: Floats, edges: Floats, weights: Floats) -> tuple[Floats, Floats]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from models.errors import UndefinedMetricError
 from models.evaluation.bootstrap import Ends, Replicas, added
-from models.evaluation.intervals import Floats, first_kept, thresholds
+from models.evaluation.intervals import Floats, effective_numbers, first_kept, thresholds
 
 #: Highest number of thresholds in the replicas. With more different scores, only some are thresholds.
 _MOST_THRESHOLDS: Final = 2000
@@ -70,12 +70,24 @@ class Scored:
         values = np.unique(scores)
         if len(values) > _MOST_THRESHOLDS:
             mixed = self.mixed(self.background or self.signal)
-            # Few backgrounds pass, so that their threshold differs much between the replicas.
-            near = self.wanted if self.background is None else np.outer(self.wanted, np.geomspace(0.3, 3, 60)).ravel()
-            exact = thresholds(scores[mixed != 0], mixed[mixed != 0], np.minimum(near, 1.0))
+            is_counted = mixed != 0
+            exact = thresholds(scores[is_counted], mixed[is_counted], self._wanted_in_replicas())
+            places = np.searchsorted(values, exact)
+            # The next higher score keeps less than the wanted share.
+            next_places = np.minimum(places + 1, len(values) - 1)
             even = np.linspace(0, len(values) - 1, _MOST_THRESHOLDS).astype(np.int64)
-            values = np.union1d(values[even], exact)
+            values = values[np.union1d(even, np.append(places, next_places))]
         return values[::-1]
+
+    def _wanted_in_replicas(self) -> Floats:
+        """The wanted shares, and for backgrounds others around them.
+
+        Few backgrounds pass, so that their threshold differs much between the replicas.
+        """
+        if self.background is None:
+            return self.wanted
+        factors = np.append(np.geomspace(0.3, 3, 60), 1.0)
+        return np.minimum(np.outer(self.wanted, factors).ravel(), 1.0)
 
     def mixed(self, fractions: Mapping[int, float]) -> Floats:
         """(num_events,) weights with which classes, and their samples, have their shares of a mixture; 0 elsewhere."""
@@ -84,6 +96,29 @@ class Scored:
             for each in self.replicas.of_class(label):
                 found[each.rows] = fraction * self.replicas.weights[each.rows] * each.fraction / each.totals[0]
         return found
+
+    def share_passing(self, fractions: Mapping[int, float]) -> Floats:
+        """Measured share of a mixture at or above each threshold, (num_thresholds,)."""
+        sums, _ = self._sums_at_thresholds(fractions)
+        return np.cumsum(sums)
+
+    def effective_passing(self, fractions: Mapping[int, float]) -> Floats:
+        """Effective number of a mixture's events at or above each threshold, (num_thresholds,)."""
+        sums, squares = self._sums_at_thresholds(fractions)
+        return effective_numbers(np.cumsum(sums), np.cumsum(squares))
+
+    def effective_failing(self, fractions: Mapping[int, float]) -> Floats:
+        """Effective number of a mixture's events below each threshold, (num_thresholds,)."""
+        sums, squares = self._sums_at_thresholds(fractions)
+        # From the lowest threshold up: weights that pass, however heavy, leave no rounding error.
+        return effective_numbers(_sums_of_following(sums), _sums_of_following(squares))
+
+    def _sums_at_thresholds(self, fractions: Mapping[int, float]) -> tuple[Floats, Floats]:
+        """Sums of a mixture's weights, and of their squares, from each threshold up to the next."""
+        weights, num_thresholds = self.mixed(fractions), len(self.thresholds)
+        sums = np.bincount(self.place, weights, num_thresholds)
+        squares = np.bincount(self.place, np.square(weights), num_thresholds)
+        return sums.astype(np.float64), squares.astype(np.float64)
 
     def kept(self, label: int) -> Floats:
         """Share of a class at or above each threshold, (num_thresholds, 1 + num_replicas)."""
@@ -141,3 +176,9 @@ class Scored:
     def of_mixture(self, fractions: Mapping[int, float]) -> Ends:
         """Share of a mixture of backgrounds that passes at the points."""
         return added(self.of_class(label).times(fraction) for label, fraction in fractions.items())
+
+
+def _sums_of_following(values: Floats) -> Floats:
+    """For each value the sum of all that follow it."""
+    sums_from_end = np.cumsum(values[::-1])
+    return np.append(sums_from_end[-2::-1], 0.0)

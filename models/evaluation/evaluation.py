@@ -14,13 +14,21 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from features.schema import OTHER_WEIGHTS, readable
+from models.errors import UndefinedMetricError
 from models.evaluation import figures as plots
 from models.evaluation.bootstrap import estimate
 from models.evaluation.curves import EfficiencyCurve
 from models.evaluation.data_comparison import DataEvents, ScoreAxis, overlays, plot_overlays
 from models.evaluation.importance import chosen_events, importance, num_predicted
 from models.evaluation.intervals import Floats
-from models.evaluation.measurements import ALL_BACKGROUNDS, EvaluationTask, expected_events, measure, replicas_of
+from models.evaluation.measurements import (
+    ALL_BACKGROUNDS,
+    EvaluationTask,
+    expected_events,
+    measure,
+    only_finite,
+    replicas_of,
+)
 from models.evaluation.own_figures import OWN_FIGURES
 from models.evaluation.scored_events import ScoredEvents, mixing_factors
 from models.evaluation.style import Save, saving_in_processes
@@ -114,9 +122,11 @@ def evaluate(
             predicted.append(found)
         if data:
             _add_data(predicted, data, task, out_dir, save)
-        metrics = _metrics(predicted, task)
-        (out_dir / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
-        (out_dir / "curves.json").write_text(json.dumps(_curves(predicted)), encoding="utf-8")
+        metrics = only_finite(_metrics(predicted, task))
+        (out_dir / "metrics.json").write_text(json.dumps(metrics, indent=1, allow_nan=False), encoding="utf-8")
+        (out_dir / "curves.json").write_text(
+            json.dumps(only_finite(_curves(predicted)), allow_nan=False), encoding="utf-8"
+        )
         (out_dir / "working_points.json").write_text(json.dumps(_decisions(metrics), indent=1), encoding="utf-8")
         show("drawing all")
         _plot_side_by_side(predicted, metrics, task, out_dir / "plots", save)
@@ -208,9 +218,13 @@ def _importance(
     if not len(rows):
         return {}
     columns, events = inputs_of(model, files, rows), found.test.chosen(rows)
-    important = importance(model, columns, events, signal=task.signals, seed=task.seed, on_events=on_events)
+    try:
+        losses = importance(model, columns, events, signal=task.signals, seed=task.seed, on_events=on_events)
+    except UndefinedMetricError as error:
+        sentence = f"the importance of the inputs, of a part of the events, is not measured: {error}"
+        return {"not_measurable": [*found.numbers["not_measurable"], sentence]}
     name = "importance_of_kinds" if "particles" in model.inputs else "importance"
-    return {name: {part: each._asdict() for part, each in important.items()}}
+    return {name: {part: loss._asdict() for part, loss in losses.items()}}
 
 
 def _trainings(

@@ -15,7 +15,8 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator, StrMethodF
 
 from features.columns import HIGH_LEVEL, hlf_names
 from models.evaluation.curves import EfficiencyCurve, ratio, weighted_histogram
-from models.evaluation.intervals import Floats
+from models.evaluation.intervals import Floats, WeightSums
+from models.evaluation.rounding import NOT_MEASURABLE
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import (
     COLOURS,
@@ -93,9 +94,10 @@ def plot_scores(
                 words = f"true {plain(name)}, training"
                 axes.stairs(heights, edges, linewidth=1.5, label=words, **line_look(index))
                 shown.append(heights)
-                found = f"{plain(name)}: p = {tests[classes[output]][name]['p_value']:.2g}"
+                p_value = tests[classes[output]][name]["p_value"]
+                compared = NOT_MEASURABLE if p_value is None else f"p = {p_value:.2g}"
                 place: dict[str, Any] = {"transform": axes.transAxes, "ha": "center", "va": "top"}
-                axes.text(0.5, 0.97 - 0.06 * index, found, fontsize="x-small", **place)
+                axes.text(0.5, 0.97 - 0.06 * index, f"{plain(name)}: {compared}", fontsize="x-small", **place)
         axes.set(xlabel=f"Probability of {plain(classes[output])}", xlim=(0, 1))
     show_positive(first, shown, room=12)
     first.set_ylabel(f"Share of events / {1 / _SCORE_BINS:g}")
@@ -104,11 +106,13 @@ def plot_scores(
 
 
 def _shares(events: ScoredEvents, output: int, truth: int, edges: Floats) -> tuple[Floats, Floats]:
-    """Share of a class's events in each bin of an output, and its error."""
+    """Share of a class's events in each bin of an output, and its error; not numbers without weight."""
     chosen = events.labels == truth
     weights = events.weights[chosen]
     heights, errors = weighted_histogram(events.probabilities[chosen, output], edges, weights)
-    return heights / weights.sum(), errors / abs(weights.sum())
+    if not WeightSums.of(weights).is_positive:
+        return np.full_like(heights, np.nan), np.full_like(errors, np.nan)
+    return heights / weights.sum(), errors / weights.sum()
 
 
 def _draw_points(axes: Axes, across: Floats, heights: Floats, errors: Floats, **look: Any) -> list[Floats]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 
 # It loads its parts at their first use, so commands that only plan do not wait for `scipy.special`.
 import scipy
 from numpy.typing import NDArray
+
+from models.evaluation.rounding import limit_of
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -21,11 +23,20 @@ FEW: Final = 10.0
 
 
 class Efficiency(NamedTuple):
-    """A share or a rate with its central interval; where nothing passes, `high` is an upper limit."""
+    """A share or a rate with its central interval.
+
+    Where nothing passes, `high` is an upper limit; where all of a share passes, `low` is a lower limit.
+    """
 
     value: float
     low: float
     high: float
+
+    def as_json(self, *, most: float = 1.0) -> dict[str, Any]:
+        """For JSON, with `limit` if one end is a limit; `most` is the highest possible value, infinite for a rate."""
+        content: dict[str, Any] = self._asdict()
+        limit = limit_of(content, most)
+        return content if limit is None else {**content, "limit": limit}
 
 
 class WeightSums(NamedTuple):
@@ -52,8 +63,29 @@ class WeightSums(NamedTuple):
         return self.weight**2 / self.weight2, self.weight2 / self.weight
 
 
-def efficiency_of_sums(passing: WeightSums, failing: WeightSums) -> Efficiency:
+def typical_weight(weights: Floats) -> float:
+    """Weight of an event that was not seen: mean of the sizes, weighted with these.
+
+    Weights that cancel each other make the events neither fewer nor heavier.
+
+    Examples:
+        >>> typical_weight(np.array([1.0, -1.0, 1.0])), typical_weight(np.array([1.0, 3.0]))
+        (1.0, 2.5)
+    """
+    sizes = float(np.abs(weights).sum())
+    return float(np.square(weights).sum()) / sizes if sizes > 0 else 0.0
+
+
+def effective_numbers(sums: Floats, squares: Floats) -> Floats:
+    """Effective numbers of events with these sums of weights and of their squares; 0 where a sum is 0 or less."""
+    is_positive = (sums > 0) & (squares > 0)
+    return np.divide(np.square(sums), squares, out=np.zeros_like(sums), where=is_positive)
+
+
+def efficiency_of_sums(passing: WeightSums, failing: WeightSums, *, typical: float | None = None) -> Efficiency:
     """Weighted share that passes, with its interval; the weights of both sums add up to more than 0.
+
+    `typical` is the weight of an event where none was seen; None for that of weights that are all positive.
 
     The weights of those that pass and of those that fail count separately, so that the interval is right where weights
     and passing are correlated. With weights of 1 and fewer than 10 events on one side it is Clopper and Pearson's
@@ -62,7 +94,8 @@ def efficiency_of_sums(passing: WeightSums, failing: WeightSums) -> Efficiency:
     variance (Bohm and Zech 2014).
     """
     total = passing.weight + failing.weight
-    typical = (passing.weight2 + failing.weight2) / total
+    if typical is None:
+        typical = (passing.weight2 + failing.weight2) / total
     (num_passing, of_passing), (num_failing, of_failing) = passing.counted(typical), failing.counted(typical)
 
     def end(quantile: float, more_passing: float, more_failing: float) -> float:
@@ -81,7 +114,8 @@ def efficiency(passing: NDArray[np.bool_], weights: Floats) -> Efficiency:
 
     The weights have a sum above 0; with negative ones the value may lie outside 0 to 1.
     """
-    return efficiency_of_sums(WeightSums.of(weights[passing]), WeightSums.of(weights[~passing]))
+    sums_passing, sums_failing = WeightSums.of(weights[passing]), WeightSums.of(weights[~passing])
+    return efficiency_of_sums(sums_passing, sums_failing, typical=typical_weight(weights))
 
 
 def thresholds(scores: Floats, weights: Floats, wanted: Floats) -> Floats:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -21,15 +21,14 @@ from models.evaluation.curves import (
     kolmogorov_smirnov,
 )
 from models.evaluation.discriminant import Mixture, Scored, discriminant
-from models.evaluation.intervals import Floats, WeightSums, efficiency
-from models.evaluation.rates import Rates, rates_behind
-from models.evaluation.scored_events import ScoredEvents, balanced
+from models.evaluation.intervals import Floats, WeightSums
+from models.evaluation.rates import Rates
+from models.evaluation.scored_events import ScoredEvents, balanced, weights_in_words
 from models.evaluation.significance import significance
 from models.evaluation.style import PlotLabels
+from models.evaluation.working_points import FEWEST_EVENTS, measurable_to, working_points
 
 ALL_BACKGROUNDS: Final = "all backgrounds"
-#: Least expected number of signal events below a threshold; with fewer, its position is mostly chance.
-FEWEST_FAILING: Final = 10.0
 #: Signal efficiencies of curves; they contain 0.9, 0.95 and 0.99.
 GRID: Final = np.arange(1, 101) / 100
 
@@ -118,65 +117,129 @@ def mixture_of(classes: Sequence[str], labels: Sequence[int], rates: Rates | Non
 def measure(events: ScoredEvents, train: ScoredEvents | None, replicas: Replicas, task: EvaluationTask) -> Measured:
     """Numbers of one model on events of the test split, and of the training split to compare the scores with.
 
-    A class without training events, or whose weights add up to 0 or less, is an `UndefinedMetricError`.
+    A number that cannot be measured is null, and `not_measurable` has a sentence about it.
     """
-    classes, signal = task.classes, task.signal.fractions
-    if train is not None:
-        what = "training events to compare with, or their weights add up to 0 or less. Raise evaluate.train_events"
-        _refuse_missing(train, classes, what)
-    labels, scores, weights, _, _ = events
-    curves, areas = {}, {}
-    points: list[dict[str, Any]] = []
+    curves, areas, scored_against = {}, {}, {}
     for name, fractions in task.backgrounds.items():
-        score = discriminant(scores, signal=signal, fractions=fractions)
-        scored = Scored(replicas, score, signal, GRID)
-        curves[name], areas[name] = background_curve(scored, fractions), scored.area(fractions)
-        if not points:
-            significances = _significances(events, scored, task)
-            points = _points(events, Scored(replicas, score, signal, np.array(task.working_points)), task)
-            wanted = np.array(task.background_points)
-            kept = _points(events, Scored(replicas, score, signal, wanted, background=fractions), task)
-    counts, shares = (np.zeros((len(classes), len(classes)), dtype=kind) for kind in (np.int64, np.float64))
-    for matrix, each in ((counts, 1), (shares, balanced(labels, weights, len(classes)))):
-        np.add.at(matrix, (labels, scores.argmax(axis=1)), each)
+        scored = _scored(events, replicas, task, fractions, GRID)
+        curves[name] = background_curve(scored, fractions)
+        areas[name] = scored.area(fractions)
+        scored_against[name] = scored
+    mixture = next(iter(task.backgrounds))
+    comparison = {} if train is None else _train_against_test(train, events, task)
     numbers = {
+        **_numbers_of_classes(events, replicas, task),
+        "auc_against": {name: estimate(area)._asdict() for name, area in areas.items()},
+        **_numbers_of_cuts(events, scored_against[mixture], task),
+        "train_against_test": comparison,
+        "not_measurable": [] if train is None else _uncompared_classes(comparison, train, events, task),
+    }
+    return Measured(only_finite(numbers), curves, areas[mixture])
+
+
+def only_finite(content: dict[str, Any]) -> dict[str, Any]:
+    """JSON content with null in place of numbers that are not finite, which JSON lacks.
+
+    Examples:
+        >>> only_finite({"value": 1.0, "ends": [math.nan, math.inf]})
+        {'value': 1.0, 'ends': [None, None]}
+    """
+    return {key: _finite(value) for key, value in content.items()}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return only_finite(value)
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _scored(
+    events: ScoredEvents, replicas: Replicas, task: EvaluationTask, fractions: Mapping[int, float], wanted: Floats
+) -> Scored:
+    """The score against a mixture of backgrounds, with the thresholds of wanted signal efficiencies."""
+    score = discriminant(events.probabilities, signal=task.signal.fractions, fractions=fractions)
+    return Scored(replicas, score, task.signal.fractions, wanted)
+
+
+def _numbers_of_classes(events: ScoredEvents, replicas: Replicas, task: EvaluationTask) -> dict[str, Any]:
+    """Numbers of the probabilities, in which the classes count alike."""
+    classes, num_classes = task.classes, len(task.classes)
+    labels, predicted = events.labels, events.probabilities.argmax(axis=1)
+    counts = np.zeros((num_classes, num_classes), dtype=np.int64)
+    shares = np.zeros((num_classes, num_classes))
+    np.add.at(counts, (labels, predicted), 1)
+    np.add.at(shares, (labels, predicted), balanced(labels, events.weights, num_classes))
+    num_of_class = np.bincount(labels, minlength=num_classes).tolist()
+    areas = {classes[label]: _one_vs_rest(events.probabilities, replicas, label) for label in task.outputs}
+    return {
         "num_events": len(labels),
-        "events_per_class": dict(zip(classes, np.bincount(labels, minlength=len(classes)).tolist(), strict=True)),
-        "accuracy": _accuracy(events, replicas)._asdict(),
-        "auc": {classes[index]: _one_vs_rest(scores, replicas, index)._asdict() for index in task.outputs},
-        "auc_against": {name: estimate(each)._asdict() for name, each in areas.items()},
+        "events_per_class": dict(zip(classes, num_of_class, strict=True)),
+        "accuracy": accuracy(events, replicas)._asdict(),
+        "auc": {name: area._asdict() for name, area in areas.items()},
         "confusion": {"classes": list(classes), "by_truth": shares.tolist(), "events": counts.tolist()},
-        "working_points": points,
-        "background_points": kept,
-        "significance": significances,
-        "measurable_to": 1 - FEWEST_FAILING / _effective(events, signal),
         "calibration": _calibration(events, task),
-        "train_against_test": {} if train is None else _shapes(train, events, task),
+    }
+
+
+def _numbers_of_cuts(events: ScoredEvents, scored: Scored, task: EvaluationTask) -> dict[str, Any]:
+    """Numbers behind cuts on the score against all backgrounds."""
+    points = points_at_signal(events, scored.replicas, task)
+    return {
+        "working_points": points,
+        "background_points": _points_at_background(events, scored.replicas, task),
+        "significance": _significances(events, scored, task),
+        "measurable_to": measurable_to(scored),
         "efficiency_against": _kinematics(events, task, points),
     }
-    return Measured(numbers, curves, next(iter(areas.values())))
+
+
+def points_at_signal(events: ScoredEvents, replicas: Replicas, task: EvaluationTask) -> list[dict[str, Any]]:
+    """The wanted signal efficiencies, see `models.evaluation.working_points`."""
+    scored = _scored(events, replicas, task, task.mixture.fractions, np.array(task.working_points))
+    return _points(events, scored, task)
+
+
+def _points_at_background(events: ScoredEvents, replicas: Replicas, task: EvaluationTask) -> list[dict[str, Any]]:
+    """The wanted efficiencies of all backgrounds."""
+    fractions, score = task.mixture.fractions, task.score(events.probabilities)
+    wanted = np.array(task.background_points)
+    return _points(events, Scored(replicas, score, task.signal.fractions, wanted, background=fractions), task)
+
+
+def _points(events: ScoredEvents, scored: Scored, task: EvaluationTask) -> list[dict[str, Any]]:
+    points = working_points(scored, task.classes, task.mixture, task.rates, seed=task.seed)
+    if task.rates is None or not task.rates.are_events:
+        return points
+    found = significance(scored, expected_events(events, task), task.uncertainty)
+    columns = {"value": found["asimov"], "low": found["low"], "high": found["high"]}
+    for place, point in enumerate(points):
+        point["significance"] = {name: float(values[place]) for name, values in columns.items()}
+    return points
 
 
 def replicas_of(events: ScoredEvents, task: EvaluationTask, num: int = NUM_REPLICAS) -> Replicas:
     """Replicas of test events.
 
-    A class without events, or whose weights add up to 0 or less, is an `UndefinedMetricError`.
+    A class without events, or whose weights add up to 0 or less, is an `UndefinedMetricError`: no efficiency,
+    area or accuracy of it can be measured.
     """
-    _refuse_missing(events, task.classes, "test events, or their weights add up to 0 or less. Add files")
+    for label, name in enumerate(task.classes):
+        weights = events.weights[events.labels == label]
+        if not len(weights):
+            raise UndefinedMetricError(f"there are no {name} test events. Add files.")
+        if not WeightSums.of(weights).is_positive:
+            raise UndefinedMetricError(
+                f"there are no {name} test events that count: {weights_in_words(weights)}. Weights that add up to 0 "
+                f"or less measure nothing. Add files, or check the `weight` of its samples."
+            )
     return Replicas(events.labels, events.samples, events.weights, seed=task.seed, num=num)
 
 
-def _refuse_missing(events: ScoredEvents, classes: Sequence[str], what: str) -> None:
-    missing = [
-        name
-        for index, name in enumerate(classes)
-        if not WeightSums.of(events.weights[events.labels == index]).is_positive
-    ]
-    if missing:
-        raise UndefinedMetricError(f"there are no {' or '.join(missing)} {what}.")
-
-
-def _accuracy(events: ScoredEvents, replicas: Replicas) -> Estimate:
+def accuracy(events: ScoredEvents, replicas: Replicas) -> Estimate:
     """Share of the events that get their class, mean over the classes; the error stays above 0 at an accuracy of 1."""
     is_wrong = (events.probabilities.argmax(axis=1) != events.labels).astype(np.int64)
     found = []
@@ -196,35 +259,6 @@ def _one_vs_rest(scores: Floats, replicas: Replicas, index: int) -> Estimate:
     return estimate(scored.area(dict.fromkeys(others, 1 / len(others))))
 
 
-def _points(events: ScoredEvents, scored: Scored, task: EvaluationTask) -> list[dict[str, Any]]:
-    """Thresholds that keep shares of the signal, or that let shares of all backgrounds pass, and what passes them."""
-    of_signal = scored.background is None
-    size, name = _effective(events, scored.background or scored.signal), "num_failing" if of_signal else "num_passing"
-    weights, ours = scored.mixed(scored.signal), scored.of_mixture(scored.signal)
-    fractions = task.mixture.fractions
-    shares = {task.classes[label]: scored.of_class(label) for label in fractions}
-    together = scored.of_mixture(fractions)
-    rates = rates_behind(scored, task.rates, task.classes, seed=task.seed) if task.rates else repeat({})
-    found = []
-    for point, (wanted, rate) in enumerate(zip(scored.wanted.tolist(), rates, strict=False)):
-        place, number = scored.points[point, 0], size * (1 - wanted if of_signal else wanted)
-        # Replicas keep the same share of the signal; how far it may be another is the interval of a count.
-        kept = efficiency(scored.place[weights != 0] <= place, weights[weights != 0])
-        found.append(
-            {
-                "wanted": wanted,
-                "threshold": float(scored.thresholds[place]),
-                "measurable": number >= FEWEST_FAILING,
-                name: number,
-                "signal": (kept if of_signal else ours.interval(point))._asdict(),
-                "backgrounds": {background: each.interval(point)._asdict() for background, each in shares.items()},
-                "all_backgrounds": together.interval(point)._asdict(),
-                **rate,
-            }
-        )
-    return found
-
-
 def _significances(events: ScoredEvents, scored: Scored, task: EvaluationTask) -> dict[str, Any]:
     """Significances against the cut, where enough background events are left for them; the highest is `best`.
 
@@ -232,7 +266,7 @@ def _significances(events: ScoredEvents, scored: Scored, task: EvaluationTask) -
     """
     found = significance(scored, expected_events(events, task), task.uncertainty)
     is_known = np.isfinite([found[name] for name in ("asimov", "low", "high")]).all(axis=0)
-    chosen = is_known & (found["effective"] >= FEWEST_FAILING)
+    chosen = is_known & (found["effective"] >= FEWEST_EVENTS)
     columns = {name: values[chosen].tolist() for name, values in found.items()}
     best = int(np.argmax(found["asimov"][chosen])) if chosen.any() else None
     of = "expected events" if task.expected else "test events"
@@ -243,13 +277,6 @@ def _significances(events: ScoredEvents, scored: Scored, task: EvaluationTask) -
 def expected_events(events: ScoredEvents, task: EvaluationTask) -> Mapping[int, float]:
     """Expected number of events of each class: those of the luminosity, or of the test split if it is unknown."""
     return task.expected or dict(enumerate(np.bincount(events.labels, events.weights, len(task.classes)).tolist()))
-
-
-def _effective(events: ScoredEvents, fractions: Mapping[int, float]) -> float:
-    """Effective number of events of a mixture of classes."""
-    totals = np.bincount(events.labels, events.weights, max(fractions) + 1)
-    parts = [events.weights[events.labels == label] * each / totals[label] for label, each in fractions.items()]
-    return WeightSums.of(np.concatenate(parts)).counted(1.0)[0]
 
 
 def _calibration(events: ScoredEvents, task: EvaluationTask) -> dict[str, Any]:
@@ -265,20 +292,35 @@ def _calibration(events: ScoredEvents, task: EvaluationTask) -> dict[str, Any]:
     }
 
 
-def _shapes(train: ScoredEvents, test: ScoredEvents, task: EvaluationTask) -> dict[str, Any]:
+def _train_against_test(train: ScoredEvents, test: ScoredEvents, task: EvaluationTask) -> dict[str, Any]:
     """Kolmogorov-Smirnov test of the two splits for each output and true class."""
+    comparison: dict[str, Any] = {}
+    for output in task.outputs:
+        by_truth = {}
+        for truth, name in enumerate(task.classes):
+            columns = []
+            for events in (train, test):
+                is_truth = events.labels == truth
+                columns += [events.probabilities[is_truth, output], events.weights[is_truth]]
+            by_truth[name] = kolmogorov_smirnov(*columns)
+        comparison[task.classes[output]] = by_truth
+    return comparison
 
-    def of(events: ScoredEvents, output: int, truth: int) -> tuple[Floats, Floats]:
-        chosen = events.labels == truth
-        return events.probabilities[chosen, output], events.weights[chosen]
 
-    return {
-        task.classes[output]: {
-            name: kolmogorov_smirnov(*of(train, output, truth), *of(test, output, truth))
-            for truth, name in enumerate(task.classes)
-        }
-        for output in task.outputs
-    }
+def _uncompared_classes(
+    comparison: Mapping[str, Any], train: ScoredEvents, test: ScoredEvents, task: EvaluationTask
+) -> list[str]:
+    """A sentence about each class whose two splits cannot be compared."""
+    by_truth = next(iter(comparison.values()))
+    sentences = []
+    for label, name in enumerate(task.classes):
+        if by_truth[name]["p_value"] is None:
+            of_train, of_test = (weights_in_words(events.weights[events.labels == label]) for events in (train, test))
+            sentences.append(
+                f"scores of training and test events of {name} cannot be compared: in the training {of_train}, in the "
+                f"test {of_test}."
+            )
+    return sentences
 
 
 def _kinematics(events: ScoredEvents, task: EvaluationTask, points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -293,6 +335,6 @@ def _kinematics(events: ScoredEvents, task: EvaluationTask, points: Sequence[Map
         for index, name in enumerate(task.classes):
             chosen = events.labels == index
             bins = efficiency_against(values[chosen], passing[chosen], events.weights[chosen], np.asarray(edges))
-            by_class[name] = [each and each._asdict() for each in bins]
+            by_class[name] = [share and share.as_json() for share in bins]
         found[variable] = {"edges": list(map(float, edges)), "classes": by_class}
     return found

@@ -1,7 +1,8 @@
-"""Trigger rates and purity behind a working point, from each sample's own efficiency."""
+"""Trigger rates, or expected events, and purity behind a working point, from each sample's own efficiency."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,20 +14,25 @@ from models.evaluation.intervals import Floats
 
 
 class Rates(NamedTuple):
-    """Rates before the classifier [1/s], with the errors of selection and cross-section."""
+    """Rates before the classifier [1/s], or events of an integrated luminosity; with their errors.
+
+    The errors are those of selection and cross-section.
+    """
 
     of_samples: Mapping[str, Estimate]
     labels: Mapping[str, int]
     """Class of each sample."""
+    are_events: bool = False
+    """Whether they are numbers of events, as an offline analysis counts them."""
 
     @property
     def values(self) -> dict[str, float]:
         """Rates by sample, without their errors."""
-        return {name: each.value for name, each in self.of_samples.items()}
+        return {name: rate.value for name, rate in self.of_samples.items()}
 
     def of_class(self, label: int) -> float:
         """Rate of a class: the sum over its samples."""
-        return sum(each.value for name, each in self.of_samples.items() if self.labels[name] == label)
+        return sum(rate.value for name, rate in self.of_samples.items() if self.labels[name] == label)
 
     def of_classes(self, classes: Sequence[str]) -> dict[str, float]:
         """Rates by name of the class."""
@@ -34,35 +40,53 @@ class Rates(NamedTuple):
 
 
 def rates_behind(scored: Scored, rates: Rates, classes: Sequence[str], *, seed: int) -> list[dict[str, Any]]:
-    """Rates of each class, of all together, and the purity behind each point, with intervals.
+    """Rates or events of each class and of all together, and the purity, behind each point, with intervals.
 
-    The rate of a class is the sum over its samples of rate before the classifier x efficiency of the sample. The
-    purity is None if the total rate is 0 or less.
+    That of a class is the sum over its samples of rate before the classifier x efficiency of the sample. The purity
+    is None if the total is 0 or less.
     """
+    of_class = _behind_by_class(scored, rates, seed=seed)
+    total = added(of_class.values())
+    signal = added(of_class[label] for label in scored.signal)
+    background = added(behind for label, behind in of_class.items() if label not in scored.signal)
+    purity = Ends(
+        _purity(signal.value, background.value),
+        _purity(signal.low, background.high),
+        _purity(signal.high, background.low),
+    )
+    points = []
+    for point in range(len(scored.wanted)):
+        by_class = {classes[label]: _rate_as_json(behind, point) for label, behind in of_class.items()}
+        if rates.are_events:
+            numbers: dict[str, Any] = {
+                "events": by_class,
+                "signal_events": _rate_as_json(signal, point),
+                "background_events": _rate_as_json(background, point),
+            }
+        else:
+            numbers = {"rates": by_class, "total_rate": _rate_as_json(total, point)}
+        # Negative weights may make the total 0 or less.
+        is_defined = total.value[point] > 0
+        numbers["purity"] = purity.interval(point).as_json() if is_defined else None
+        points.append(numbers)
+    return points
+
+
+def _behind_by_class(scored: Scored, rates: Rates, *, seed: int) -> dict[int, Ends]:
+    """Rate of each class behind the points, in all replicas."""
     rng = np.random.default_rng([seed, 1])
-    parts: dict[int, list[Ends]] = {}
+    samples_of_class: dict[int, list[Ends]] = {}
     for sample, before in rates.of_samples.items():
         label = rates.labels[sample]
         # A sample without test events passes with the efficiency of its class.
         passing = scored.passing.get((label, sample)) or scored.of_class(label)
         factors = before.value * np.concatenate([[1.0], _factors(before, passing.low.shape[1], rng)])
-        parts.setdefault(label, []).append(passing.times(factors))
-    found = {label: added(each) for label, each in sorted(parts.items())}
-    total = added(found.values())
-    background = added(each for label, each in found.items() if label not in scored.signal)
-    ours = added(found[label] for label in scored.signal)
-    purity = Ends(
-        _purity(ours.value, background.value), _purity(ours.low, background.high), _purity(ours.high, background.low)
-    )
-    return [
-        {
-            "rates": {classes[label]: each.interval(point)._asdict() for label, each in found.items()},
-            "total_rate": total.interval(point)._asdict(),
-            # Negative weights may make the total rate 0 or less. JSON has no NaN, so write null.
-            "purity": purity.interval(point)._asdict() if total.value[point] > 0 else None,
-        }
-        for point in range(len(scored.wanted))
-    ]
+        samples_of_class.setdefault(label, []).append(passing.times(factors))
+    return {label: added(samples) for label, samples in sorted(samples_of_class.items())}
+
+
+def _rate_as_json(rate: Ends, point: int) -> dict[str, Any]:
+    return rate.interval(point).as_json(most=math.inf)
 
 
 def _purity(ours: Floats, background: Floats) -> Floats:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from models.evaluation.intervals import Floats, Labels
+from models.evaluation.intervals import Floats, Labels, WeightSums
 from models.prediction import rows_of
+
+#: Highest number of different weights that words name one by one.
+_MOST_NAMED: Final = 5
 
 
 def balanced(labels: Labels, weights: Floats, num_classes: int) -> Floats:
@@ -79,6 +82,30 @@ def mixing_factors(
                 sizes = np.array([sum(rates[each] for each in joint if joint[each] == name) for name in found])
                 factors[ours] = (sizes / np.bincount(place, weights[ours]))[place]
     return factors
+
+
+def weights_in_words(weights: Floats) -> str:
+    """How many events there are, their weights relative to the smallest, and for how many events they count.
+
+    Examples:
+        >>> weights_in_words(np.repeat([-2.0, 2.0, 6.0], [5, 6, 1]))
+        '12 events with weights of -1, 1, 3, which add up to 4: effectively 0.8 events'
+    """
+    sizes = np.abs(weights[weights != 0])
+    if not len(sizes):
+        return f"{len(weights)} events of no weight"
+    relative = weights / sizes.min()
+    values = np.unique(np.round(relative, 6))
+    if len(values) <= _MOST_NAMED:
+        described = f"of {', '.join(f'{value:g}' for value in values)}"
+    else:
+        share_negative = float((weights < 0).mean())
+        described = f"from {values[0]:.3g} to {values[-1]:.3g}, {share_negative:.0%} of them negative"
+    effective = WeightSums.of(weights).counted(1.0)[0]
+    return (
+        f"{len(weights)} events with weights {described}, which add up to {relative.sum():.3g}: effectively "
+        f"{effective:.1f} events"
+    )
 
 
 class ScoredEvents(NamedTuple):

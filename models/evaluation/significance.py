@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from models.evaluation.bootstrap import added
+from models.evaluation.bootstrap import added, lower_end, upper_end
 from models.evaluation.discriminant import Scored
-from models.evaluation.intervals import ONE_SIGMA, Floats
+from models.evaluation.intervals import Floats, effective_numbers, typical_weight
 
 
 def significance(scored: Scored, expected: Mapping[int, float], uncertainty: float) -> dict[str, Floats]:
@@ -42,8 +42,8 @@ def significance(scored: Scored, expected: Mapping[int, float], uncertainty: flo
         "simple": simple,
         "asimov": asimov_significance(ours.value, others.value, uncertainty),
         # A replica without background has no significance, and leaves none to the interval.
-        "low": np.quantile(asimov_significance(ours.low, others.high, uncertainty), ONE_SIGMA / 2, axis=1),
-        "high": np.quantile(asimov_significance(ours.high, others.low, uncertainty), 1 - ONE_SIGMA / 2, axis=1),
+        "low": lower_end(asimov_significance(ours.low, others.high, uncertainty)),
+        "high": upper_end(asimov_significance(ours.high, others.low, uncertainty)),
     }
 
 
@@ -61,8 +61,8 @@ def _effective(scored: Scored, expected: Mapping[int, float]) -> Floats:
             for of in (scaled, np.square(scaled))
         )
         sums += kept
-        squares += np.where(kept2 > 0, kept2, np.square(np.square(scaled).sum() / scaled.sum()))
-    return np.divide(np.square(sums), squares, out=np.zeros(len(place)), where=sums > 0)
+        squares += np.where(kept2 > 0, kept2, typical_weight(scaled) ** 2)
+    return effective_numbers(sums, squares)
 
 
 def asimov_significance(signal: Floats, background: Floats, uncertainty: float) -> Floats:

@@ -159,10 +159,12 @@ def test_p_values_of_weighted_samples_of_one_distribution_are_evenly_spread() ->
         assert np.mean(np.array(found) < level) == pytest.approx(level, abs=0.1)
 
 
-def test_samples_that_cannot_be_compared_are_said() -> None:
+def test_samples_that_are_too_small_have_a_distance_and_no_p_value() -> None:
     three = np.array([1.0, 2.0, 3.0])
-    with pytest.raises(UndefinedMetricError, match="too small to compare"):
-        kolmogorov_smirnov(three[:1], np.ones(1), three[2:], np.ones(1))
+    small = kolmogorov_smirnov(three[:1], np.ones(1), three[2:], np.ones(1))
+    assert small == {"distance": 1.0, "p_value": None}
+    cancelled = kolmogorov_smirnov(three[:2], np.array([1.0, -1.0]), three, np.ones(3))
+    assert cancelled == {"distance": None, "p_value": None}
 
 
 def test_bins_hold_their_lower_edge_and_the_outer_ones_all_beyond() -> None:

@@ -18,8 +18,8 @@ from models.evaluation.bootstrap import Estimate, Replicas
 from models.evaluation.curves import KINEMATIC_EDGES
 from models.evaluation.discriminant import discriminant
 from models.evaluation.evaluation import Predicted, _variations
-from models.evaluation.intervals import WeightSums, efficiency_of_sums
-from models.evaluation.measurements import EvaluationTask, _accuracy, measure, mixture_of, replicas_of
+from models.evaluation.intervals import efficiency
+from models.evaluation.measurements import EvaluationTask, accuracy, measure, mixture_of, replicas_of
 from models.evaluation.rates import Rates
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import NO_LABELS
@@ -58,7 +58,7 @@ def measured(events: ScoredEvents, train: ScoredEvents | None = None, **changes:
 
 def share(passing: np.ndarray, weights: np.ndarray) -> dict[str, float]:
     """Weighted share, with its interval."""
-    return efficiency_of_sums(WeightSums.of(weights[passing]), WeightSums.of(weights[~passing]))._asdict()
+    return efficiency(passing, weights).as_json()
 
 
 def same(found: dict[str, float], expected: dict[str, float]) -> bool:
@@ -85,7 +85,7 @@ def test_a_working_point_by_hand() -> None:
     assert point["threshold"] == pytest.approx(0.7 / (0.7 + 0.15))
     assert {name: each["value"] for name, each in point["rates"].items()} == {"QCD": 25.0, "ttbar": 6.0, "W+jets": 10.0}
     assert point["total_rate"]["value"] == 41
-    assert point["num_failing"] == pytest.approx(0.5 * 4**2 / 6)
+    assert point["num_failing"] == pytest.approx(1)
     assert point["purity"]["value"] == pytest.approx(6 / 41)
     assert same(point["signal"], share(np.array([True, True, False]), weights[:3]))
     assert {name: each["value"] for name, each in point["backgrounds"].items()} == {"QCD": 0.25, "W+jets": 1.0}
@@ -268,7 +268,7 @@ def test_the_error_of_an_accuracy_counted_an_unseen_event_in_each_class() -> Non
     for _ in range(200):
         guess = np.where(rng.random(len(labels)) < truth[labels], labels, (labels + 1) % 3)
         events = bare(labels, np.eye(3)[guess])
-        found.append(_accuracy(events, Replicas(labels, events.samples, events.weights, seed=1, num=200)))
+        found.append(accuracy(events, Replicas(labels, events.samples, events.weights, seed=1, num=200)))
     errors = np.array([each.error for each in found])
     covered = np.mean([abs(each.value - truth.mean()) <= each.error for each in found])
     assert covered == pytest.approx(0.683, abs=0.07)
@@ -319,17 +319,63 @@ def test_negative_weights_give_numbers_that_json_knows() -> None:
     assert json.loads(json.dumps(numbers, allow_nan=False)) == numbers
 
 
-@pytest.mark.parametrize("kind", ["no events", "no weight"])
-@pytest.mark.parametrize("split", ["test", "training"])
-def test_a_class_that_cannot_be_measured_is_named(kind: str, split: str) -> None:
-    whole = made_events(60)
+def without_class(events: ScoredEvents, label: int, kind: str) -> ScoredEvents:
+    """The events, of which a class has no events, or weights that cancel."""
+    is_class = events.labels == label
     if kind == "no events":
-        kept = whole.labels != 2
-        less = ScoredEvents(*(column[kept] for column in whole))
-    else:
-        less = whole._replace(weights=np.where(whole.labels == 2, 0.0, 1.0))
-    with pytest.raises(UndefinedMetricError, match=rf"there are no W\+jets {split} events"):
-        measured(*((less, whole) if split == "test" else (whole, less)))
+        return events.chosen(np.flatnonzero(~is_class))
+    weights = np.ones(len(events.labels))
+    weights[np.flatnonzero(is_class)[0]] = 1 - is_class.sum()
+    return events._replace(weights=weights)
+
+
+@pytest.mark.parametrize("kind", ["no events", "cancelling weights"])
+def test_a_class_without_test_events_that_count_is_named_with_its_weights(kind: str) -> None:
+    words = "are no W.jets test events." if kind == "no events" else "are no W.jets test events that count.*of -20, 1"
+    with pytest.raises(UndefinedMetricError, match=words):
+        measured(without_class(made_events(60), 2, kind))
+
+
+@pytest.mark.parametrize("kind", ["no events", "cancelling weights"])
+def test_a_class_without_training_events_that_count_is_not_compared_and_all_else_is_measured(kind: str) -> None:
+    whole = made_events(60)
+    numbers = measured(whole, without_class(whole, 2, kind))
+    comparison = numbers["train_against_test"]["ttbar"]
+    assert comparison["W+jets"] == {"distance": None, "p_value": None}
+    assert comparison["QCD"]["p_value"] > 0.5
+    (sentence,) = numbers["not_measurable"]
+    assert "of W+jets cannot be compared" in sentence
+    assert {**numbers, "train_against_test": {}, "not_measurable": []} == measured(whole)
+
+
+def test_a_class_of_weights_that_nearly_cancel_is_named_with_its_weights_and_the_rest_is_measured() -> None:
+    """150 events of weights +1, -1 and 3 add up to 10."""
+    rng = np.random.default_rng(5)
+    signed = rng.permutation(np.repeat([1.0, -1.0, 3.0], [53, 88, 15]))
+    assert signed.sum() == 10
+    labels = np.concatenate([np.repeat([0, 1], 400), np.full(len(signed), 2)])
+    weights = np.concatenate([np.ones(800), signed * len(signed) / signed.sum()])
+    events = bare(labels, made_events(len(labels)).probabilities, weights)
+    numbers = measured(events, events)
+    assert json.loads(json.dumps(numbers, allow_nan=False)) == numbers
+    comparison = numbers["train_against_test"]["ttbar"]
+    assert (comparison["W+jets"]["p_value"], comparison["QCD"]["p_value"]) == (None, 1.0)
+    (sentence,) = numbers["not_measurable"]
+    assert "of W+jets cannot be compared" in sentence
+    assert "156 events with weights of -1, 1, 3, which add up to 10: effectively 0.4 events" in sentence
+    assert numbers["accuracy"]["error"] > 0
+
+
+def test_without_usable_replicas_values_are_measured_and_errors_are_null() -> None:
+    events = made_events(90)
+    task = EvaluationTask(CLASSES, [1], [0.5], known(dict.fromkeys(CLASSES, 1.0)), NO_LABELS, 1)
+    none = Replicas(events.labels, events.samples, events.weights, seed=1, num=0)
+    numbers = measure(events, None, none, task).numbers
+    assert json.loads(json.dumps(numbers, allow_nan=False)) == numbers
+    some = measure(events, None, replicas_of(events, task), task).numbers
+    assert numbers["accuracy"] == {"value": some["accuracy"]["value"], "error": None}
+    share_of_all = numbers["working_points"][0]["all_backgrounds"]
+    assert share_of_all == {"value": share_of_all["value"], "low": None, "high": None}
 
 
 def test_slices_of_a_class_had_other_shares_in_some_numbers_than_in_others() -> None:
