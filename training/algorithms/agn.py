@@ -25,7 +25,7 @@ class AgnSettings(WindowSettings):
 class Agn(WindowAlgorithm):
     """Server <- server + 1/lambda sum_i u_i, with u_i = -eta g_i(x_i) for SGD; x <- server (equation 3.1).
 
-    A window with fewer steps, at the end of an epoch or without a gradient, is divided by their number.
+    A window in which some steps have no gradient is divided by the number of the others.
     """
 
     @override

@@ -151,7 +151,10 @@ class Algorithm(Kept, ABC):
         self.model.read(out)
 
     async def flush(self) -> None:
-        """Send what the others lack of this worker's steps; all workers together, at the end of an epoch."""
+        """Complete the model that the method returns; all workers together, at the end of an epoch.
+
+        It moves that model no further than the same time in the middle of an epoch does.
+        """
 
     async def result(self, out: Vector) -> None:
         """Copy the model that the method returns into `out`, the mean over the workers; all together, after `flush`."""

@@ -113,7 +113,7 @@ class ServerAlgorithm(Algorithm):
 
     @override
     async def result(self, out: Vector) -> None:
-        """Copy the server, when all workers have flushed; all workers together."""
+        """Copy the server; all workers together, after the last push."""
         await self.transport.barrier()
         if self.transport.rank == 0:
             await self.server.pull(out)
@@ -218,7 +218,7 @@ class WindowSettings(ServerSettings):
     """Settings of a method that pushes the sum of some local steps."""
 
     local_steps: int = Field(default=1, ge=1)
-    """Number of local steps between two pushes, at least 1."""
+    """Number of local steps between two pushes, at least 1. The steps after the last push do not reach the server."""
 
     @property
     @override
@@ -232,6 +232,7 @@ class WindowAlgorithm(ServerAlgorithm):
 
     The sum is the difference of the model to the server from which it started, so it exists for each base optimiser;
     with SGD it is -eta sum_i g_i. A method says what the server adds for it. A sum that is not finite is left out.
+    A window that the end of the run cuts short is not pushed: a longer run would push it later, and whole.
     """
 
     STATE_KEYS: ClassVar[Sequence[str]] = ("_since", "taken")
@@ -285,12 +286,6 @@ class WindowAlgorithm(ServerAlgorithm):
         self.model.read(out)
         out -= self.seen
         return out
-
-    @override
-    async def flush(self) -> None:
-        """Push what is left of a window that is not at its end."""
-        if self._since:
-            await self.exchange()
 
     @override
     async def current(self, out: Vector) -> None:

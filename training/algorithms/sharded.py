@@ -216,12 +216,6 @@ class Sharded(ServerAlgorithm):
         self.model.write(self.seen)
 
     @override
-    async def flush(self) -> None:
-        """Push the sum of the gradients; what is dropped stays in the residual."""
-        if self._since or self._is_under_way:
-            await self._exchange(beside=False)
-
-    @override
     async def current(self, out: Vector) -> None:
         await self.server.pull(out)
 

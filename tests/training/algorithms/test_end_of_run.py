@@ -1,0 +1,71 @@
+"""The end of a run is no part of the method: the last epoch of a run is that epoch of a longer one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from simulated import EVERY, WITH_SLOWMO, LinearGradients, run, settings, sleeping, toy_rows
+
+from training.algorithms.registry import METHODS
+
+#: Steps of nearly equal length, so that most windows are unfinished when the run ends.
+CLUSTER = sleeping(1e-3, jitter=0.1, latency_seconds=1e-5)
+ROWS = toy_rows(1280)
+#: Workers that wait for nobody have some units of the epoch under way when its model is validated, and none at the end.
+LARGEST_PART_UNDER_WAY = 0.08
+EPOCHS = 2
+#: Their learning rates are those of one worker, but each of 20 moves the server by its whole step.
+WHOLE_STEPS = ("downpour", "sharded")
+MORE: dict[str, dict[str, Any]] = {
+    "easgd at snapshots": {"algorithm": "easgd"},
+    "mpca in cycles of fixed steps": {"algorithm": "mpca", "cycle_steps": 3},
+}
+SLOW = {f"{name} with slowmo": {**EVERY[name], "slowmo": {"tau": 4}} for name in WITH_SLOWMO}
+ALL = EVERY | MORE | SLOW
+
+
+def loss_after(epochs: int, chosen: dict[str, Any]) -> float:
+    """The validation loss after `EPOCHS` epochs, in a run of a number of epochs."""
+    records = run(train=ROWS, cluster=CLUSTER, epochs=epochs, **chosen).records
+    at_end_of_epoch = [history[EPOCHS - 1] for history in records]
+    losses: list[float] = [record["val_loss"] for record in at_end_of_epoch if "val_loss" in record]
+    return losses[0]
+
+
+def settings_of_many_workers(chosen: dict[str, Any]) -> dict[str, Any]:
+    """20 workers, windows that no epoch divides, a constant rate, and one shard, which is fast to simulate."""
+    rate = 0.01 if chosen["algorithm"] in WHOLE_STEPS else 0.05
+    many = {"workers": 20, "batch_size": 4, "optimizer": "sgd", "scale_learning_rate": False}
+    many["learning_rate"] = 0.4 * rate if "slowmo" in chosen else rate
+    keys = METHODS[chosen["algorithm"]].settings.model_fields
+    if "local_steps" in keys:
+        many["local_steps"] = 7
+    if "bound" in keys:
+        many["shards"] = 1
+    return many | {key: value for key, value in chosen.items() if key != "local_steps"}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_an_epoch_ends_alike_in_a_run_that_ends_there_and_in_a_longer_one(name: str) -> None:
+    chosen = settings_of_many_workers(ALL[name])
+
+    last, followed = (loss_after(epochs, chosen) for epochs in (EPOCHS, EPOCHS + 1))
+
+    tolerance = 0.0 if settings(**chosen).has_static_shards else LARGEST_PART_UNDER_WAY
+    assert last == pytest.approx(followed, rel=tolerance, abs=0.0)
+
+
+@pytest.mark.parametrize(("name", "num_averaged"), [("downpour", 1), ("agn", 10)])
+def test_a_window_that_the_run_cuts_short_is_not_pushed(name: str, num_averaged: int) -> None:
+    """AGN pushed the mean of the steps in it, as long as that of a whole window: its last model was far from all."""
+    window, rate = 10, 0.1
+    noise = LinearGradients(workers=20, steps=16, seed=3, hessian=0.0)
+    results = np.empty((20, 5))
+
+    chosen = {"algorithm": name, "local_steps": window, "optimizer": "sgd", "learning_rate": rate}
+    noise.drive(cluster=CLUSTER, results=results, **chosen)
+
+    pushed = rate * noise.pulls[:, :window].sum(axis=(0, 1)) / num_averaged
+    np.testing.assert_allclose(results, np.tile(noise.initial + pushed, (20, 1)), atol=1e-12)
