@@ -32,13 +32,14 @@ class Verdict(StrEnum):
     CONTRADICTED = "contradicted"
     UNDECIDED = "undecided"
     NOT_DECIDABLE = "not decidable here"
+    WITHDRAWN = "withdrawn"
 
 
 #: Verdicts by which the claim holds, and by which it does not.
 HOLDS: Final = (Verdict.CONFIRMED, Verdict.EQUIVALENT)
 FAILS: Final = (Verdict.SMALLER, Verdict.CONTRADICTED)
 #: Verdicts that leave it open.
-OPEN: Final = (Verdict.UNDECIDED, Verdict.NOT_DECIDABLE)
+OPEN: Final = (Verdict.UNDECIDED, Verdict.NOT_DECIDABLE, Verdict.WITHDRAWN)
 
 
 class Difference(NamedTuple):
@@ -214,7 +215,7 @@ class JudgedClaim(NamedTuple):
     verdict: Verdict
     pairs: list[Pair]
     reason: str
-    """Why it is not decidable here; else empty."""
+    """Why it is not decidable here, or withdrawn; else empty."""
 
     @property
     def decisive(self) -> Pair | None:
@@ -237,7 +238,10 @@ def least_of(claim: Claim) -> float:
 
 
 def judge(result: StudyResult) -> list[JudgedClaim]:
-    """The verdicts on the claims of a study; claims of a topic are a family in Holm's correction."""
+    """The verdicts on the claims of a study; claims of a topic are a family in Holm's correction.
+
+    A withdrawn claim stays in its family, so that the intervals of the others stay as wide as they were.
+    """
     pairs = [pair for claim in result.study.claims for pair in _pairs(result, claim)]
     for topic in {claim.topic for claim in result.study.claims}:
         family = [number for number, pair in enumerate(pairs) if pair.claim.topic == topic]
@@ -247,6 +251,8 @@ def judge(result: StudyResult) -> list[JudgedClaim]:
 
 
 def _judged(result: StudyResult, claim: Claim, pairs: list[Pair]) -> JudgedClaim:
+    if claim.withdrawn:
+        return JudgedClaim(claim, Verdict.WITHDRAWN, [], claim.withdrawn)
     tested = [pair for pair in pairs if not pair.why_not]
     verdict = together([pair.verdict for pair in tested], share=claim.share_of_cells)
     exact = together([pair.verdict_at(pair.level, (0.0, 0.0)) for pair in tested], share=claim.share_of_cells)

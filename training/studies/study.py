@@ -131,6 +131,7 @@ class Claim(_Section):
     share_of_cells: Annotated[float, Field(gt=0, le=1)] = 1.0
     seeds: PositiveInt | None = None
     not_decidable: str = ""
+    withdrawn: str = ""
 
     @property
     def kind(self) -> str:

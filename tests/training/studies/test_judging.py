@@ -57,12 +57,22 @@ def within(margin: float) -> dict[str, Any]:
         ({**BETTER, "size": 0.3}, Verdict.SMALLER),
         ({"better": "sgd", "than": "ar-sgd", "size": 0.1}, Verdict.SMALLER),
         ({**BETTER, "not_decidable": "It is of another detector."}, Verdict.NOT_DECIDABLE),
+        ({**BETTER, "withdrawn": "until they are run again"}, Verdict.WITHDRAWN),
     ],
 )
 def test_claims_about_accuracies(claim: dict[str, Any], verdict: Verdict) -> None:
     found = judged(ACCURACIES, claim)
     assert found.verdict is verdict
-    assert bool(found.reason) == (verdict is Verdict.NOT_DECIDABLE)
+    assert bool(found.reason) == (verdict in (Verdict.NOT_DECIDABLE, Verdict.WITHDRAWN))
+
+
+def test_a_withdrawn_claim_has_no_number_and_leaves_the_others_as_they_are() -> None:
+    other, withdrawn = BETTER, {"better": "sgd", "than": "ar-sgd", "withdrawn": "until they are run again"}
+
+    found, beside = judged(ACCURACIES, withdrawn, other), judged(ACCURACIES, other, withdrawn)
+
+    assert (found.verdict, found.decisive, found.pairs) == (Verdict.WITHDRAWN, None, [])
+    assert beside == judged(ACCURACIES, other, {"better": "sgd", "than": "ar-sgd"})
 
 
 @pytest.mark.parametrize(
