@@ -3,15 +3,57 @@
 from __future__ import annotations
 
 import ast
+import functools
+import operator
 import re
-from collections.abc import Mapping
-from typing import Final, NamedTuple, Self
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 #: Begin of the names of columns that conditions compare.
 LABEL_PREFIX: Final = "_label_by_"
+#: Integers above it are calculated with as Python's own: products of two below fit into 64 bits.
+_LARGE: Final = 2**31
+_UNARY: Final[dict[type[ast.unaryop], Callable[[Any], Any]]] = {
+    ast.Not: operator.invert,
+    ast.Invert: operator.invert,
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+}
+_BINARY: Final[dict[type[ast.operator | ast.boolop], Callable[[Any, Any], Any]]] = {
+    ast.And: operator.and_,
+    ast.Or: operator.or_,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}
+
+
+def _is_one_of(numbers: Any, choices: list[Any]) -> Any:
+    return functools.reduce(operator.or_, [numbers == choice for choice in choices])
+
+
+_COMPARISONS: Final[dict[type[ast.cmpop], Callable[[Any, Any], Any]]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: _is_one_of,
+    ast.NotIn: lambda numbers, choices: ~_is_one_of(numbers, choices),
+}
+_FUNCTIONS: Final = (
+    *("abs", "sqrt", "exp", "expm1", "log", "log10", "log1p", "floor", "ceil"),
+    *("sin", "cos", "tan", "sinh", "cosh", "tanh", "arcsin", "arccos", "arctan", "arctan2"),
+    *("arcsinh", "arccosh", "arctanh"),
+)
 #: Conditions by their words, each with the class of its events; None for events to leave out.
 LabelBy = Mapping[str, int | None]
 
@@ -70,10 +112,12 @@ class LabelRule(NamedTuple):
         for words, label in label_by.items():
             reason = "it is neither true nor false for each event"
             try:
-                found = ast.unparse(_Columns(columns).visit(ast.parse(words.strip(), mode="eval")))
+                # As in pandas, & and | bind as `and` and `or` do.
+                plain = words.strip().replace("&", " and ").replace("|", " or ")
+                found = ast.unparse(_Columns(columns).visit(ast.parse(plain, mode="eval")))
                 of_events = _holds(found, {column: np.ones(2, np.int64) for column in columns.values()})
                 is_condition = of_events.shape == (2,) and of_events.dtype == np.bool_
-            # What pandas and ast raise about words has no common class.
+            # What pandas and numpy raise about words has no common class.
             except Exception as cause:  # noqa: BLE001
                 is_condition, reason = False, str(cause)
             if not is_condition:
@@ -89,8 +133,11 @@ class LabelRule(NamedTuple):
 
         For an event with a number that is not finite none holds.
         """
-        finite = np.all([np.isfinite(each) for each in columns.values()], axis=0)
-        held = np.stack([_holds(each, columns) & finite for each in self.conditions])
+        is_finite = np.ones(len(next(iter(columns.values()))), np.bool_)
+        for numbers in columns.values():
+            if numbers.dtype.kind == "f":
+                is_finite &= np.isfinite(numbers)
+        held = np.stack([_holds(condition, columns) & is_finite for condition in self.conditions])
         values = np.array([-1 if each is None else each for each in self.conditions.values()])
         return values[held.argmax(axis=0)], held.sum(axis=0)
 
@@ -115,8 +162,7 @@ class _Columns(ast.NodeTransformer):
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
         """True and true would add up to true."""
-        is_arithmetic = not isinstance(node.op, ast.BitAnd | ast.BitOr)
-        if is_arithmetic and any(isinstance(each, ast.Compare | ast.BoolOp) for each in (node.left, node.right)):
+        if any(isinstance(operand, ast.Compare | ast.BoolOp) for operand in (node.left, node.right)):
             raise TypeError("a comparison is no number to calculate with")
         return self.generic_visit(node)
 
@@ -128,11 +174,86 @@ class _Columns(ast.NodeTransformer):
 
 
 def _holds(condition: str, columns: Mapping[str, NDArray[np.generic]]) -> NDArray[np.bool_]:
-    """(num_events,) values of a condition on columns; pandas knows comparisons, arithmetic and functions alone."""
+    """(num_events,) values of a condition on columns."""
     import pandas as pd  # noqa: PLC0415 - few configs have conditions, and all start quickly
 
-    series = {name: pd.Series(each) for name, each in columns.items()}
-    return np.asarray(pd.eval(condition, engine="python", local_dict=series, global_dict={}))
+    series = {name: pd.Series(numbers) for name, numbers in columns.items()}
+    return np.asarray(_Calculator(series).visit(ast.parse(condition, mode="eval").body))
+
+
+class _Calculator(ast.NodeVisitor):
+    """Calculates an expression of columns, event by event; exact for integers of any size."""
+
+    def __init__(self, columns: Mapping[str, Any]) -> None:
+        self._columns = columns
+
+    def visit_Name(self, node: ast.Name) -> Any:
+        """A column."""
+        return self._columns[node.id]
+
+    def visit_Constant(self, node: ast.Constant) -> Any:
+        """A number."""
+        return node.value
+
+    def visit_List(self, node: ast.List | ast.Tuple) -> Any:
+        """The choices of `in`."""
+        return [self.visit(element) for element in node.elts]
+
+    visit_Tuple = visit_List  # noqa: N815 - name of ast
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
+        """A sign or `not`."""
+        return _UNARY[type(node.op)](self.visit(node.operand))
+
+    def visit_BinOp(self, node: ast.BinOp) -> Any:
+        """Arithmetic."""
+        return _BINARY[type(node.op)](self.visit(node.left), self.visit(node.right))
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> Any:
+        """`and` and `or`."""
+        parts = [self.visit(part) for part in node.values]
+        return functools.reduce(_BINARY[type(node.op)], parts)
+
+    def visit_Compare(self, node: ast.Compare) -> Any:
+        """A chain of comparisons."""
+        left = self.visit(node.left)
+        results = []
+        for comparison, comparator in zip(node.ops, node.comparators, strict=True):
+            right = self.visit(comparator)
+            results.append(_COMPARISONS[type(comparison)](left, right))
+            left = right
+        return functools.reduce(operator.and_, results)
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        """A function; all but `abs` calculate with float64."""
+        name = ast.unparse(node.func)
+        if name not in _FUNCTIONS:
+            raise TypeError(f"'{name}' is not a supported function; there are {', '.join(_FUNCTIONS)}")
+        arguments = [self.visit(argument) for argument in node.args]
+        if name == "abs":
+            return abs(*arguments)
+        reals = [np.asarray(argument, np.float64) for argument in arguments]
+        return getattr(np, name)(*reals)
+
+    def generic_visit(self, node: ast.AST) -> Any:
+        """Anything else is refused."""
+        raise TypeError(f"{ast.unparse(node)} is no number")
+
+
+def exact(numbers: NDArray[Any]) -> NDArray[Any]:
+    """Integers as conditions calculate with them: large ones are Python's own, which have no limits.
+
+    Sums and products of truths and of short or unsigned integers would be others.
+
+    Examples:
+        >>> exact(np.array([2**64 - 1], np.uint64)) + 1
+        array([18446744073709551616], dtype=object)
+    """
+    if numbers.dtype.kind not in "biu":
+        return numbers
+    if np.max(numbers, initial=0) > _LARGE or np.min(numbers, initial=0) < -_LARGE:
+        return numbers.astype(object)
+    return numbers.astype(np.int64)
 
 
 def samples_in(name: str, label: int | None, label_by: LabelBy) -> dict[str, int | None]:

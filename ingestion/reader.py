@@ -16,7 +16,7 @@ from ingestion import tally
 from ingestion.baskets import piece_edges
 from ingestion.branches import BranchPlace, column_numbers, event_numbers, exactly, first_numbers, list_numbers
 from ingestion.errors import DamagedFileError, WrongBranchTypeError, reading
-from ingestion.expressions import ColumnSource, LabelRule
+from ingestion.expressions import ColumnSource, LabelRule, exact
 from ingestion.files import FileInfo
 from ingestion.layout import FILLED, Branch, BranchNames, is_fixed, sources_of
 from ingestion.root_format import open_root
@@ -155,13 +155,17 @@ def _labels(arrays: Mapping[str, ak.Array], info: FileInfo, first: int) -> NDArr
     rule = LabelRule.of(info.label_by)
     columns = {}
     for name, source in rule.sources.items():
-        numbers = column_numbers(arrays[name], name, source, path=info.path, first=first)
-        # Of truths and of short or unsigned integers, sums and differences would be others.
-        columns[name] = numbers.astype(np.int64) if numbers.dtype.kind in "biu" else numbers
-    labels, num_held = rule.labels(columns)
+        columns[name] = exact(column_numbers(arrays[name], name, source, path=info.path, first=first))
+    try:
+        labels, num_held = rule.labels(columns)
+    except ArithmeticError as cause:
+        raise WrongBranchTypeError(
+            f"{info.place}: a condition of label_by cannot be calculated in entries {first} to "
+            f"{first + len(arrays) - 1} ({cause}). Correct it."
+        ) from cause
     if (wrong := num_held != 1).any():
         event = int(np.argmax(wrong))
-        values = ", ".join(f"{source.words} is {columns[name][event]:g}" for name, source in rule.sources.items())
+        values = ", ".join(f"{source.words} is {columns[name][event]}" for name, source in rule.sources.items())
         raise WrongBranchTypeError(
             f"{info.place}: {int(wrong.sum())} of the {len(wrong)} events of entries {first} to "
             f"{first + len(wrong) - 1} have no class: for {int((num_held == 0).sum())} no condition of label_by holds, "

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import pytest
 
-from ingestion.expressions import LabelRule
+from ingestion.expressions import LabelRule, exact
 
 FLAVOURS = np.array([5, -5, 4, 15, 0])
 
@@ -18,11 +20,56 @@ FLAVOURS = np.array([5, -5, 4, 15, 0])
         ("0 < f < 6 and not f == 4", [1, 0, 0, 0, 0]),
         ("(f == 5) | (f == 15)", [1, 0, 0, 1, 0]),
         ("f % 2 == 1 and f // 5 == 3", [0, 0, 0, 1, 0]),
+        ("f == 5 | f == 15", [1, 0, 0, 1, 0]),
+        ("(f & 4) == 4 and f > 0", [1, 0, 1, 1, 0]),
+        ("f not in [4, 5] and ~(f == 0)", [0, 1, 0, 1, 0]),
+        ("sqrt(f * f) / 2 > 2.4", [1, 1, 0, 1, 0]),
+        ("floor(f / 2) in [2, -3]", [1, 1, 1, 0, 0]),
+        ("-f ** 2 + 1 < -20", [1, 1, 0, 1, 0]),
     ],
 )
 def test_conditions_are_those_of_python(condition: str, holds: list[int]) -> None:
     _, num_held = LabelRule.of({condition: 1}).labels({"_label_by_0": FLAVOURS})
     assert num_held.tolist() == holds
+
+
+#: Around the limits of float64 and int64; the last two are equal to the nearest float64.
+LARGE: Final = [2**53 + 1, 2**63 - 1, 2**63, 2**63 + 1, 2**64 - 6, 2**64 - 1]
+
+
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [
+        ("n % 10 < 5", [number % 10 < 5 for number in LARGE]),
+        ("abs(n) % 10 in [7, 8]", [number % 10 in (7, 8) for number in LARGE]),
+        ("n == 9223372036854775809", [0, 0, 0, 1, 0, 0]),
+        ("n in [9007199254740993, 18446744073709551615]", [1, 0, 0, 0, 0, 1]),
+        ("n - 1 < 9223372036854775807", [1, 1, 0, 0, 0, 0]),
+        ("n * 1000 > 1e19", [0, 1, 1, 1, 1, 1]),
+        ("n // 2 % 2 == 0", [number // 2 % 2 == 0 for number in LARGE]),
+        ("sqrt(n) < 1e8", [1, 0, 0, 0, 0, 0]),
+        ("n + small == 9007199254740994", [1, 0, 0, 0, 0, 0]),
+        ("n > 9.2e18 and small == 1", [0, 1, 1, 1, 1, 1]),
+    ],
+)
+def test_conditions_on_large_integers_are_exact(condition: str, holds: list[int]) -> None:
+    rule = LabelRule.of({condition: 1})
+    values = {"n": np.array(LARGE, np.uint64), "small": np.ones(len(LARGE), np.uint8)}
+    columns = {name: exact(values[source.words]) for name, source in rule.sources.items()}
+    assert rule.labels(columns)[1].tolist() == holds
+
+
+@pytest.mark.parametrize("kind", ["?", "i1", "u1", "i2", "u2", "u4", "i8", "u8"])
+def test_short_and_unsigned_integers_do_not_run_over(kind: str) -> None:
+    columns = {"_label_by_0": exact(np.array([0, 1], kind))}
+    assert LabelRule.of({"f - 1 < 0": 1}).labels(columns)[1].tolist() == [1, 0]
+    assert LabelRule.of({"f + 300 > 300": 1}).labels(columns)[1].tolist() == [0, 1]
+
+
+def test_products_of_integers_below_the_large_ones_fit() -> None:
+    columns = {"_label_by_0": exact(np.array([2**31 - 1, 2**31, 2**31 + 1], np.int64))}
+    rule = LabelRule.of({"f * f * 3 > 9223372036854775807": 1, "f * f <= 4611686018427387904": 0})
+    assert rule.labels(columns)[1].tolist() == [2, 2, 1]
 
 
 @pytest.mark.parametrize(
