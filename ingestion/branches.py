@@ -31,10 +31,18 @@ def is_weight(column: str) -> bool:
     return f"{column}_".startswith(WEIGHT_PREFIX)
 
 
+def is_variation(column: str) -> bool:
+    """Whether a column is one of `ingest.weights`."""
+    return column.startswith(WEIGHT_PREFIX)
+
+
 def key_of(column: str) -> str:
-    """The key of the config that names what a column is read from, but for pass-through columns."""
-    of_sample = "weight" if column == "weight" else "label_by" if column.startswith(LABEL_PREFIX) else ""
-    return f"`{of_sample}` of the sample" if of_sample else "ingest.weights"
+    """The key of the config that names what a column is read from."""
+    if column == "weight":
+        return "`weight` of the sample"
+    if column.startswith(LABEL_PREFIX):
+        return "`label_by` of the sample"
+    return "ingest.weights" if is_variation(column) else "ingest.pass_through"
 
 
 def column_numbers(
@@ -48,12 +56,12 @@ def column_numbers(
         WrongBranchTypeError: The branch has no such number in an event, several where one is needed, or other content.
     """
     key = key_of(column)
-    place = BranchPlace(
-        f"{path}: branch '{source.branch}'",
-        f"Name one of a list under {key}, from 0: '{source.branch}[0]'."
-        if is_weight(column) or column.startswith(LABEL_PREFIX)
-        else "Take it out of ingest.pass_through; a number of a list can be a weight (ingest.weights).",
-    )
+    fix = "Take it out of ingest.pass_through; a number of a list can be a weight (ingest.weights)."
+    if is_weight(column) or column.startswith(LABEL_PREFIX):
+        fix = f"Name one of a list under {key}, from 0: '{source.branch}[0]'."
+    place = BranchPlace(f"{path}: branch '{source.branch}'", fix)
+    if "string" in str(array.type.content):
+        raise WrongBranchTypeError(f"{place.words} holds text; a number per event is needed. Correct {key}.")
     if source.number is not None:
         if array.ndim != 2:
             raise WrongBranchTypeError(
@@ -68,6 +76,41 @@ def column_numbers(
             )
         array = array[:, source.number]
     return event_numbers(array, place, dtype, first)
+
+
+class Variation(NamedTuple):
+    """One of `ingest.weights` of some events."""
+
+    numbers: NDArray[np.float64]
+    """(num_events,) with 1 where there is none."""
+    is_there: NDArray[np.bool_]
+    """(num_events,) whether the event has one; an empty list has none."""
+
+
+def variation_numbers(
+    array: ak.Array, column: str, source: ColumnSource, length: int, *, path: str, first: int = 0
+) -> Variation:
+    """The numbers of one of `ingest.weights` of the entries from `first` on, whose lists are empty or of `length`.
+
+    Raises:
+        WrongBranchTypeError: A list has another length, so that its numbers mean something else.
+    """
+    if array.ndim == 1:
+        numbers = column_numbers(array, column, source, path=path, dtype="float64", first=first)
+        return Variation(numbers, np.ones(len(array), np.bool_))
+    lengths = np.asarray(ak.num(array))
+    is_there = lengths > 0
+    is_other = is_there & (lengths != length)
+    if is_other.any():
+        entry = int(np.argmax(is_other))
+        raise WrongBranchTypeError(
+            f"{path}: branch '{source.branch}' holds {lengths[entry]} numbers in entry {first + entry}, but {length} "
+            f"in others: [{source.number}] would be several variations under one name. Write one number an event as a "
+            f"branch, and name it under {key_of(column)}."
+        )
+    numbers = np.ones(len(array))
+    numbers[is_there] = column_numbers(array[is_there], column, source, path=path, dtype="float64", first=first)
+    return Variation(numbers, is_there)
 
 
 def list_numbers(array: ak.Array, place: BranchPlace, dtype: str | None) -> tuple[Offsets, NDArray[Any]]:

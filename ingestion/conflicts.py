@@ -8,12 +8,19 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
-from uuid import UUID
+from uuid import UUID, uuid5
 
 import xxhash
 
-from ingestion.errors import BadFilesError, ConflictingFilesError, FilesToComeError, WrongBranchTypeError, listed
-from ingestion.schema import SCALARS
+from ingestion.errors import (
+    BadFilesError,
+    ConflictingFilesError,
+    FilesToComeError,
+    MissingBranchError,
+    WrongBranchTypeError,
+    listed,
+)
+from ingestion.schema import SCALARS, WEIGHT_PREFIX
 from ingestion.settings import NO_WEIGHT, IngestSettings
 from ingestion.storage import file_system
 
@@ -77,6 +84,7 @@ def refuse_conflicts(infos: Sequence[Any]) -> None:
             f"{mixed[0]} has tracks, photons and neutral hadrons, {mixed[1]} has none: isolations of its leptons would "
             f"all be 0, which tells the files apart. Take one of the two kinds out of the samples."
         )
+    _refuse_other_variations(infos)
     for info in infos:
         if info.pass_through != infos[0].pass_through:
             raise WrongBranchTypeError(
@@ -85,11 +93,46 @@ def refuse_conflicts(infos: Sequence[Any]) -> None:
             )
 
 
+def _refuse_other_variations(infos: Sequence[Any]) -> None:
+    """Refuse a weight of `ingest.weights` that no file has, or that is another number in lists of other lengths."""
+    groups: dict[tuple[str, str], list[Any]] = {}
+    for info in infos:
+        for column in (*info.list_lengths, *info.absent_weights):
+            name = column.removeprefix(WEIGHT_PREFIX)
+            # Words of a sample are meant for its own files.
+            sample = info.sample if name in info.weights else ""
+            groups.setdefault((name, sample), []).append(info)
+    for (name, sample), files in groups.items():
+        column = f"{WEIGHT_PREFIX}{name}"
+        key = f"weights of sample '{sample}'" if sample else "ingest.weights"
+        # Collision data have no weights.
+        simulated = [info for info in files if info.weight != NO_WEIGHT]
+        if simulated and all(column in info.absent_weights for info in simulated):
+            raise MissingBranchError(
+                f"{simulated[0].place} lacks the branch of '{name}' ({key}), and so do all other files."
+                f"{simulated[0].absent_weights[column]} Correct it."
+            )
+        filled = [info for info in files if info.list_lengths.get(column)]
+        for info in filled:
+            length, first_length = info.list_lengths[column], filled[0].list_lengths[column]
+            if length != first_length:
+                raise ConflictingFilesError(
+                    f"the lists of '{name}' ({key}) have {first_length} numbers in {filled[0].place}, and {length} in "
+                    f"{info.place}: the same place would be two variations. State the right one for each sample, "
+                    f"for example `weights: {{{name}: BRANCH[0]}}` below its `name`; `{name}: none` takes none."
+                )
+
+
 def content_identity(path: str) -> str:
     """A UUID made of the content of a file."""
     filesystem, name = file_system(path)
     with filesystem.open(name, "rb") as file:
         return str(UUID(bytes=hashlib.file_digest(file, xxhash.xxh3_128).digest()))
+
+
+def of_tree(identity: str, tree: str) -> str:
+    """The identity that a file has for a sample whose tree is not that of `ingest.tree`."""
+    return str(uuid5(UUID(identity), tree))
 
 
 def _mixed(infos: Iterable[Any], lacks: Callable[[Any], bool]) -> tuple[str, str] | None:

@@ -8,15 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 from glob import has_magic
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-from uuid import UUID, uuid5
 
 from ingestion.baskets import basket_boundaries, chunk_edges
-from ingestion.branches import column_numbers, key_of
+from ingestion.branches import column_numbers, is_variation, key_of
 from ingestion.conflicts import (
     Waiting,
     content_identity,
     is_recent,
     local_time,
+    of_tree,
     refuse_conflicts,
     refuse_too_many,
     refuse_waiting,
@@ -40,9 +40,11 @@ from ingestion.root_format import TREES, check_header, open_root
 from ingestion.schema import PARTICLE_COLLECTIONS, SCALARS, WEIGHT_PREFIX
 from ingestion.settings import NO_WEIGHT, IngestSettings, OnBadFile, SampleSettings, field_branches
 from ingestion.storage import is_remote, matching, patiently, size_and_time
-from ingestion.weights import generated_sum, like_weights, refuse_other_scale, sign_of_a_skim
+from ingestion.weights import generated_sum, like_weights, list_lengths, refuse_other_scale, sign_of_a_skim
 
 _INSPECTORS: Final = 8
+#: What a sample states of names, which its files keep.
+_NAMES: Final = ("tree", "branch_map", "label_by", "weights")
 _DEFAULT_WEIGHT: Final = SCALARS["weight"].branch
 
 
@@ -96,6 +98,12 @@ class FileInfo(NamedTuple):
     branch_map: Mapping[str, str] = {}
     """Tree and branches that the sample states."""
     label_by: LabelBy = {}  # noqa: RUF012 - nobody changes it
+    weights: Mapping[str, str] = {}
+    """The other weights that the sample states."""
+    list_lengths: Mapping[str, int] = {}
+    """How many numbers an event has in the branch of one of `ingest.weights`, by column; 0 if all lists are empty."""
+    absent_weights: Mapping[str, str] = {}
+    """Words about the nearest branches to those of `ingest.weights` that the file lacks, by column."""
 
     @property
     def samples(self) -> dict[str, int | None]:
@@ -298,7 +306,7 @@ def _is_read_alike(before: FileInfo, source: SourceFile) -> bool:
     """Whether a file was read by the names, and checked for the weights, that its sample states."""
     weights = {before.weight or None} | ({None} if before.weight == _DEFAULT_WEIGHT else set())
     sample = source.sample
-    same_names = (before.tree, before.branch_map, before.label_by) == (sample.tree, sample.branch_map, sample.label_by)
+    same_names = all(getattr(before, key) == getattr(sample, key) for key in _NAMES)
     return same_names and sample.weight in weights and source.sum_branch in {None, *before.generated}
 
 
@@ -311,7 +319,7 @@ def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified
     is_unclosed = check_header(source.path, size)
     sample, weight = source.sample, source.sample.weight
     other_tree = sample.tree if sample.tree != settings.tree else ""
-    settings = settings.of(sample.tree, sample.branch_map)
+    settings = settings.of(sample.tree, sample.branch_map, sample.weights)
     with reading(source.path, "its directory"), open_root(source.path) as file:
         kinds = file.classnames(cycle=False)
         if is_unclosed and not kinds:
@@ -322,7 +330,7 @@ def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified
         if kinds.get(settings.tree) not in TREES:
             raise MissingTreeError.at(source.path, settings.tree, kinds)
         tree: Any = file[settings.tree]
-        own: dict[str, Any] = {key: getattr(sample, key) for key in ("tree", "branch_map", "label_by")}
+        own: dict[str, Any] = {key: getattr(sample, key) for key in _NAMES}
         own["is_unclosed"] = is_unclosed
         # Of zeros, ROOT's reproducible output: the content is the identity.
         uuid = str(file.file.uuid) if file.file.uuid.int else content_identity(source.path)
@@ -347,10 +355,14 @@ def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified
         sources = sources_of(names, fields, settings.branch_map)
         wanted = settings.pass_through_columns | LabelRule.of(sample.label_by).sources
         wanted |= {"weight": ColumnSource.of_weight(weight)} if has_weight else {}
+        own["list_lengths"] = list_lengths(names, wanted, entries)
+        own["absent_weights"] = {
+            name: nearest_names(wanted[name].branch, list(names)) for name in missing if is_variation(name)
+        }
         numbers = {
-            name: column_numbers(names[each.branch].read(0, 1), name, each, path=source.path)
-            for name, each in wanted.items()
-            if name not in missing
+            name: column_numbers(names[column.branch].read(0, 1), name, column, path=source.path)
+            for name, column in wanted.items()
+            if not is_variation(name) and name not in missing
         }
         integers = {name for name in settings.pass_through if numbers[name].dtype.kind != "f"}
         pass_through = {name: "int64" if name in integers else "float64" for name in settings.pass_through_columns}
@@ -368,14 +380,15 @@ def _refuse_missing(
     missing = {field: branch for field, branch in wanted.items() if branch not in branches}
     particles = {field for field in wanted if field.startswith(PARTICLE_COLLECTIONS)}
     # A branch that the user maps must exist.
-    optional = set() if weight else {"weight"} & missing.keys()
-    if weight == NO_WEIGHT:
-        optional = {"weight", *(name for name in missing if name.startswith(WEIGHT_PREFIX))}
+    optional = {"weight"} & missing.keys() if weight in {None, NO_WEIGHT} else set()
     if not source.needs_particles and particles <= missing.keys():
         optional |= particles - set(settings.branch_map)
-    if absent := {_words_of(field, settings): branch for field, branch in missing.items() if field not in optional}:
+    variations = {field for field in missing if is_variation(field)}
+    if missing.keys() - optional - variations:
+        absent = {_words_of(field, settings): branch for field, branch in missing.items() if field not in optional}
         raise MissingBranchError.at(source.path, settings.tree, absent, branches)
-    return tuple(sorted(optional))
+    # Other samples may have these.
+    return tuple(sorted(optional | variations))
 
 
 def _words_of(field: str, settings: IngestSettings) -> str:
@@ -383,8 +396,3 @@ def _words_of(field: str, settings: IngestSettings) -> str:
         key = "pass_through" if field in settings.pass_through else "weights"
         return f"ingest.{key}: {field.removeprefix(WEIGHT_PREFIX)}"
     return key_of(field) if field == "weight" or field.startswith(LABEL_PREFIX) else field
-
-
-def of_tree(identity: str, tree: str) -> str:
-    """The identity that a file has for a sample whose tree is not that of `ingest.tree`."""
-    return str(uuid5(UUID(identity), tree))

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from ingestion import tally
 from ingestion.errors import grouped, some
+from ingestion.schema import WEIGHT_PREFIX
 from ingestion.settings import NO_WEIGHT
 
 #: In as many events some jets have a b-tag, and some have none.
@@ -109,6 +110,11 @@ def unusual_content(samples: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
     for name, counts in samples.items():
         if left_out := counts.get(tally.NO_CLASS):
             yield f"{left_out} events of {name} are of no class (`null` in label_by) and are left out."
+        for weight, number in _of_kind(counts, tally.WITHOUT_WEIGHT).items():
+            yield (
+                f"{number} of {counts['events']} events of {name} have no '{weight.removeprefix(WEIGHT_PREFIX)}' of "
+                f"ingest.weights (no branch, or an empty list): they take the weight of the sample, a factor of 1."
+            )
         if bad := _of_kind(counts, tally.NOT_FINITE):
             branches = ", ".join(f"{branch} of {number}" for branch, number in bad.items())
             yield (

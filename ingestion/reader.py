@@ -14,7 +14,16 @@ from numpy.typing import NDArray
 
 from ingestion import tally
 from ingestion.baskets import piece_edges
-from ingestion.branches import BranchPlace, column_numbers, event_numbers, exactly, first_numbers, list_numbers
+from ingestion.branches import (
+    BranchPlace,
+    Variation,
+    column_numbers,
+    event_numbers,
+    exactly,
+    first_numbers,
+    list_numbers,
+    variation_numbers,
+)
 from ingestion.errors import DamagedFileError, WrongBranchTypeError, reading
 from ingestion.expressions import ColumnSource, LabelRule, exact
 from ingestion.files import FileInfo
@@ -27,7 +36,7 @@ from ingestion.schema import (
     WEIGHT_PREFIX,
     events_schema,
 )
-from ingestion.settings import IngestSettings
+from ingestion.settings import NO_WEIGHT, IngestSettings
 from ingestion.tally import StepCounts
 from ingestion.thresholds import (
     Jagged,
@@ -61,6 +70,8 @@ class RawEvents(NamedTuple):
     """Numbers of the pass-through columns, by name."""
     labels: NDArray[np.int64]
     """(num_events,) classes; -1 for events to leave out."""
+    without_weight: dict[str, Mask]
+    """The events that have none of `ingest.weights`, by its column; they take the weight of the sample."""
 
     @property
     def num_events(self) -> int:
@@ -88,7 +99,7 @@ def read_events(info: FileInfo, settings: IngestSettings, *, start: int, stop: i
     Their size is bounded, however many particles an event has. Except at `start` and `stop`, pieces begin and end at
     baskets of the largest branch, so that no large basket is decompressed twice.
     """
-    settings = settings.of(info.tree, info.branch_map)
+    settings = settings.of(info.tree, info.branch_map, info.weights)
     wanted = settings.branches(info.weight, info.label_by)
     for absent in info.missing_optional:
         wanted.pop(absent, None)
@@ -132,6 +143,7 @@ def _raw_events(
         if "weight" in arrays
         else np.ones(num_events)
     )
+    columns = settings.pass_through_columns
     collections = {
         name: Jagged(
             np.zeros(num_events + 1, np.int64), {field: np.empty(0, each.dtype) for field, each in own.items()}
@@ -141,14 +153,25 @@ def _raw_events(
         for name, own in COLLECTIONS.items()
     }
     pass_through = {
-        name: column_numbers(arrays[name], name, each, path=info.path, dtype=info.pass_through[name], first=first)
-        * (scalars["weight"] if each.is_factor else 1)
-        if name in arrays
-        else scalars["weight"]
-        for name, each in settings.pass_through_columns.items()
+        name: column_numbers(
+            arrays[name], name, columns[name], path=info.path, dtype=info.pass_through[name], first=first
+        )
+        for name in settings.pass_through
     }
+    without_weight = {}
+    for name, source in columns.items():
+        if name in pass_through:
+            continue
+        variation = Variation(np.ones(num_events), np.zeros(num_events, np.bool_))
+        if name in arrays:
+            length = info.list_lengths.get(name, 1)
+            variation = variation_numbers(arrays[name], name, source, length, path=info.path, first=first)
+        is_factor = source.is_factor | ~variation.is_there
+        pass_through[name] = variation.numbers * np.where(is_factor, scalars["weight"], 1)
+        if NO_WEIGHT not in (source.branch, info.weight):
+            without_weight[name] = ~variation.is_there
     labels = _labels(arrays, info, first) if info.label_by else np.full(num_events, info.label)
-    return RawEvents(np.arange(first, last), scalars, collections, pass_through, labels)
+    return RawEvents(np.arange(first, last), scalars, collections, pass_through, labels, without_weight)
 
 
 def _labels(arrays: Mapping[str, ak.Array], info: FileInfo, first: int) -> NDArray[np.int64]:
@@ -251,6 +274,11 @@ def select_events(
         tally.OTHER_CHARGES: keep & has_other_charge,
         tally.LARGE_MOMENTA: keep & _has_large_momenta(raw),
         **{f"{tally.LIKE_AZIMUTHS}{name}": keep & events for name, events in _like_azimuths(raw).items()},
+        **{
+            f"{tally.WITHOUT_WEIGHT}{name}": keep & events
+            for name, events in raw.without_weight.items()
+            if events.any()
+        },
         **{f"{tally.NOT_FINITE}{branch}": ~dropped & events for branch, events in not_finite.items()},
     }
     weight = raw.scalars["weight"].astype(np.float64)

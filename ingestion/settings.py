@@ -48,6 +48,12 @@ def _refuse_products(words: str) -> None:
         )
 
 
+def _refuse_products_of_weights(weights: dict[str, str]) -> dict[str, str]:
+    for words in weights.values():
+        _refuse_products(ColumnSource.of_weight(words).branch)
+    return weights
+
+
 class SampleSettings(StrictSettings):
     """One physics process and the files that hold its events."""
 
@@ -65,6 +71,8 @@ class SampleSettings(StrictSettings):
     weight: str | None = Field(default=None, min_length=1)
     """Weight of the generator: a branch (`genWeight`), a number of a list per event (`LHEWeight[3]`, from 0), or `none`
     (every event has weight 1, as in collision data); null for Event.Weight where the files have it."""
+    weights: dict[str, str] = {}
+    """Other weights of the sample, before those of the same names in `ingest.weights`; `none` for its `weight`."""
     tree: str = ""
     """Name of the tree in the files of the sample; empty for `ingest.tree`."""
     branch_map: BranchMap = {}
@@ -117,6 +125,8 @@ class SampleSettings(StrictSettings):
             if label is not None
         ]
 
+    _weights_are_branches = field_validator("weights")(_refuse_products_of_weights)
+
     @field_validator("weight", mode="before")
     @classmethod
     def _is_a_branch(cls, value: object) -> object:
@@ -167,7 +177,7 @@ class IngestSettings(StrictSettings):
     """Other weights of the generator by name, such as `scale_up: WeightLHEF.Weight[7]`: a branch in the scale of the
     sample's `weight`, of a list the number in brackets (from 0); with `weight * ` before it, a branch with a factor of
     that weight. They are the columns `weight_<name>` up to the predictions, and `evaluate` shows what the metrics are
-    with each. In files of `weight: none` that lack the branch they are 1."""
+    with each. Where a file lacks the branch, or the list of an event is empty, they are the sample's weight."""
     min_track_pt: float = Field(default=0.5, ge=0)
     """Tracks with a pT above this threshold are kept [GeV]."""
     min_photon_et: float = Field(default=1.0, ge=0)
@@ -199,12 +209,7 @@ class IngestSettings(StrictSettings):
                 raise ValueError(f"'{name}': columns that begin with '{WEIGHT_PREFIX}' are those of ingest.weights")
         return value
 
-    @field_validator("weights")
-    @classmethod
-    def _are_branches(cls, value: dict[str, str]) -> dict[str, str]:
-        for words in value.values():
-            _refuse_products(ColumnSource.of_weight(words).branch)
-        return value
+    _weights_are_branches = field_validator("weights")(_refuse_products_of_weights)
 
     @property
     def pass_through_columns(self) -> dict[str, ColumnSource]:
@@ -215,14 +220,16 @@ class IngestSettings(StrictSettings):
     def branches(self, weight: str = "", label_by: LabelBy | None = None) -> dict[str, str]:
         """Branch of every field and pass-through column, and of a sample's `weight` and `label_by` if given."""
         columns = self.pass_through_columns | LabelRule.of(label_by or {}).sources
-        found = field_branches(self.branch_map) | {name: each.branch for name, each in columns.items()}
+        found = field_branches(self.branch_map)
+        found |= {name: source.branch for name, source in columns.items() if source.branch != NO_WEIGHT}
         return found | ({"weight": ColumnSource.of_weight(weight).branch} if weight else {})
 
-    def of(self, tree: str, branch_map: Mapping[str, str]) -> Self:
-        """The settings for a file, whose sample may have another tree (empty: none) and other names of branches."""
+    def of(self, tree: str, branch_map: Mapping[str, str], weights: Mapping[str, str] = {}) -> Self:
+        """The settings for a file, whose sample may have another tree (empty: none), and other names and weights."""
         # What a sample says of a collection is more than what all say of its fields.
         others = {name: each for name, each in self.branch_map.items() if name.partition(".")[0] not in branch_map}
-        return self.model_copy(update={"tree": tree or self.tree, "branch_map": others | dict(branch_map)})
+        of_sample = {"branch_map": others | dict(branch_map), "weights": self.weights | dict(weights)}
+        return self.model_copy(update={"tree": tree or self.tree, **of_sample})
 
 
 def field_branches(branch_map: dict[str, str]) -> dict[str, str]:

@@ -20,6 +20,8 @@ OTHER_CHARGES: Final = "events_with_other_charges"
 LARGE_MOMENTA: Final = "events_of_large_momenta"
 #: Begin of the counters of kept events with an eta just below pi, before the collection, where none is above pi.
 LIKE_AZIMUTHS: Final = "eta_like_azimuth "
+#: Begin of the counters of kept events without one of `ingest.weights`, before its name.
+WITHOUT_WEIGHT: Final = "without_weight "
 #: Begin of the counters of events with a number that is not finite, before the branch.
 NOT_FINITE: Final = "not_finite "
 

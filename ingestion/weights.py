@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
+import awkward as ak
 import numpy as np
 from numpy.typing import NDArray
 
-from ingestion.branches import BranchPlace, event_numbers
+from ingestion.branches import BranchPlace, column_numbers, event_numbers, is_variation
 from ingestion.errors import (
     DamagedFileError,
     MissingBranchError,
@@ -19,6 +20,8 @@ from ingestion.errors import (
     reading,
     some,
 )
+from ingestion.expressions import ColumnSource
+from ingestion.layout import BranchNames
 from ingestion.packed_reals import read_branch
 from ingestion.root_format import TREES
 from ingestion.settings import NO_WEIGHT
@@ -32,6 +35,8 @@ _LIKE_A_COUNTER: Final = re.compile(r"(?i)(^|.*/)[^/]*(count|cut_?flow|sum_?w|ge
 _NUMBERS_OF_EVENTS: Final = ("Event.Number", "event", "eventNumber", "EventNumber", "Event_Number", "event_number")
 #: Highest number of entries whose event numbers are read.
 _NUMBERS_READ: Final = 1_000_000
+#: Number of entries that are read for the length of their lists, if that of the first is empty, before all are.
+_FIRST_ENTRIES: Final = 1000
 #: Share of the event numbers before a gap above which a file looks skimmed; some generators skip single events.
 _GAPS: Final = 0.05
 
@@ -69,6 +74,28 @@ def generated_sum(file: Any, words: str, path: str) -> float:
     if not np.isfinite(numbers).all():
         raise WrongBranchTypeError(f"{path}: '{words}', the sum_of_weights of the sample, is not finite.")
     return float(numbers.sum())
+
+
+def list_lengths(names: BranchNames, columns: Mapping[str, ColumnSource], entries: int) -> dict[str, int]:
+    """How many numbers an event has in the branches of `ingest.weights` that are there; 0 if all lists are empty.
+
+    Raises:
+        WrongBranchTypeError: A branch has no such number, or holds none.
+    """
+    lengths = {}
+    for name, column in columns.items():
+        if not is_variation(name) or column.branch not in names:
+            continue
+        lengths[name] = 0
+        for stop in (1, _FIRST_ENTRIES, entries):
+            array = names[column.branch].read(0, min(stop, entries))
+            is_there = np.asarray(ak.num(array)) > 0 if array.ndim > 1 else np.ones(len(array), np.bool_)
+            if is_there.any():
+                first = int(np.argmax(is_there))
+                column_numbers(array[first : first + 1], name, column, path=names.file, first=first)
+                lengths[name] = int(ak.num(array)[first]) if array.ndim > 1 else 1
+                break
+    return lengths
 
 
 def refuse_other_scale(words: str, weight: str, path: str) -> None:

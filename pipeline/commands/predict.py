@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from features.dataset import FeatureDataset
 from features.functions import needed_branches
+from ingestion.conflicts import of_tree
 from ingestion.errors import BadFilesError, IngestionError
-from ingestion.files import FileInfo, found_files, of_tree
+from ingestion.files import FileInfo, found_files
 from ingestion.paths import located
 from ingestion.plugins import load_from_environment
 from ingestion.settings import NO_WEIGHT, IngestSettings, SampleSettings

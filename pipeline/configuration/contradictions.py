@@ -137,6 +137,11 @@ def _of_samples(config: Any) -> Iterator[str]:
             yield f"samples: '{sample.name}' has the label {label}, but classes has only {len(classes)} names, from 0"
         elif not sample.label_by and plain(sample.name) in {*map(plain, classes)} - {plain(classes[label])}:
             yield f"samples: '{sample.name}' has the label of class '{classes[label]}', but the name of another class"
+        for name in sample.weights.keys() - config.ingest.weights.keys():
+            yield (
+                f"samples: '{sample.name}' has the weight '{name}', which is none of ingest.weights."
+                f"{nearest(name, config.ingest.weights)} Give it there for the other samples, or as `{name}: none`"
+            )
         for name in simulated_processes(sample):
             if name not in processes:
                 yield f"samples: '{sample.name}': simulate.processes has no '{name}'.{nearest(name, processes)}"

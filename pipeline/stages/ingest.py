@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _JOB: Final = "ingestion.spark_job"
 #: What a sample states about how its files are read.
-_READ_BY: Final = ("label", "label_by", "weight", "tree", "branch_map")
+_READ_BY: Final = ("label", "label_by", "weight", "weights", "tree", "branch_map")
 
 
 class Ingest(Stage):

@@ -104,7 +104,7 @@ def test_a_number_that_is_not_in_the_list_is_refused_with_file_and_entry(
     (info,) = checked(listed(tmp_path / "a.root", short=4), settings=settings)
     with pytest.raises(
         WrongBranchTypeError,
-        match=r"a\.root: branch 'WeightLHEF.Weight' holds 7 numbers in entry 4; \[7\] \(from 0\) is",
+        match=r"a\.root: branch 'WeightLHEF.Weight' holds 7 numbers in entry 4, but 9 in others: \[7\] would",
     ):
         list(read_events(info, settings, start=0, stop=6))
 

@@ -338,3 +338,14 @@ def test_plugins_of_an_option_were_said_to_be_those_of_the_file(
     monkeypatch.setattr("ingestion.plugins.load", lambda _: None)
     loaded = load(write(tmp_path, plugins=["other"]), ["plugins=[mine]"])
     assert (loaded.config.plugins, loaded.source(("plugins",))) == (["mine"], "--set plugins=[mine]")
+
+
+def test_a_weight_of_a_sample_is_one_of_all_samples(tmp_path: Path) -> None:
+    samples = [
+        {"name": "qcd", "label": 0, "files": ["q.root"], "weights": {"scale_upp": "none"}},
+        {"name": "ttbar", "label": 1, "files": ["t.root"]},
+        {"name": "wjets", "label": 2, "files": ["w.root"], "weights": {"scale_up": "none"}},
+    ]
+    message = mistakes(tmp_path, samples=samples, ingest={"weights": {"scale_up": "LHEWeight[1]"}})
+    assert "has 1 mistake" in message
+    assert "'qcd' has the weight 'scale_upp', which is none of ingest.weights. Did you mean 'scale_up'?" in message
