@@ -7,6 +7,7 @@ groups above a process hold too.
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import re
@@ -17,6 +18,14 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 MIB: Final = 2**20
+_ADDRESS_SPACE: Final = "`ulimit -v`"
+#: What libraries say that got no memory, or no thread, from the system.
+_LACK: Final = re.compile(
+    r"bad_alloc|cannot allocate memory|can't allocate memory|unable to allocate|out ?of ?memory"
+    r"|failed to map segment|can't start new thread|unable to create (new )?native thread"
+    r"|insufficient memory|not reserve enough space",
+    re.IGNORECASE,
+)
 
 
 class MemoryLimit(NamedTuple):
@@ -28,6 +37,19 @@ class MemoryLimit(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.source} allows {self.num_bytes // MIB:,} MiB"
+
+    @property
+    def advice(self) -> str:
+        """What to do where it does not suffice."""
+        if self.source == _ADDRESS_SPACE:
+            return (
+                "This limit counts addresses, of which libraries and Java reserve many times what they use: "
+                "`ulimit -v unlimited`, and a cgroup instead if memory must be limited."
+            )
+        return (
+            "Allow this command more memory, or less work at once: fewer workers (train.workers), "
+            "cores (spark.master: local[1]) or rows in memory (train.reader: petastorm)."
+        )
 
 
 class Cgroup(NamedTuple):
@@ -77,7 +99,7 @@ def memory_limit(proc: Path = Path("/proc/self")) -> MemoryLimit:
     limits = [_memory_of_host(proc.parent), *_cgroup_limits(proc)]
     address_space, _ = resource.getrlimit(resource.RLIMIT_AS)
     if address_space != resource.RLIM_INFINITY:
-        limits.append(MemoryLimit(address_space, "`ulimit -v`"))
+        limits.append(MemoryLimit(address_space, _ADDRESS_SPACE))
     return min(limits)
 
 
@@ -106,6 +128,26 @@ def killed_for_memory(proc: Path = Path("/proc/self")) -> int:
             if count:
                 killed += int(count[1])
     return killed
+
+
+def lack_of_memory(error: BaseException | None) -> str:
+    """The line of an error, or of its cause, that says the system gave no memory; else empty.
+
+    Examples:
+        >>> lack_of_memory(ImportError("libtorch_cpu.so: failed to map segment from shared object"))
+        'ImportError: libtorch_cpu.so: failed to map segment from shared object'
+        >>> lack_of_memory(ValueError("no number"))
+        ''
+    """
+    while error is not None:
+        lines = [line for line in str(error).splitlines() if _LACK.search(line)]
+        has_type = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
+        if has_type and not lines:
+            lines = [str(error) or "no memory"]
+        if lines:
+            return f"{type(error).__name__}: {lines[0].strip()}"
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def cgroups(controller: str, proc: Path = Path("/proc/self")) -> list[Cgroup]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import ClassVar, Final, Self
 
+from ingestion.allocation import lack_of_memory
 from ingestion.schema import PARTICLE_COLLECTIONS
 from ingestion.secrets import redact
 
@@ -91,9 +92,11 @@ def reading(path: str, where: str) -> Iterator[None]:
     """Turn whatever uproot raises into an error about a file: damaged bytes make it raise almost anything."""
     try:
         yield
-    except (IngestionError, MemoryError):
+    except IngestionError:
         raise
     except Exception as cause:
+        if lack_of_memory(cause):
+            raise
         raise read_error(path, where=where, cause=cause) from cause
 
 

@@ -62,6 +62,14 @@ class MachineError(PipelineError):
     """Something is wrong with this machine; see `doctor`."""
 
 
+class LackOfMemoryError(MachineError):
+    """The system gave a process no memory, or killed it for its memory."""
+
+
+class UnreachableSparkError(MachineError):
+    """The Spark cluster does not answer now; it may later."""
+
+
 class SparkJobError(PipelineError):
     """A Spark job failed for a reason other than bad input."""
 
@@ -80,7 +88,9 @@ class CheckFailedError(PipelineError):
 
 #: Errors with a message for the user; anything else is a bug of ours.
 USER_ERRORS: Final = (PipelineError, PluginError, IngestionError, FeatureError, ModelError, TrainingError)
-#: Of these, those that say: what a command reads is not there yet.
+#: Of these, those after which the same command may succeed later.
+MAY_PASS: Final = (FolderInUseError, UnreachableSparkError)
+#: Those that say: what a command reads is not there yet.
 NOT_THERE_YET: Final = (FilesToComeError, NoOutputYetError)
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from rich.markup import escape
 
+from ingestion.allocation import lack_of_memory
 from ingestion.errors import IngestionError, remote_error
 from ingestion.secrets import redact_all
 from ingestion.storage import is_remote
@@ -363,6 +364,8 @@ def _refuse_failed_checks(stage: Stage, result: Result) -> None:
 
 def _about_files(stage: Stage, context: Context, error: BaseException) -> Exception | None:
     """The error for object storage or a file that cannot be read or written; None for other errors."""
+    if lack_of_memory(error):
+        return None
     no_room, folder = out_of_room(error), context.out_dir
     name = getattr(no_room or error, "filename", None)
     # Errors of local files name them.

@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from ingestion.allocation import usable_cores
+from ingestion.allocation import memory_limit, usable_cores
 from ingestion.environment import LOCAL_SPARK, ignored
 from pipeline.runs.code_meaning import PACKAGES, ROOT
 from pipeline.runs.provenance import DISTRIBUTION, installed_version
@@ -129,6 +129,10 @@ def about_java(env: Mapping[str, str]) -> Finding | None:
     # Java 8 and older print 1.8 and the like.
     match = re.search(r'version "(?:1\.)?(\d+)', answer)
     whose = f"{java} (from {'JAVA_HOME' if home else 'the PATH'})"
+    lack = re.search(r".*(enough space|memory).*", answer)
+    if match is None and lack is not None:
+        limit = memory_limit()
+        return Finding("memory", "error", f"{whose} does not start ({lack[0].strip()}): {limit}.", limit.advice)
     if match is None:
         return error(f"{whose} does not run: `java -version` prints no version.")
     if int(match[1]) not in JAVA_VERSIONS:

@@ -10,6 +10,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from concurrent.futures import BrokenExecutor
 from enum import IntEnum
 from importlib import metadata
 from types import FrameType
@@ -19,9 +20,18 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from ingestion.allocation import killed_for_memory, lack_of_memory, memory_limit
 from ingestion.plugins import blamed
 from ingestion.secrets import redact
-from pipeline.errors import NOT_THERE_YET, USER_ERRORS, ConfigError, FolderInUseError, MachineError, out_of_room
+from pipeline.errors import (
+    MAY_PASS,
+    NOT_THERE_YET,
+    USER_ERRORS,
+    ConfigError,
+    LackOfMemoryError,
+    MachineError,
+    out_of_room,
+)
 from pipeline.runs.provenance import DISTRIBUTION
 
 #: The user has asked to stop. The exception of an interrupt can get lost: Python drops exceptions of destructors, and
@@ -56,8 +66,9 @@ class Exit(IntEnum):
     """A bug of the pipeline."""
     NOT_THERE_YET = 66
     """The input of the command does not exist yet; sysexits.h has this number for missing input."""
-    IN_USE = 75
-    """Another command holds the run folder; sysexits.h has this number for failures that pass."""
+    MAY_PASS = 75
+    """Another command holds the run folder, or a Spark cluster does not answer; sysexits.h has this number for failures
+    that pass."""
     NOTHING_TO_DO = 99
     """Everything was up to date, where `--exit-code` asks for it; Airflow has this number for skipped tasks."""
     INTERRUPTED = 130
@@ -76,6 +87,7 @@ def guard(work: Callable[[], None], *, debug: bool) -> None:
     """Run a command; turn errors into messages and exit codes."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
+    killed_before = killed_for_memory()
     if not debug:
         # Spark's gateway logs a traceback for each call that an interrupt or a lost worker breaks; the error suffices.
         logging.getLogger().setLevel(logging.CRITICAL)
@@ -86,10 +98,11 @@ def guard(work: Callable[[], None], *, debug: bool) -> None:
     except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001 - it is said, and is the exit code
         if debug:
             err.print(traceback.format_exc(), markup=False)
-        raise typer.Exit(_explain(error)) from None
+        num_killed = killed_for_memory() - killed_before
+        raise typer.Exit(_explain(error, num_killed=num_killed)) from None
 
 
-def _explain(error: BaseException) -> Exit:
+def _explain(error: BaseException, *, num_killed: int) -> Exit:
     """Print what went wrong; returns the exit code."""
     if isinstance(error, KeyboardInterrupt) or requested.is_set():
         # A terminal also interrupts Spark's workers: their end may reach us as an error before our own interrupt.
@@ -99,12 +112,17 @@ def _explain(error: BaseException) -> Exit:
         err.print("\ninterrupted; finished stages stay; the same command resumes there")
         return Exit.INTERRUPTED
     error = _missing_extra(error) or blamed(error) or error
+    if not isinstance(error, USER_ERRORS):
+        error = _lack_of_memory(error, num_killed) or error
     if isinstance(error, USER_ERRORS):
         err.print(f"[bold red]error:[/] {escape(str(error))}")
+        limit = memory_limit()
+        if num_killed and str(limit) not in str(error):
+            err.print(escape(f"The kernel has killed {num_killed} process(es) for memory meanwhile: {limit}."))
         if isinstance(error, ConfigError):
             return Exit.USAGE
-        if isinstance(error, FolderInUseError):
-            return Exit.IN_USE
+        if isinstance(error, MAY_PASS):
+            return Exit.MAY_PASS
         return Exit.NOT_THERE_YET if isinstance(error, NOT_THERE_YET) else Exit.USER_ERROR
     if of_system := out_of_room(error) or (error if isinstance(error, OSError) else None):
         err.print(f"[bold red]error:[/] {escape(str(of_system))}. Check this name, its permissions and its disk.")
@@ -114,6 +132,22 @@ def _explain(error: BaseException) -> Exit:
         "This is a bug of the pipeline; run again with --debug for the traceback and report it."
     )
     return Exit.BUG
+
+
+def _lack_of_memory(error: BaseException, num_killed: int) -> LackOfMemoryError | None:
+    """The error for what fails since the system gave no memory, or killed a process for its memory."""
+    limit, reason = memory_limit(), lack_of_memory(error)
+    if num_killed:
+        return LackOfMemoryError(
+            f"the kernel has killed {num_killed} process(es) of this command for memory: {limit}. {limit.advice}"
+        )
+    if reason:
+        return LackOfMemoryError(f"there is no memory for this command ({reason}): {limit}. {limit.advice}")
+    if isinstance(error, BrokenExecutor):
+        return LackOfMemoryError(
+            f"a process that this command started was killed ({error}), often for memory: {limit}. {limit.advice}"
+        )
+    return None
 
 
 def _missing_extra(error: BaseException) -> MachineError | None:

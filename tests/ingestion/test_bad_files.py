@@ -277,13 +277,25 @@ def test_a_good_file_was_lost_for_good_after_an_error_of_the_system_that_passes(
     assert (analysis.counters("ingest")["files_read"], analysis.counters("ingest")["bad_files"]) == (1, [])
 
 
-def test_too_little_memory_was_taken_for_damage_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        RuntimeError("can't start new thread"),
+        ImportError("libz.so: failed to map segment from shared object"),
+    ],
+    ids=repr,
+)
+def test_a_lack_of_memory_is_no_damage_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     def full(*_: object, **__: object) -> None:
-        raise MemoryError
+        raise error
 
     source = source_of("qcd", 0, str(write_good(tmp_path / "a.root")))
     monkeypatch.setattr(uproot, "open", full)
-    with pytest.raises(MemoryError):
+    with pytest.raises(type(error)):
         inventory([source], IngestSettings(on_bad_file="skip"))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -233,7 +235,7 @@ def test_commands_that_only_read_work_beside_a_run(tmp_path: Path) -> None:
             assert done.exit_code == Exit.OK, done.stderr
         for words in (["clean"], ["ingest"], ["promote"]):
             done = invoke(*words, *options)
-            assert done.exit_code == Exit.IN_USE
+            assert done.exit_code == Exit.MAY_PASS
             assert "in use by another run" in done.stderr
         # Each needs what is not there, and not the lock.
         for words in (["compare"], ["evaluate-files"], ["track", "--set", f"mlflow.uri={tmp_path}"]):
@@ -284,6 +286,16 @@ def test_where_it_is_asked_for_the_exit_code_tells_that_there_was_nothing_to_do(
     monkeypatch.setattr("pipeline.commands.promote.promote", lambda *_, **__: verdicts)
     done = invoke(*words, "--config", small_config(tmp_path, SAMPLES))
     assert done.exit_code == code, done.stderr
+
+
+@pytest.mark.slow
+def test_a_limit_of_the_address_space_is_named(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pipeline", "ingest", "--config", str(small_config(tmp_path, SAMPLES))]
+    limited = ["sh", "-c", 'ulimit -v 1000000; exec "$@"', "sh", *command]
+    done = subprocess.run(limited, capture_output=True, text=True, check=False)
+    assert done.returncode == Exit.USER_ERROR, done.stderr
+    assert "`ulimit -v` allows 976 MiB" in done.stderr
+    assert "fix: This limit counts addresses" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from typing import Any, Final, NoReturn
 import psutil
 
 from features.errors import FeatureError
+from ingestion.allocation import lack_of_memory, memory_limit
 from ingestion.plugins import PluginError, blamed
 from ingestion.storage import new_file
 from models.errors import ModelError
@@ -49,12 +50,16 @@ def told_of_loss(log: str) -> str:
 
 def described(error: BaseException) -> dict[str, Any]:
     """An error in plain values, from which another process raises it again."""
-    error = blamed(error) or error
+    error, message = blamed(error) or error, str(error) or type(error).__name__
+    reason, limit = lack_of_memory(error), memory_limit()
+    if reason:
+        message = f"there is no memory ({reason}): on {socket.gethostname()} {limit}. {limit.advice}"
+    known = isinstance(error, TrainingError | ModelError | FeatureError | PluginError | OSError)
     return {
         # A full disk, for example, is no bug of this program.
-        "known": isinstance(error, TrainingError | ModelError | FeatureError | PluginError | OSError),
+        "known": known or bool(reason),
         "diverged": isinstance(error, DivergedError),
-        "message": str(error) or type(error).__name__,
+        "message": message,
         "traceback": "".join(traceback.format_exception(error)),
     }
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ingestion.allocation import memory_limit
 from pipeline.machine.doctor import (
     Need,
     about_cores,
@@ -53,6 +54,15 @@ def test_java_of_java_home_and_of_the_path(tmp_path: Path, script: str, problem:
             assert found.severity == "error"
             assert f"{java} (from {whose}){problem}" in found.problem
             assert "openjdk-17-jre-headless" in found.fix
+
+
+def test_java_without_memory_names_the_limit(tmp_path: Path) -> None:
+    message = "Could not reserve enough space for code cache (245760K)"
+    make_java(tmp_path, f"#!/bin/sh\necho 'Error occurred during initialization of VM'; echo '{message}'; exit 1\n")
+    finding = about_java({"JAVA_HOME": str(tmp_path)})
+    assert finding is not None
+    assert f"does not start ({message}): {memory_limit()}." in finding.problem
+    assert "Allow this command more memory" in finding.fix
 
 
 def test_java_home_wins_over_the_path(tmp_path: Path) -> None:

@@ -8,12 +8,18 @@ import logging
 import signal
 import sys
 from collections.abc import Iterator
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import NoReturn
 
+import pyarrow as pa
 import pytest
+import torch
 import typer
 
-from pipeline.errors import ConfigError, FolderInUseError, NoOutputYetError, RunFolderError
+from ingestion.allocation import memory_limit
+from pipeline.errors import ConfigError, FolderInUseError, NoOutputYetError, RunFolderError, UnreachableSparkError
+from pipeline.terminal import exit_codes
 from pipeline.terminal.exit_codes import Exit, err, guard, out, with_exit_code
 
 
@@ -60,7 +66,8 @@ def test_an_ascii_terminal_shows_other_letters_escaped(monkeypatch: pytest.Monke
         (PermissionError(errno.EACCES, "Permission denied", "locked"), Exit.USER_ERROR),
         (RunFolderError("it is damaged"), Exit.USER_ERROR),
         (ConfigError("unknown key"), Exit.USAGE),
-        (FolderInUseError("held"), Exit.IN_USE),
+        (FolderInUseError("held"), Exit.MAY_PASS),
+        (UnreachableSparkError("no master"), Exit.MAY_PASS),
         (NoOutputYetError("later"), Exit.NOT_THERE_YET),
         (ValueError("a bug"), Exit.BUG),
     ],
@@ -75,6 +82,66 @@ def test_names_and_permissions_are_no_bugs_of_ours(
         guard(work, debug=False)
     assert ended.value.exit_code == code
     assert str(error) in capsys.readouterr().err
+
+
+def caused_by(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+def ended_by(error: Exception) -> object:
+    """Exit code of a command that raises an error."""
+
+    def work() -> NoReturn:
+        raise error
+
+    with pytest.raises(typer.Exit) as ended:
+        guard(work, debug=False)
+    return ended.value.exit_code
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        MemoryError("Unable to allocate 3.05 GiB for an array with shape (20000, 20000)"),
+        pa.ArrowMemoryError("malloc of size 64 failed"),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        ImportError("libtorch_cpu.so: failed to map segment from shared object"),
+        RuntimeError("std::bad_alloc"),
+        RuntimeError("can't start new thread"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: 40 bytes"),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("java.lang.OutOfMemoryError: Java heap space"),
+        caused_by(ValueError("a reader failed"), MemoryError()),
+    ],
+    ids=repr,
+)
+def test_a_lack_of_memory_names_the_limit_and_is_no_bug(capsys: pytest.CaptureFixture[str], error: Exception) -> None:
+    assert ended_by(error) == Exit.USER_ERROR
+    words = capsys.readouterr().err
+    assert words.startswith("error: there is no memory for this command (")
+    assert f"): {memory_limit()}. Allow this command more memory" in words
+
+
+def test_a_killed_helper_process_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool, pytest.raises(BrokenExecutor) as broken:
+        pool.submit(signal.raise_signal, signal.SIGKILL).result()
+    assert ended_by(broken.value) == Exit.USER_ERROR
+    assert "a process that this command started was killed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [ValueError("the JVM has ended"), RunFolderError("it is damaged")])
+def test_a_kill_for_memory_during_the_command_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    counts = iter([4, 6])
+    monkeypatch.setattr(exit_codes, "killed_for_memory", lambda: next(counts))
+    assert ended_by(error) == Exit.USER_ERROR
+    words = capsys.readouterr().err
+    assert "kernel has killed 2 process(es)" in words
+    assert str(memory_limit()) in words
+    assert ("it is damaged" in words) == isinstance(error, RunFolderError)
 
 
 @pytest.mark.parametrize(
