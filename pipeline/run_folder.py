@@ -29,7 +29,7 @@ from pipeline.errors import (
 from pipeline.machine.doctor import Finding, Need, examine, render
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.runs.fingerprint import Fingerprint
-from pipeline.runs.lock import locked, reading
+from pipeline.runs.lock import claimed, locked
 from pipeline.runs.log import RunLog, results
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.provenance import now
@@ -63,7 +63,8 @@ class RunFolder:
 
         In a file, a line of time, run, outcome and results comes last. The command of `notify` gets the same as JSON.
 
-        A `job` only reads versions and has its own output: it locks that output, and runs beside all other commands.
+        A `job` only reads versions and has a folder of its own, of that name: it locks this folder, and runs beside
+        all other commands.
         `clean` keeps the versions that were in use when the job began.
         """
         ended: BaseException | None = None
@@ -115,9 +116,10 @@ class RunFolder:
             reraise=True,
         )
         with ExitStack() as held:
-            tries(lambda: held.enter_context(locked(self.config.run_dir, f".{job}.lock" if job else ".lock")))
+            # Without a job, that is the run folder.
+            tries(lambda: held.enter_context(locked(self.config.run_dir / job)))
             if job:
-                held.enter_context(reading(each.folder for each in map(in_use, self.stores()) if each))
+                held.enter_context(claimed(each.folder for each in map(in_use, self.stores()) if each))
             yield
 
     def _say_that_it_waits(self) -> None:

@@ -24,6 +24,7 @@ from pipeline.machine.doctor import Need
 from pipeline.run_folder import RunFolder
 from pipeline.runs.code_meaning import code_digests
 from pipeline.runs.fingerprint import Fingerprint, Input, reasons_to_run
+from pipeline.runs.lock import claimed
 from pipeline.runs.outputs import missing_files
 from pipeline.runs.provenance import code_version, now, package_versions
 from pipeline.runs.store import Version
@@ -261,20 +262,22 @@ class Runner:
             # Afresh, only the work of these settings is thrown away.
             digest = folder.name.partition("-")[2]
             store.begin(folder, but=[path for path in unfinished if not (afresh and path.name.endswith(digest))])
-            begin_parts(store, context, fingerprint.parts, afresh=afresh)
-            store.remove_unfinished(but=[folder, *filter(stage.can_continue, store.unfinished())])
-            for words in self._unfinished(stage, but=folder):
-                self.console.print(f"  note: {escape(words)}", highlight=False)
-            result = stage.run(context)
-            _refuse_failed_checks(stage, result)
-            if result.own_inputs is not None:
-                fingerprint = self._fingerprint(stage, StageInputs(result.own_inputs), upstream)
-            seconds = time.monotonic() - started
-            stop_if_requested()
-            with context.bar(stage.name, "") as bar:
-                bar(0, 0, "writing the manifest")
-                manifest = self._manifest(stage, fingerprint, upstream, result, seconds)
-                store.commit(folder, manifest, digests=result.digests, taken_over=result.taken_over)
+            # Nobody removes the folder while it is written, whatever became of the lock.
+            with claimed([folder]):
+                begin_parts(store, context, fingerprint.parts, afresh=afresh)
+                store.remove_unfinished(but=[folder, *filter(stage.can_continue, store.unfinished())])
+                for words in self._unfinished(stage, but=folder):
+                    self.console.print(f"  note: {escape(words)}", highlight=False)
+                result = stage.run(context)
+                _refuse_failed_checks(stage, result)
+                if result.own_inputs is not None:
+                    fingerprint = self._fingerprint(stage, StageInputs(result.own_inputs), upstream)
+                seconds = time.monotonic() - started
+                stop_if_requested()
+                with context.bar(stage.name, "") as bar:
+                    bar(0, 0, "writing the manifest")
+                    manifest = self._manifest(stage, fingerprint, upstream, result, seconds)
+                    store.commit(folder, manifest, digests=result.digests, taken_over=result.taken_over)
         except BaseException as error:
             # After Ctrl-C too. A kill leaves an unfinished folder; the next run continues or removes it. A version
             # that the pointer names is published and stays.

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pipeline.errors import RunFolderError
 from pipeline.run_folder import RunFolder
 from pipeline.runs import own_folders
-from pipeline.runs.lock import is_read
+from pipeline.runs.lock import is_claimed
 from pipeline.runs.log import size_of
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.store import StageStore, number_of
@@ -96,9 +96,11 @@ def _removable(run_folder: RunFolder, store: StageStore, keep: int, needed: Coll
 
 
 def _needed(run_folder: RunFolder, stores: Sequence[StageStore]) -> set[Path]:
-    """Folders of the versions in use or read by a running job, and those that they were made from, all the way up."""
+    """Folders of the versions in use or claimed by a running job, and of all that they were made from."""
     waiting = [current.folder for store in stores if (current := store.current())]
-    waiting += [folder for store in stores for name in store.complete() if is_read(folder := store.folder / name)]
+    for store in stores:
+        folders = [*(store.folder / name for name in store.complete()), *store.unfinished()]
+        waiting += filter(is_claimed, folders)
     store_of = {store.folder: store for store in stores}
     needed: set[Path] = set()
     while waiting:

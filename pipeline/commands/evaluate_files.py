@@ -75,7 +75,7 @@ def evaluate_files(run_folder: RunFolder, models: Sequence[str], inputs: Sequenc
     use_threads(config.train.threads)
     # One that is not known is asked for before any work.
     _ = config.signals
-    with run_folder.locked("evaluate-files"):
+    with run_folder.locked(_FOLDER):
         folder = _next_folder(config) if out is None else chosen_folder(out, "--out")
         dataset = _dataset(run_folder, is_needed=not inputs)
         found = _models(run_folder, models)

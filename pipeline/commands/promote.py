@@ -21,6 +21,7 @@ from pipeline.errors import USER_ERRORS, ConfigError, MissingInputError, Promoti
 from pipeline.run_folder import RunFolder
 from pipeline.runs import own_folders
 from pipeline.runs.fingerprint import Fingerprint
+from pipeline.runs.lock import claimed
 from pipeline.runs.model_registry import Registry, model_digest
 from pipeline.runs.outputs import changed_files
 from pipeline.runs.provenance import code_version, now
@@ -210,19 +211,20 @@ def _publish(run_folder: RunFolder, registry: Registry, trained: Version, digest
     try:
         registry.remove_unpublished()
         registry.begin(folder)
-        shutil.copytree(trained.folder / network / "model", folder / "model")
-        copy_record(trained.folder / network, folder)
-        if exported is not None:
-            shutil.copyfile(exported.folder / network / "model.onnx", folder / "model.onnx")
-        registry.commit(
-            folder,
-            {
-                "network": network,
-                "train": trained.name,
-                "promoted": now(),
-                "improvement": None if found is None else found._asdict(),
-                "code_version": code_version(),
-            },
-        )
+        with claimed([folder]):
+            shutil.copytree(trained.folder / network / "model", folder / "model")
+            copy_record(trained.folder / network, folder)
+            if exported is not None:
+                shutil.copyfile(exported.folder / network / "model.onnx", folder / "model.onnx")
+            registry.commit(
+                folder,
+                {
+                    "network": network,
+                    "train": trained.name,
+                    "promoted": now(),
+                    "improvement": None if found is None else found._asdict(),
+                    "code_version": code_version(),
+                },
+            )
     except OSError as cause:
         raise cannot_write(folder, cause) from cause

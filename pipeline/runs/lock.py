@@ -1,4 +1,4 @@
-"""Locks: one run at a time in a run folder, and claims on the versions that other jobs read."""
+"""Locks: one run at a time in a run folder, and claims on the versions that jobs read or write."""
 
 from __future__ import annotations
 
@@ -14,26 +14,29 @@ from typing import Final, TextIO
 from pipeline.errors import FolderInUseError, RunFolderError, cannot_write
 from pipeline.runs.own_folders import MARKER
 
+#: File with the process id of the holder.
+LOCK: Final = ".lock"
 #: Attempts at a lock whose holder has not said who it is, 10 ms apart.
 _ATTEMPTS: Final = 100
 
 
 @contextmanager
-def locked(run_dir: Path, name: str = ".lock") -> Iterator[None]:
-    """Hold the run folder; a second run is refused. The lock ends with the process, however that ends.
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a folder; a second run is refused. The lock ends with the process, however that ends.
 
-    A folder that was made for the lock is removed with it if it holds nothing else.
-
-    Jobs with different lock files run beside each other.
+    The folder itself is locked, so nobody frees it by removing a file. Its file `.lock` is locked too, since NFS tells
+    other hosts only of locks on files. Folders that were made for the lock are removed with it if they are empty.
     """
-    try:
-        is_new = not run_dir.exists()
-        run_dir.mkdir(parents=True, exist_ok=True)
-        file = (run_dir / name).open("a+")
-    except OSError as cause:
-        raise cannot_write(run_dir, cause) from cause
-    with file:
-        _lock(file, run_dir)
+    with ExitStack() as held:
+        try:
+            missing_folders = [path for path in (folder, *folder.parents) if not path.exists()]
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            held.callback(os.close, descriptor)
+            file = held.enter_context((folder / LOCK).open("a+"))
+        except OSError as cause:
+            raise cannot_write(folder, cause) from cause
+        _lock(descriptor, file, folder)
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
@@ -41,15 +44,13 @@ def locked(run_dir: Path, name: str = ".lock") -> Iterator[None]:
             yield
         finally:
             file.truncate(0)
-            if is_new and [each.name for each in run_dir.iterdir()] == [name]:
-                (run_dir / name).unlink()
-                with contextlib.suppress(OSError):
-                    run_dir.rmdir()
+            if missing_folders:
+                _remove_if_empty(missing_folders)
 
 
 @contextmanager
-def reading(folders: Iterable[Path]) -> Iterator[None]:
-    """Claim version folders that a job reads, so that `clean` keeps them; the claim ends with the process."""
+def claimed(folders: Iterable[Path]) -> Iterator[None]:
+    """Claim version folders that a job reads or writes, so that they are not removed; ends with the process."""
     with ExitStack() as held:
         for folder in folders:
             # A folder without the marker is never removed.
@@ -58,7 +59,7 @@ def reading(folders: Iterable[Path]) -> Iterator[None]:
         yield
 
 
-def is_read(folder: Path) -> bool:
+def is_claimed(folder: Path) -> bool:
     """Whether a running job has claimed a version folder."""
     try:
         with (folder / MARKER).open("r+") as file:
@@ -70,11 +71,12 @@ def is_read(folder: Path) -> bool:
     return False
 
 
-def _lock(file: TextIO, run_dir: Path) -> None:
+def _lock(descriptor: int, file: TextIO, folder: Path) -> None:
     holder = ""
     # A run writes its process id just after it gets the lock, and removes it just before it frees the lock.
     for _ in range(_ATTEMPTS):
         try:
+            _lock_folder(descriptor)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
@@ -83,16 +85,37 @@ def _lock(file: TextIO, run_dir: Path) -> None:
             time.sleep(0.01)
         except OSError as cause:
             raise RunFolderError(
-                f"{run_dir}: its file system cannot lock files ({cause}), so two runs could write there at once. "
+                f"{folder}: its file system cannot lock files ({cause}), so two runs could write there at once. "
                 f"Mount it with locks (Lustre: the option `flock`; NFS: a lock daemon), or choose a run_dir on another "
                 f"file system."
             ) from cause
         else:
-            if os.fstat(file.fileno()).st_nlink:
+            if os.fstat(descriptor).st_nlink:
                 return
             # Another run has just removed the folder that it made.
             break
     raise FolderInUseError(
-        f"{run_dir} is in use by another run (process {holder or 'unknown'}). "
+        f"{folder} is in use by another run (process {holder or 'unknown'}). "
         f"Wait for it (--wait 600), end it, or choose another run_dir."
     )
+
+
+def _lock_folder(descriptor: int) -> None:
+    """Lock a folder where its file system can; some can lock only files."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        return
+
+
+def _remove_if_empty(folders: list[Path]) -> None:
+    """Remove folders from the innermost on, up to the first that holds more than the lock."""
+    innermost = folders[0]
+    if [path.name for path in innermost.iterdir()] != [LOCK]:
+        return
+    (innermost / LOCK).unlink()
+    with contextlib.suppress(OSError):
+        for folder in folders:
+            folder.rmdir()

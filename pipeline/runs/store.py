@@ -26,6 +26,7 @@ from ingestion.errors import IngestionError
 from pipeline.errors import RunFolderError, cannot_write
 from pipeline.runs import own_folders
 from pipeline.runs.code_meaning import code_digests
+from pipeline.runs.lock import is_claimed
 from pipeline.runs.manifest import (
     MANIFEST_VERSION,
     POINTER_KIND,
@@ -247,7 +248,8 @@ class StageStore:
         except RunFolderError:
             return {}
         used = used_by(manifests.values(), manifests.get(current), self.stored.root)
-        return self.stored.unused(used, claims.get(str(self.stored.root), ()))
+        unused = self.stored.unused(used, claims.get(str(self.stored.root), ()))
+        return {name: sizes for name, sizes in unused.items() if not is_claimed(self.folder / name)}
 
     def _claim(self, stored: StoredFiles) -> None:
         """Claim the storage for this run folder, by new words each time: a copy of the run folder has the old ones."""
@@ -266,8 +268,8 @@ class StageStore:
         return read_state(path, _CLAIMS_KIND, remedy="Restore it from a backup, or choose another `storage`.")
 
     def may_remove(self, folder: Path) -> bool:
-        """Whether a version folder is ours, and no symbolic link in the run folder leads to it."""
-        return own_folders.is_ours(folder) and not self._is_linked()
+        """Whether a folder is ours, no running job claims it, and no symbolic link in the run folder leads to it."""
+        return own_folders.is_ours(folder) and not is_claimed(folder) and not self._is_linked()
 
     def _is_linked(self) -> bool:
         return any(path.is_symlink() for path in self._holders)

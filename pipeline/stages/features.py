@@ -22,6 +22,7 @@ from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import counted
 from pipeline.reporting.cutflow import as_applied, as_json, cutflow, uncertain_mixtures
 from pipeline.runs import own_folders
+from pipeline.runs.lock import claimed
 from pipeline.runs.store import StageStore
 from pipeline.runs.stored_files import KERNELS
 from pipeline.stages.base import Check, Context, Result, Stage
@@ -115,7 +116,8 @@ def _folder_of_kernels(context: Context) -> Iterator[Path]:
     store.remove_unused_outputs()
     try:
         own_folders.make(folder)
-        yield folder
+        with claimed([folder]):
+            yield folder
     except BaseException:
         store.remove_unused_outputs()
         raise

@@ -17,6 +17,7 @@ from pipeline.commands.promote import rollback
 from pipeline.config import load_config
 from pipeline.run_folder import RunFolder
 from pipeline.runs import own_folders
+from pipeline.runs.lock import claimed
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.provenance import now
 from pipeline.runs.store import StageStore, Version
@@ -158,6 +159,20 @@ def test_interrupted_work_goes_and_results_of_the_user_are_left_alone(run_folder
     assert not unfinished.exists()
     assert (run_dir / "evaluations" / "0001").exists()
     assert (run_dir / "compare" / "thesis").exists()
+
+
+def test_a_version_that_is_being_written_stays_whatever_became_of_the_lock(run_folder: RunFolder) -> None:
+    run_dir = run_folder.config.run_dir
+    made = night(run_dir)
+    store = StageStore(run_dir, "evaluate")
+    running = store.next_folder("0123456789")
+    store.begin(running)
+    with claimed([running]):
+        # Nobody holds the run folder.
+        assert clean(run_folder, 1) == []
+        assert running.exists()
+    assert [each.folder for each in clean(run_folder, 1)] == [running]
+    assert left(run_dir, "evaluate") == [made["evaluate"][:4]]
 
 
 def test_versions_that_a_comparison_reads_stay_with_what_they_were_made_from(run_folder: RunFolder) -> None:
