@@ -47,8 +47,9 @@ def total(parts: Iterable[Any]) -> StepCounts:
     """The sum of some tallies, or of what has `counts` and `weights` like one.
 
     Examples:
-        >>> total([StepCounts({"events": 1}, {"events": [1.0, 1.0]})] * 2)
-        StepCounts(counts={'events': 2}, weights={'events': [2.0, 2.0]})
+        >>> two = StepCounts({"events": 2}, {"events": [3.0, 5.0]})
+        >>> total([StepCounts({"events": 1}, {"events": [2.0, 4.0]}), two])
+        StepCounts(counts={'events': 3}, weights={'events': [5.0, 9.0]})
     """
     found = StepCounts({}, {})
     for each in parts:

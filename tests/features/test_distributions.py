@@ -7,25 +7,34 @@ from pathlib import Path
 
 import hist
 import numpy as np
+import pytest
 import uhi.io.json
 
 from features.columns import NUM_PARTICLE_FEATURES, hlf_names
 from features.distributions import add, fill, save
 
 
-def test_axes_have_names_and_labels_also_after_sums_and_in_the_file(tmp_path: Path) -> None:
+def test_histograms_count_weights_of_events_and_of_the_particles_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("features.distributions.EVENTS_FOR_PARTICLES", 2)
     events = (
-        np.zeros((2, len(hlf_names())), np.float32),
-        np.zeros((7, NUM_PARTICLE_FEATURES), np.float32),
-        np.array([3, 4], np.int32),
-        np.array([0, 1]),
-        np.ones(2, np.float32),
+        np.zeros((3, len(hlf_names())), np.float32),
+        np.zeros((3 + 4, NUM_PARTICLE_FEATURES), np.float32),
+        np.array([3, 4, 5], np.int32),
+        np.array([0, 1, 1]),
+        np.array([2.0, 3.0, 7.0], np.float32),
     )
-    total = add([fill(*events, ["QCD", "ttbar"]), fill(*events, ["QCD", "ttbar"])])
+    total = add([fill(*events, ["QCD", "ttbar"])] * 3)
     save(total, tmp_path / "histograms.json")
-    found = json.loads((tmp_path / "histograms.json").read_text(), object_hook=uhi.io.json.object_hook)
-    mt = hist.Hist(found["hlf.mt"])
+    stored = json.loads((tmp_path / "histograms.json").read_text(), object_hook=uhi.io.json.object_hook)
+    mt, eta = hist.Hist(stored["hlf.mt"]), hist.Hist(stored["particles.eta"])
     assert mt.axes.name == ("mt", "class")
     assert mt.axes.label == ("mt [GeV]", "QCD, ttbar")
-    assert hist.Hist(found["particles.eta"]).axes.label[0] == "eta"
-    assert mt[{"class": 1}].sum(flow=True).value == 2
+    assert eta.axes.label[0] == "eta"
+    for histogram, of_classes in (
+        (mt, [(3 * 2, 3 * 4), (3 * (3 + 7), 3 * (9 + 49))]),
+        (eta, [(3 * 3 * 2, 3 * 3 * 4), (3 * 4 * 3, 3 * 4 * 9)]),
+    ):
+        sums = [histogram[{"class": label}].sum(flow=True) for label in (0, 1)]
+        assert [(each.value, each.variance) for each in sums] == of_classes

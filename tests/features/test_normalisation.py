@@ -106,12 +106,81 @@ def test_efficiency_area_and_rate_follow_the_cross_sections(dataset: FeatureData
 
 
 def test_without_cross_sections_samples_of_a_class_count_by_their_events() -> None:
-    unknown = {name: each._replace(cross_section_pb=None) for name, each in SLICES.items()}
-    unknown["ttbar"] = SLICES["ttbar"]
-    assert physics_factors(unknown, 2.0) == pytest.approx({"low": 1 / 3, "high": 1 / 7, "ttbar": 1600 / 300})
+    # One sample without a cross-section is enough, and another class has its own.
+    unknown = {**SLICES, "low": SLICES["low"]._replace(cross_section_pb=None)}
+    unknown["ttbar"] = SLICES["ttbar"]._replace(stated_sum=400.0)
+    assert physics_factors(unknown, 2.0) == pytest.approx({"low": 1 / 3, "high": 1 / 7, "ttbar": 1600 / 400})
 
 
-@pytest.mark.parametrize("total", [0.0, -1.0, float("nan")])
-def test_a_sample_whose_weights_add_up_to_nothing_is_named(total: float) -> None:
+@pytest.mark.parametrize("sums", [(0.0, None), (-1.0, 9000.0), (float("nan"), None), (9000.0, 0.0), (9000.0, -1.0)])
+def test_a_sample_whose_weights_add_up_to_nothing_is_named(sums: tuple[float, float | None]) -> None:
+    sample = SLICES["low"]._replace(sum_of_weights=sums[0], stated_sum=sums[1])
     with pytest.raises(FeatureError, match=r"sample 'low' add up to .* over its 3000 events"):
-        physics_factors({"low": SLICES["low"]._replace(sum_of_weights=total)}, 1.0)
+        physics_factors({"low": sample}, 1.0)
+
+
+#: Counters of a sample of two classes; its copies have weights, and one class has negative ones.
+INGESTED = {
+    "samples": {
+        "low.0": {"entries": 100, "rejected_copy": 10, "events_of_negative_weight": 0},
+        "low.1": {"entries": 40, "rejected_copy": 0, "events_of_negative_weight": 3},
+    },
+    "weights": {
+        "low.0": {"entries": [250.0, 900.0], "rejected_copy": [50.0, 500.0]},
+        "low.1": {"entries": [80.0, 700.0], "rejected_copy": [0.0, 0.0]},
+    },
+    "generated": {"low": {"Runs.sumw": 400.0}},
+}
+
+
+def generated(
+    *classes: int, cross_section: float | None = 3.0, stated: float | str | None = None
+) -> dict[str, GeneratedSample]:
+    parts = {f"low.{number}": number for number in classes}
+    return GeneratedSample.of("low", parts, INGESTED, cross_section_pb=cross_section, sum_of_weights=stated)
+
+
+def test_copies_count_neither_as_generated_events_nor_with_their_weights() -> None:
+    assert generated(0) == {"low.0": GeneratedSample(0, 3.0, 90, 200.0, None)}
+
+
+@pytest.mark.parametrize(
+    ("cross_section", "stated", "expected"),
+    [
+        # The cross-section is that of both classes together, so that both count by the sum of both.
+        (3.0, None, 280.0),
+        (3.0, 350.0, 350.0),
+        (3.0, "Runs.sumw", 400.0),
+        (None, None, None),
+    ],
+)
+def test_the_classes_of_a_sample_share_its_sum_of_weights(
+    cross_section: float | None, stated: float | str | None, expected: float | None
+) -> None:
+    parts = generated(0, 1, cross_section=cross_section, stated=stated)
+    assert parts == {
+        "low.0": GeneratedSample(0, cross_section, 90, 200.0, expected),
+        "low.1": GeneratedSample(1, cross_section, 40, 80.0, expected),
+    }
+
+
+@pytest.mark.parametrize(
+    ("classes", "stated", "is_refused"),
+    [
+        ((0,), 199.0, True),
+        # The same sum, added up in another order.
+        ((0,), 200.0 * (1 - 1e-8), False),
+        ((0,), 201.0, False),
+        # Events of negative weight may be among those that a skim dropped.
+        ((0, 1), 279.0, False),
+        ((1,), 79.0, False),
+    ],
+)
+def test_a_stated_sum_below_that_of_the_events_is_refused_unless_negative_weights_explain_it(
+    classes: tuple[int, ...], stated: float, is_refused: bool
+) -> None:
+    if is_refused:
+        with pytest.raises(FeatureError, match=r"'low': the weights of the events read add up to 200, more"):
+            generated(*classes, stated=stated)
+    else:
+        assert generated(*classes, stated=stated)["low." + str(classes[0])].stated_sum == stated

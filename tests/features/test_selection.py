@@ -9,8 +9,9 @@ import pytest
 from made_events import Row, events_table, jet, lepton, made_event, tower, track
 from pydantic import ValidationError
 
-from features.columns import hlf_names
-from features.kernels import OUTCOMES, build_features
+from features.columns import NUM_CORE, hlf_names
+from features.kernels import OUTCOMES, build_features, fits_float32
+from features.low_level import CORE
 from features.settings import FeatureSettings
 
 SOFT_AROUND = [track(30.0, 1.0, 1.1)]
@@ -70,6 +71,29 @@ def test_the_caps_keep_the_hardest_of_each_kind() -> None:
     assert np.diff(block.particle_offsets).tolist() == [4, 4]
     kinds_and_pt = sorted((int(row[0]), float(row[2])) for row in block.core[:4])
     assert kinds_and_pt == [(0, 2.0), (0, 3.0), (1, 5.0), (4, 50.0)]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "fits"),
+    [
+        ({"pt": 3e38, "eta": 0.0}, True),
+        ({"pt": 3e38, "eta": 1.0}, False),
+        ({"pt": 1e31, "eta": -14.0}, True),
+        ({"pt": 1.0, "eta": 88.0}, True),
+        ({"pt": 1.0, "eta": 90.0}, False),
+        ({"pt": 1.0, "eta": -90.0}, False),
+        ({"iso_charged": np.inf}, False),
+        ({"iso_photon": np.nan}, False),
+        ({"iso_neutral": -np.inf}, False),
+    ],
+)
+def test_an_event_whose_energies_or_isolations_exceed_float32_does_not_fit(
+    numbers: dict[str, float], fits: bool
+) -> None:
+    core = np.ones((3, NUM_CORE), np.float32)
+    for name, number in numbers.items():
+        core[1, getattr(CORE, name)] = number
+    assert fits_float32(core) is fits
 
 
 def test_limits_that_no_event_passes_are_refused() -> None:

@@ -7,6 +7,7 @@ import struct
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 import pytest
@@ -104,6 +105,16 @@ def test_a_new_file_and_one_of_another_uuid_have_neither_digest_nor_revision(pat
     assert not is_unchanged(info, None)
 
 
+@pytest.mark.parametrize("change", [{"size": 1}, {"entries": 1}, {"revision": "of another day"}], ids=str)
+def test_a_file_of_another_size_number_of_entries_or_revision_is_changed(path: Path, change: dict[str, Any]) -> None:
+    (before,) = as_read(path)
+    after = before._replace(**change)
+    assert not is_unchanged(after, before)
+    if "revision" not in change:
+        (info,) = recognise([after], [before])
+        assert (info.digest, info.revision) == ("", after.modified)
+
+
 def test_a_file_left_alone_is_not_read_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = as_read(path)
 
@@ -135,6 +146,13 @@ def test_a_touched_file_without_entries_is_unchanged(tmp_path: Path) -> None:
 def test_a_file_whose_digest_is_not_known_counts_as_changed_when_its_time_differs(path: Path) -> None:
     before = recognise(checked(path), [])
     assert not is_unchanged(recognise(checked(touch(path)), before)[0], before[0])
+    # The server of a remote file tells nothing but its size and its time, which may be unknown.
+    remote = before[0]._replace(path="https://host/a.root", modified="yesterday")
+    for modified, is_same in (("yesterday", True), ("today", False)):
+        (info,) = recognise([remote._replace(modified=modified, revision="")], [remote])
+        assert is_unchanged(info, remote) is is_same
+    unknown = remote._replace(modified="", revision="first")
+    assert not is_unchanged(*recognise([unknown], [unknown]), unknown)
 
 
 def test_content_that_is_gone_or_out_of_reach_names_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

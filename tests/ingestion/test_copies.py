@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,21 +37,26 @@ def run(out: Path, *files: tuple[str, Path], earlier: EarlierParts | None = None
     return ingest(here, infos, samples, settings, out, done=here, num_tasks=int, earlier=earlier)
 
 
+def written(path: Path, numbers: Sequence[int]) -> Path:
+    """A file of several ranges of entries, of four events each."""
+    baskets = [len(numbers[first : first + 4]) for first in range(0, len(numbers), 4)]
+    return write_delphes(path, [event(number) for number in numbers], baskets=baskets)
+
+
 @pytest.fixture
 def whole(tmp_path: Path) -> Path:
-    return write_delphes(tmp_path / "whole.root", [event(number) for number in range(12)])
+    return written(tmp_path / "whole.root", range(12))
 
 
 @pytest.fixture
 def other(tmp_path: Path) -> Path:
-    return write_delphes(tmp_path / "other.root", [event(number) for number in range(50, 60)])
+    return written(tmp_path / "other.root", range(50, 60))
 
 
 @pytest.fixture
 def merged(tmp_path: Path) -> Path:
     """As hadd does: events of the first two files and of a new one."""
-    numbers = [*range(50, 60), *range(5, 12), *range(70, 75)]
-    return write_delphes(tmp_path / "merged.root", [event(number) for number in numbers])
+    return written(tmp_path / "merged.root", [*range(50, 60), *range(5, 12), *range(70, 75)])
 
 
 @pytest.mark.slow
@@ -140,6 +146,8 @@ def test_reused_parts_are_compared_too_and_copies_come_back_when_the_original_go
     assert sum(part.counts["rejected_copy"] for part in second.parts) == 17
     third = run(tmp_path / "3" / "events", ("a", whole), ("b", merged), earlier=parts_of(second, tmp_path / "2"))
     assert sum(part.counts["rejected_copy"] for part in third.parts) == 7
+    last = run(tmp_path / "5" / "events", ("a", other), ("b", merged), earlier=parts_of(third, tmp_path / "3"))
+    assert sum(part.counts["rejected_copy"] for part in last.parts) == 10
     # A reused file whose events are copies now is read again, and counts.
     files = (("a", whole), ("b", merged), ("b", other))
     assert run(tmp_path / "4" / "events", *files, earlier=parts_of(first, tmp_path / "1")).num_read == 2

@@ -36,11 +36,13 @@ def change(folder: Path, **values: Any) -> None:
 @every_network
 def test_a_saved_model_gives_the_same_numbers(tmp_path: Path, name: ModelName) -> None:
     model = made_network(name, dtype=torch.float32)
-    save_model(model, made_spec(name), tmp_path / "model")
+    of_its_training = {"definitions": {"isolation_cone": 0.4}, "reading": {"tree": "Events"}}
+    saved = made_spec(name)._replace(**of_its_training, plugins=["own_features.py"])
+    save_model(model, saved, tmp_path / "model")
     loaded, spec = load_model(tmp_path / "model")
     events = random_events([3, 1, 5], dtype=torch.float32)
     assert torch.equal(run(model, events), run(loaded, events))
-    assert spec == made_spec(name)
+    assert spec == saved
     assert type(loaded) is type(model)
 
 

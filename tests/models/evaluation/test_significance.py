@@ -63,9 +63,21 @@ def test_the_band_covers_the_truth_at_its_cut(num_signal: int, num_background: i
     assert (np.abs((below + above) / trials - 0.32) < 0.12).all()
 
 
-def test_where_no_background_passes_the_band_has_a_lower_end_of_one_event() -> None:
-    labels = np.repeat([0, 1], [31, 100])
-    replicas = Replicas(labels, labels.astype(str), np.ones(131), seed=1, num=200)
-    found = significance(Scored(replicas, labels * 1.0, {1: 1.0}, np.array([0.9])), {0: 1000.0, 1: 50.0}, 0.1)
-    assert 0.5 < found["low"][0] < asimov_significance(np.array(50.0), np.array(1000 / 31), 0.1)
-    assert np.isnan([found["asimov"][0], found["high"][0]]).all()
+def test_a_background_of_which_nothing_passes_counts_with_one_event_in_the_errors() -> None:
+    # Of 31 and 20 background events none and 10 pass, with rates of 1000 and 60.
+    labels = np.repeat([0, 1, 2], [31, 100, 20])
+    scores = np.where(labels == 2, np.arange(len(labels)) % 2, labels) * 1.0
+    replicas = Replicas(labels, labels.astype(str), np.ones(len(labels)), seed=1, num=200)
+    expected = {0: 1000.0, 1: 50.0, 2: 60.0}
+    scored = Scored(replicas, scores, {1: 1.0}, np.array([0.9]))
+    both = significance(scored, expected, 0.1)
+    assert both["background"] == pytest.approx([30.0])
+    assert both["effective"] == pytest.approx([30.0**2 / (10 * 3.0**2 + (1000 / 31) ** 2)])
+
+    alone = labels < 2
+    replicas = Replicas(labels[alone], labels[alone].astype(str), np.ones(131), seed=1, num=200)
+    scored = Scored(replicas, scores[alone], {1: 1.0}, np.array([0.9]))
+    none = significance(scored, expected, 0.1)
+    assert 0.5 < none["low"][0] < asimov_significance(np.array(50.0), np.array(1000 / 31), 0.1)
+    assert np.isnan([none["asimov"][0], none["high"][0]]).all()
+    assert none["effective"] == [0.0]

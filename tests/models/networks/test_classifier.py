@@ -13,6 +13,7 @@ from networks import NAMES, ON_PARTICLES, SCALERS, VARIANTS, gradients, made_net
 from torch import nn
 
 from features.columns import INPUT_COLUMNS, NUM_PARTICLE_FEATURES, hlf_names
+from models.networks.classifier import spoiling
 from models.networks.registry import NETWORKS, ModelName
 from models.networks.scaling_layer import Scaler
 from models.saved_model import ModelSpec, build
@@ -138,3 +139,28 @@ def test_a_list_shorter_than_its_events_is_refused(name: ModelName, settings: di
     events = random_events([3, 2]) | {"num_particles": torch.tensor([4, 2])}
     with pytest.raises(RuntimeError, match="out of bounds"):
         run(made_network(name, **settings), events)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("row", range(3))
+def test_a_number_that_is_not_finite_spoils_its_event_unless_it_is_padding(row: int, number: float) -> None:
+    counts = torch.tensor([0, 1, 2, 3])
+    particles = torch.ones(4, 3, NUM_PARTICLE_FEATURES)
+    particles[:, row, row] = number
+    hlf = torch.ones(4, len(hlf_names()))
+    is_spoiled = spoiling(particles=particles, num_particles=counts).isnan()[:, 0]
+    assert is_spoiled.tolist() == [row < count for count in counts.tolist()]
+    assert spoiling(hlf=hlf, particles=particles, num_particles=counts).isnan()[:, 0].equal(is_spoiled)
+    assert spoiling(particles=particles).isnan().all()
+
+    hlf[2, row] = number
+    sound = torch.ones_like(particles)
+    for columns in ({}, {"particles": sound}, {"particles": sound, "num_particles": counts}):
+        assert spoiling(hlf=hlf, **columns).isnan()[:, 0].tolist() == [False, False, True, False]
+
+
+def test_a_negative_number_of_particles_spoils_its_event() -> None:
+    particles = torch.ones(3, 2, NUM_PARTICLE_FEATURES)
+    found = spoiling(particles=particles, num_particles=torch.tensor([-1, 0, 2]))
+    assert found.isnan()[:, 0].tolist() == [True, False, False]
+    assert found[1:].tolist() == [[0.0], [0.0]]

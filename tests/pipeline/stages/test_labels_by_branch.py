@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,12 @@ class Top(Analysis):
         self.write(FLAVOURS)
         write_delphes(self.data / "light.root", events(1000, 80))
 
-    def write(self, flavours: Any, name: str = "top.root", first: int = 0) -> None:
-        write_delphes(self.data / name, events(first, len(flavours)), more={"flavour": np.asarray(flavours)})
+    def write(
+        self, flavours: Any, name: str = "top.root", first: int = 0, *, left_out: int = 0, baskets: Sequence[int] = ()
+    ) -> None:
+        """Write events from `first` on, of which a skim has `left_out` some."""
+        rows = events(first, left_out + len(flavours))[left_out:]
+        write_delphes(self.data / name, rows, more={"flavour": np.asarray(flavours)}, baskets=baskets)
 
     def go(self, *stages: str, label_by: Any = LABEL_BY, top: Any = None, **changes: Any) -> str:
         """Run ingest and features, or the given stages."""
@@ -157,22 +162,25 @@ def test_another_condition_is_stale_and_read_again(top: Top) -> None:
 
 
 def test_copies_are_dropped_where_the_same_conditions_give_them_their_class(top: Top) -> None:
-    top.write(FLAVOURS[:16], "top_skim.root")
+    # Of several ranges each, which begin at other entries.
+    top.write(FLAVOURS, baskets=[8, 8, 224])
+    top.write(FLAVOURS[8:24], "top_skim.root", left_out=8, baskets=[8, 8])
     with pytest.raises(ConflictingFilesError, match="16 events are there twice"):
-        top.go()
-    said = top.go(ingest={"on_duplicate": "drop"})
+        top.go(ingest={"entries_per_task": 8})
+    drop = {"on_duplicate": "drop", "entries_per_task": 8}
+    said = top.go(ingest=drop)
     assert "16 copies left out" in said
     assert top.counters("ingest")["samples"]["top"]["rejected_no_class"] == 60
     write_delphes(top.data / "light.root", events(0, 16))
     with pytest.raises(ConflictingFilesError, match="in two classes"):
-        top.go(ingest={"on_duplicate": "drop"})
+        top.go(ingest=drop)
     # In another class of the same sample they were dropped without a word.
     write_delphes(top.data / "light.root", events(1000, 80))
-    other = FLAVOURS[:16].copy()
-    other[1] = 4
-    top.write(other, "top_skim.root")
-    with pytest.raises(ConflictingFilesError, match=r"entry 1 of .*top_skim\.root equals entry 1 .*in two classes"):
-        top.go(ingest={"on_duplicate": "drop"})
+    other = FLAVOURS[8:24].copy()
+    other[9] = 4
+    top.write(other, "top_skim.root", left_out=8, baskets=[8, 8])
+    with pytest.raises(ConflictingFilesError, match=r"entry 9 of .*top_skim\.root equals entry 17 .*in two classes"):
+        top.go(ingest=drop)
 
 
 def test_dropped_copies_of_classes_were_counted_in_the_sum_of_weights(top: Top) -> None:
