@@ -152,7 +152,8 @@ def test_a_file_whose_digest_is_not_known_counts_as_changed_when_its_time_differ
         (info,) = recognise([remote._replace(modified=modified, revision="")], [remote])
         assert is_unchanged(info, remote) is is_same
     unknown = remote._replace(modified="", revision="first")
-    assert not is_unchanged(*recognise([unknown], [unknown]), unknown)
+    (info,) = recognise([unknown], [unknown])
+    assert not is_unchanged(info, unknown)
 
 
 def test_content_that_is_gone_or_out_of_reach_names_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

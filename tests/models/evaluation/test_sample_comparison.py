@@ -11,8 +11,9 @@ from models.evaluation.sample_comparison import WeightedEvents, plot_comparison,
 from models.evaluation.style import NO_LABELS
 
 
-def events(number: int, seed: int, *, shift: float = 0.0) -> WeightedEvents:
-    return WeightedEvents(np.random.default_rng(seed).normal(shift, 1, (number, 3)), np.ones(number))
+def events(number: int, seed: int, *, shift: float = 0.0, num_features: int = 3) -> WeightedEvents:
+    features = np.random.default_rng(seed).normal(shift, 1, (number, num_features))
+    return WeightedEvents(features, np.ones(number))
 
 
 @pytest.mark.slow
@@ -42,6 +43,15 @@ def test_a_network_loses_what_the_other_sample_teaches_wrongly() -> None:
     assert same["loss"].value == pytest.approx(0.0, abs=0.05)
     other = transfer([events(300, 1), events(300, 2, shift=1.5)], [events(300, 3, shift=1.5), events(300, 4)], seed=1)
     assert other["loss"].value > 0.5
+
+
+@pytest.mark.slow
+def test_networks_are_tested_on_events_that_they_were_not_trained_on() -> None:
+    # With so many features of noise, a network remembers its training events.
+    first, second, *others = (events(number, number, num_features=40) for number in (300, 200, 310, 150))
+    found = transfer([first, second], others, seed=1)
+    assert found["own"].value == pytest.approx(0.5, abs=0.06)
+    assert found["loss"].value == pytest.approx(0.0, abs=0.1)
 
 
 def test_the_figure_names_the_largest_difference() -> None:
