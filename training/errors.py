@@ -15,6 +15,10 @@ class IdleSettingError(TrainingError):
     """Something that is set can never act in a run."""
 
 
+class FrozenNetworkError(TrainingError):
+    """A network has no parameter to train."""
+
+
 class DamagedDatasetError(TrainingError):
     """A file of a dataset is missing or unreadable, is not the public one, or would run code."""
 

@@ -15,6 +15,7 @@ from models.networks.lepton_frame import LeptonFrame
 from models.networks.scaling_layer import Standardize
 from training.algorithms.base import VectorModel
 from training.compiled.optimizer import is_finite
+from training.errors import FrozenNetworkError
 from training.transports.basics import Vector
 
 
@@ -22,7 +23,7 @@ class ModelState(NamedTuple):
     """The numbers of a trained network in host memory."""
 
     parameters: Vector
-    """(num_parameters,)."""
+    """(num_parameters,) those that are trained."""
     buffers: Vector
     """(num_buffers,) float64: what training changes beside the parameters, such as the running means of batch norm."""
 
@@ -30,7 +31,7 @@ class ModelState(NamedTuple):
 class FlatVectors(VectorModel):
     """A model whose parameters and gradients live in one vector each.
 
-    `flat`: (num_parameters,) all parameters, on any device. `gradient`: (num_parameters,) all gradients.
+    `flat`: (num_parameters,) trained parameters, on any device. `gradient`: (num_parameters,) their gradients.
     """
 
     def __init__(self, flat: nn.Parameter, gradient: Tensor) -> None:
@@ -82,16 +83,25 @@ class FlatVectors(VectorModel):
 
 
 class FlatModel(FlatVectors):
-    """A network whose parameters live in one vector.
+    """A network whose trained parameters live in one vector.
 
     All base optimisers are elementwise. So one call on the vector gives the same numbers as one tensor per layer.
+    Frozen parameters (`requires_grad=False`) are no part of it: no optimiser, weight decay or average changes them.
 
-    `module`: the network, on its device; its parameters become views from now on.
+    `module`: the network, on its device; its trained parameters become views from now on.
+
+    Raises:
+        FrozenNetworkError: All parameters are frozen, or there are none.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        parameters = list(module.parameters())
+        parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        if not parameters:
+            raise FrozenNetworkError(
+                f"{type(module).__name__} has no parameter to train: it has none, or all have requires_grad=False. "
+                f"Leave requires_grad as it is for at least one layer."
+            )
         vector = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
         super().__init__(nn.Parameter(vector), torch.zeros_like(vector))
         start = 0

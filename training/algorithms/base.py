@@ -23,7 +23,7 @@ class VectorModel(Protocol):
     """An algorithm's view of a model: a vector of parameters and a vector of gradients, copied to and from the host."""
 
     flat: nn.Parameter
-    """(num_parameters,) all parameters, as the optimiser's only parameter."""
+    """(num_parameters,) all that is trained, as the optimiser's only parameter."""
 
     def empty(self) -> Vector:
         """A host vector of the model's size and type, as a target of copies."""

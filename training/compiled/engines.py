@@ -139,14 +139,17 @@ def events_of(rows: Rows | Batch) -> RowArrays:
 def compiled_engine(module: nn.Module) -> Engine | None:
     """The compiled computation of a network on the CPU, or None if it is of another kind.
 
+    The kernels compute the gradients of all parameters, so a network with frozen ones is of another kind.
+
     Examples:
         >>> compiled_engine(nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))) is not None
         True
         >>> compiled_engine(nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))) is None
         True
     """
-    if any(tensor.device.type != "cpu" for tensor in module.parameters()):
-        return None
+    for parameter in module.parameters():
+        if parameter.device.type != "cpu" or not parameter.requires_grad:
+            return None
     if isinstance(module, Classifier) and _owner(module, "parts") is _owner(module, "forward"):
         parts = module.parts()
         if parts is not None and parts.encoder is not None:

@@ -137,7 +137,8 @@ def train(
     run_now(transport.barrier())
     files.close()
     if transport.rank == 0:
-        write_summary(spec.out_dir, spec.workload.network_name, settings, model.flat.numel())
+        num_parameters = sum(parameter.numel() for parameter in model.module.parameters())
+        write_summary(spec.out_dir, spec.workload.network_name, settings, num_parameters)
     run_now(transport.barrier())
 
 

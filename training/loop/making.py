@@ -6,6 +6,7 @@ from typing import cast
 
 import torch
 from torch import nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from training.algorithms.base import Algorithm, VectorModel, Worker
@@ -24,14 +25,16 @@ def make_model(workload: Workload, settings: TrainSettings, transport: Transport
     before = torch.get_default_dtype()
     try:
         torch.set_default_dtype(dtype_of(settings))
-        model = FlatModel(workload.network().to(device))
+        module = workload.network().to(device)
     finally:
         torch.set_default_dtype(before)
-    initial = model.empty()
-    model.read(initial)
-    run_now(transport.broadcast(initial))
-    model.write(initial)
-    return model
+    parameters = list(module.parameters())
+    if parameters:
+        # Frozen ones too, which no later exchange makes equal.
+        initial = parameters_to_vector(parameters).detach().cpu()
+        run_now(transport.broadcast(initial.numpy()))
+        vector_to_parameters(initial.to(device), parameters)
+    return FlatModel(module)
 
 
 def make_algorithm(model: VectorModel, settings: TrainSettings, transport: Transport) -> Algorithm:

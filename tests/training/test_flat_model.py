@@ -1,0 +1,142 @@
+"""The vector that is trained, and what is no part of it: frozen parameters stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from feature_datasets import write_dataset
+from simulated import SEVERAL, models, run
+from torch import Tensor, nn
+from typing_extensions import override
+
+from features.dataset import FeatureDataset
+from models.networks.classifier import Classifier
+from models.networks.network_settings import NETWORKS, NetworkSettings
+from models.networks.scaling_layer import Standardize
+from models.saved_model import load_model
+from training.compiled.engines import compiled_engine
+from training.errors import FrozenNetworkError
+from training.flat_model import FlatModel
+from training.launching.launcher import launch
+from training.launching.rank import RunSpec
+from training.loop.making import make_model
+from training.settings import TrainSettings
+from training.transports.transport import Transport
+from training.workloads.hep_settings import HepSettings
+
+
+class FrozenMiddleSettings(NetworkSettings):
+    """A perceptron whose middle layer is frozen, as in fine-tuning."""
+
+    name: ClassVar[str] = "frozen_middle"
+    inputs: ClassVar[tuple[str, ...]] = ("hlf",)
+
+    @override
+    def build(self, scalers: Mapping[str, Any], num_classes: int) -> FrozenMiddle:
+        return FrozenMiddle(self, scalers, num_classes)
+
+
+class FrozenMiddle(Classifier):
+    """The network of these settings."""
+
+    def __init__(self, settings: NetworkSettings, scalers: Mapping[str, Any], num_classes: int) -> None:
+        super().__init__(settings, scalers, num_classes)
+        scaler = scalers["hlf"]
+        self.first = nn.Sequential(Standardize(scaler), nn.Linear(len(scaler.mean), 6), nn.ReLU())
+        self.middle = nn.Linear(6, 6).requires_grad_(False)
+        self.last = nn.Linear(6, num_classes)
+
+    @override
+    def forward(self, hlf: Tensor) -> Tensor:
+        logits: Tensor = self.last(self.middle(self.first(hlf)).relu())
+        return logits
+
+
+class ConstantLayer(nn.Module):
+    """A linear layer that has no parameters."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self._weight, self._bias = layer.weight.detach().clone(), layer.bias.detach().clone()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The layer of the inputs."""
+        return nn.functional.linear(inputs, self._weight, self._bias)
+
+
+def perceptron(*, is_constant: bool) -> nn.Module:
+    """Three layers, the middle one frozen or constant."""
+    torch.manual_seed(7)
+    first, middle, last = (nn.Linear(*sizes, dtype=torch.float64) for sizes in ((4, 6), (6, 6), (6, 3)))
+    fixed = ConstantLayer(middle) if is_constant else middle.requires_grad_(False)
+    return nn.Sequential(first, nn.ReLU(), fixed, nn.ReLU(), last)
+
+
+def test_frozen_parameters_are_no_part_of_the_vector() -> None:
+    module = perceptron(is_constant=False)
+    frozen = module[2].weight.detach().clone()  # type: ignore[index]
+
+    model = FlatModel(module)
+    model.write(np.zeros(model.flat.numel()))
+
+    assert model.flat.numel() == (4 + 1) * 6 + (6 + 1) * 3
+    assert torch.equal(module[2].weight, frozen)  # type: ignore[index]
+    assert not module[0].weight.any()  # type: ignore[index]
+
+
+def test_kernels_leave_networks_with_frozen_parameters_to_torch() -> None:
+    module = perceptron(is_constant=False)
+    assert compiled_engine(module) is None
+    assert compiled_engine(module.requires_grad_(True)) is not None
+
+
+def test_a_network_without_a_parameter_to_train_is_named() -> None:
+    for module in (nn.Linear(2, 2).requires_grad_(False), nn.ReLU()):
+        with pytest.raises(FrozenNetworkError, match=f"{type(module).__name__} has no parameter to train"):
+            FlatModel(module)
+
+
+@pytest.mark.parametrize("slowmo", [None, {"tau": 4}], ids=["alone", "slowmo"])
+@pytest.mark.parametrize("method", ["ar-sgd", "local-sgd", "choco-sgd", "ad-psgd", "agn", "easgd", "sharded"])
+def test_a_frozen_layer_trains_as_a_constant_one(method: str, slowmo: dict[str, Any] | None) -> None:
+    chosen = {**SEVERAL[method], "optimizer": "adamw", "weight_decay": 0.1}
+    if slowmo is not None:
+        chosen["slowmo"] = slowmo
+
+    frozen, constant = (
+        models(run(module=perceptron(is_constant=is_constant), **chosen)) for is_constant in (False, True)
+    )
+
+    np.testing.assert_array_equal(frozen, constant)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> FeatureDataset:
+    return write_dataset(tmp_path_factory.mktemp("data") / "set", rows={"train": [32] * 4, "val": [30], "test": [30]})
+
+
+@pytest.mark.parametrize(
+    "optimizer", [{"optimizer": "sgd", "momentum": 0.9}, {"optimizer": "adam"}, {"optimizer": "adamw"}], ids=str
+)
+def test_a_saved_network_has_its_frozen_layer(
+    dataset: FeatureDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: dict[str, Any]
+) -> None:
+    """The sum of its weights fell from 31.3 to 21.7 in four epochs."""
+    monkeypatch.setitem(NETWORKS, FrozenMiddleSettings.name, FrozenMiddleSettings)
+    workload = HepSettings(folder=dataset.folder, network=FrozenMiddleSettings())
+    start = make_model(workload.open(), TrainSettings(), Transport(), torch.device("cpu")).module.state_dict()
+
+    # The second training continues from the checkpoint of the first.
+    for epochs in (2, 4):
+        train = {"algorithm": "sgd", "epochs": epochs, "batch_size": 16, "weight_decay": 0.1, "reader": "arrow"}
+        launch(RunSpec(workload, TrainSettings.model_validate(train | optimizer), tmp_path), on_progress=None)
+
+    trained = load_model(tmp_path / "model")[0].state_dict()
+    assert torch.equal(trained["middle.weight"], start["middle.weight"])
+    assert torch.equal(trained["middle.bias"], start["middle.bias"])
+    assert not torch.equal(trained["last.weight"], start["last.weight"])
