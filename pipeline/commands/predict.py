@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -154,8 +154,10 @@ def _on_spark(
 ) -> list[FileDone | tuple[str, IngestionError]]:
     """Score each file in a task."""
     with Bar(run_folder.console, "Spark", "") as bar:
-        bar(0, 0, "starting")
-        spark = run_folder.spark.context(folder=work[0][1].parent, inputs=(info.path for info, _ in work))
+        show = partial(bar, 0, 0)
+        show("starting")
+        paths = [info.path for info, _ in work]
+        spark = run_folder.spark.context(folder=work[0][1].parent, inputs=paths, show=show)
     absolute = str(Path(place).absolute())
     try:
         with Bar(run_folder.console, "predict", "events") as bar, counted(spark, bar, total) as done:

@@ -8,6 +8,7 @@ from pydantic import Field, PositiveInt, SecretStr, field_validator
 
 from ingestion.settings import StrictSettings
 from pipeline.configuration.credentials import holds_credential
+from pipeline.configuration.spark_masters import is_master
 
 
 class SparkSettings(StrictSettings):
@@ -22,6 +23,13 @@ class SparkSettings(StrictSettings):
     """Path of Python on the executors of a cluster; null for the path of the driver's Python."""
     conf: dict[str, str | SecretStr] = Field(default={})
     """Further Spark properties. Values that Spark or Hadoop treat as secret are hidden in all outputs."""
+
+    @field_validator("master")
+    @classmethod
+    def _is_an_address(cls, value: str) -> str:
+        if not is_master(value):
+            raise ValueError(f"{value!r} is no Spark; write local[*], local[4], spark://host1:7077, yarn or k8s://...")
+        return value
 
     @field_validator("conf", mode="before")
     @classmethod

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import sys
 import tempfile
 import threading
@@ -13,7 +12,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +23,12 @@ from ingestion import plugins
 from ingestion.environment import LOCAL_SPARK, ignored
 from pipeline.configuration.shell_sections import SparkSettings
 from pipeline.errors import MachineError, SparkJobError
+from pipeline.machine.spark_cluster import (
+    refuse_unreachable,
+    refuse_unshared,
+    stopped_by_cluster,
+    telling_of_executors,
+)
 from pipeline.runs.code_meaning import ROOT
 
 if TYPE_CHECKING:
@@ -39,8 +44,6 @@ _SECONDS_FOR_WORKERS_TO_END: Final = 0.5
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 #: The path of a socket has 107 bytes, of which its name takes 43.
 _LONGEST_FOLDER: Final = 64
-#: So long a task of `refuse_unshared` takes, so that tasks reach all executors [s].
-_SECONDS_TO_LOOK: Final = 0.2
 #: Further options of the driver's JVM.
 JVM_VARIABLE: Final = "HEP_PIPELINE_JVM_OPTIONS"
 _ADVICE: Final = (
@@ -56,25 +59,48 @@ class SparkProvider:
         self._settings = settings
         self._context: SparkContext | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._has_code = False
 
     @property
     def is_cluster(self) -> bool:
         """Whether executors are processes of their own, perhaps on other hosts."""
         return self._settings.master.startswith("local-cluster") or not self._settings.master.startswith("local")
 
-    def context(self, *, folder: Path | None = None, inputs: Iterable[str] = ()) -> SparkContext:
-        """The running context."""
+    def context(
+        self,
+        *,
+        folder: Path | None = None,
+        inputs: Iterable[str] = (),
+        show: Callable[[str], None] = lambda _: None,
+    ) -> SparkContext:
+        """The running context; executors of a cluster must see `folder` and `inputs`.
+
+        `show`: called with what the start waits for.
+        """
         if self._context is None:
+            refuse_unreachable(self._settings.master)
             # It lives as long as the context: executors fetch the code from here at their start.
             self._folder = tempfile.TemporaryDirectory(prefix="hep-pipeline-")
             self._context = _start(self._settings, self._folder.name)
-            if self.is_cluster:
-                for file in (zip_code(Path(self._folder.name)), *filter(os.path.isfile, plugins.loaded())):
-                    self._context.addPyFile(str(file))
-        self._context.environment[plugins.VARIABLE] = os.pathsep.join(plugins.loaded())
-        if folder is not None and self.is_cluster:
-            refuse_unshared(self._context, folder, inputs)
+        with failures_of_spark(self._settings.master):
+            self._prepare(self._context, folder, inputs, show)
         return self._context
+
+    def _prepare(
+        self, context: SparkContext, folder: Path | None, inputs: Iterable[str], show: Callable[[str], None]
+    ) -> None:
+        context.environment[plugins.VARIABLE] = os.pathsep.join(plugins.loaded())
+        if not self.is_cluster:
+            return
+        if not self._has_code and self._folder is not None:
+            files = [str(zip_code(Path(self._folder.name)))]
+            files += filter(os.path.isfile, plugins.loaded())
+            for file in files:
+                context.addPyFile(file)
+            self._has_code = True
+        if folder is not None:
+            with telling_of_executors(context, show):
+                refuse_unshared(context, folder, inputs)
 
     def num_tasks(self, work_items: int) -> int:
         """Number of tasks for a number of pieces of work: few, since a Spark task costs a third of a second.
@@ -88,49 +114,10 @@ class SparkProvider:
         if self._context is not None:
             _end_tasks(self._context)
             self._context.stop()
-            self._context = None
+            self._context, self._has_code = None, False
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
-
-
-def refuse_unshared(spark: SparkContext, folder: Path, inputs: Iterable[str] = ()) -> None:
-    """Write a file; executors look for it and for one input of each folder, and write beside it.
-
-    A folder on object storage, and inputs that are URLs, are passed over.
-    """
-    needed = [*{path.parent: path for path in (Path(each).absolute() for each in inputs if "://" not in each)}.values()]
-    slots = max(spark.defaultParallelism, 2)
-    with ExitStack() as stack:
-        probe = None
-        if "://" not in str(folder):
-            probe = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".shared-", dir=folder.absolute())))
-            # Executors may run as another user.
-            probe.chmod(0o777)
-            needed.append(probe / "driver")
-            needed[-1].touch()
-
-        def look(number: int) -> str:
-            """A problem, or nothing. A closure, since executors have no module of this package."""
-            time.sleep(_SECONDS_TO_LOOK)
-            host = socket.gethostname()
-            if hidden := [str(path) for path in needed if not path.exists()]:
-                return f"{host} does not see {hidden[0]}"
-            try:
-                if probe is not None:
-                    (probe / f"executor-{number}").touch()
-            except OSError as error:
-                return f"{host} cannot write into {error.filename} ({error})"
-            return ""
-
-        problems = sorted(set(spark.parallelize(range(slots), slots).map(look).collect()) - {""})
-    if problems:
-        raise MachineError(
-            f"the executors of {spark.master} do not share the storage of the driver, {socket.gethostname()}: "
-            f"{'; '.join(problems[:3])}{'; ...' if len(problems) > 3 else ''}. Put run_dir and the "
-            f"inputs on storage that all hosts mount under the same path (NFS, Lustre, CephFS ...), writable by the "
-            f"user of the executors."
-        )
 
 
 @contextmanager
@@ -147,10 +134,9 @@ def watched(bar: Bar, total: int, count: Callable[[], int]) -> Iterator[None]:
 
     After a failure or an interrupt none of the job's tasks runs any more: what they wrote can be removed.
     """
-    from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - Spark is loaded only by stages that need it
-    from pyspark import SparkContext  # noqa: PLC0415
-    from pyspark.errors import PySparkException  # noqa: PLC0415
+    from pyspark import SparkContext  # noqa: PLC0415 - Spark is loaded only by stages that need it
 
+    context = SparkContext._active_spark_context
     finished = threading.Event()
 
     def watch() -> None:
@@ -160,19 +146,36 @@ def watched(bar: Bar, total: int, count: Callable[[], int]) -> Iterator[None]:
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     try:
-        yield
-    except BaseException as error:
-        _end_tasks(SparkContext._active_spark_context)
-        # Spark 4.3 names exceptions of Python in tasks like the second.
-        if not isinstance(error, (Py4JJavaError, PySparkException)):
-            raise
-        cause = _cause(str(error))
-        # Errors of our own name their fix, and are no fault of Spark.
-        of_ours = re.match(r"(?:ingestion|features|models|training)\.[\w.]*: (.*)", cause)
-        raise SparkJobError(of_ours[1] if of_ours else f"a Spark job failed: {cause}. {_ADVICE}") from error
+        with failures_of_spark(str(getattr(context, "master", ""))):
+            yield
+    except BaseException:
+        _end_tasks(context)
+        raise
     finally:
         finished.set()
         watcher.join()
+
+
+@contextmanager
+def failures_of_spark(master: str) -> Iterator[None]:
+    """Turn exceptions of Spark into ours, which say what failed; those of our own code in tasks keep their words."""
+    from py4j.protocol import Py4JError, Py4JNetworkError  # noqa: PLC0415 - Spark is loaded only by stages that need it
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    # Spark 4.3 names exceptions of Python in tasks like the second.
+    try:
+        yield
+    except (Py4JError, PySparkException) as error:
+        if stopped := stopped_by_cluster(master, error):
+            raise stopped from error
+        if isinstance(error, Py4JNetworkError):
+            raise SparkJobError(f"Spark's Java process has ended: killed, or without memory? {_ADVICE}") from error
+        cause = _cause(str(error) or type(error).__name__)
+        # Errors of our own name their fix, and are no fault of Spark.
+        of_ours = re.match(r"(?:ingestion|features|models|training)\.[\w.]*: (.*)", cause)
+        if of_ours:
+            raise SparkJobError(of_ours[1]) from error
+        raise SparkJobError(f"a Spark job failed: {cause}. {_ADVICE}") from error
 
 
 def _end_tasks(context: SparkContext | None) -> None:
@@ -271,6 +274,8 @@ def _start(settings: SparkSettings, folder: str) -> SparkContext:
         with _environment(_variables(settings, Path(pyspark.__file__).parent)):
             context = _away_from_main_thread(start)
     except Exception as cause:
+        if stopped := stopped_by_cluster(settings.master, cause):
+            raise stopped from cause
         raise MachineError(
             f"Spark does not start on {settings.master} ({type(cause).__name__}: {str(cause).strip()[:500]}). "
             f"Run `python -m pipeline doctor`."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -86,8 +87,9 @@ class Context:
     def start_spark(self, inputs: Iterable[str] = ()) -> SparkContext:
         """The running context, whose executors see the folder of the Parquet; a progress bar shows its start."""
         with self.bar("Spark", "") as bar:
-            bar(0, 0, "starting")
-            return self.spark.context(folder=self.data_dir, inputs=inputs)
+            show = partial(bar, 0, 0)
+            show("starting")
+            return self.spark.context(folder=self.data_dir, inputs=inputs, show=show)
 
     def say(self, words: str) -> None:
         """Print an indented line without markup."""

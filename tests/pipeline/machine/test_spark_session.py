@@ -13,7 +13,8 @@ import pytest
 from pyspark import SparkContext
 
 from pipeline.errors import MachineError
-from pipeline.machine.spark_session import _cause, refuse_unshared, zip_code
+from pipeline.machine.spark_cluster import refuse_unshared
+from pipeline.machine.spark_session import _cause, zip_code
 
 
 @pytest.mark.slow

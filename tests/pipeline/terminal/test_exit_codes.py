@@ -132,7 +132,7 @@ def test_a_killed_helper_process_is_no_bug(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize("error", [ValueError("the JVM has ended"), RunFolderError("it is damaged")])
-def test_a_kill_for_memory_during_the_command_is_told(
+def test_a_kill_for_memory_during_the_command_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     counts = iter([4, 6])

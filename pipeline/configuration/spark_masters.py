@@ -1,0 +1,48 @@
+"""The address of a Spark master: its forms, and the hosts of a standalone cluster."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import urlsplit
+
+_HOST_AND_PORT: Final = r"(\[[0-9a-fA-F:.]+\]|[\w.-]+):\d{1,5}"
+_FORMS: Final = (
+    r"local",
+    r"local\[(\*|[1-9]\d*)(,[1-9]\d*)?\]",
+    r"local-cluster\[\d+,\d+,\d+\]",
+    r"yarn",
+    r"k8s://\S+",
+    rf"spark://{_HOST_AND_PORT}(,{_HOST_AND_PORT})*",
+)
+
+
+def is_master(master: str) -> bool:
+    """Whether Spark knows such an address.
+
+    Examples:
+        >>> is_master("spark://host1:7077,host2:7077")
+        True
+        >>> is_master("spark:/host1:7077"), is_master("spark://host1"), is_master("local[0]")
+        (False, False, False)
+    """
+    without_spaces = master.replace(" ", "")
+    return any(re.fullmatch(form, without_spaces) for form in _FORMS)
+
+
+def standalone_addresses(master: str) -> list[tuple[str, int]]:
+    """Hosts and ports of the masters of a standalone cluster; empty for other kinds of Spark.
+
+    Examples:
+        >>> standalone_addresses("spark://host1:7077,[::1]:7078")
+        [('host1', 7077), ('::1', 7078)]
+        >>> standalone_addresses("local[*]")
+        []
+    """
+    if not master.startswith("spark://"):
+        return []
+    addresses = []
+    for address in master.removeprefix("spark://").split(","):
+        url = urlsplit(f"//{address}")
+        addresses.append((url.hostname or "", url.port or 0))
+    return addresses
