@@ -20,7 +20,7 @@ from ingestion.errors import (
     WrongBranchTypeError,
     listed,
 )
-from ingestion.schema import SCALARS, WEIGHT_PREFIX
+from ingestion.schema import WEIGHT_PREFIX
 from ingestion.settings import NO_WEIGHT, IngestSettings
 from ingestion.storage import file_system
 
@@ -75,7 +75,7 @@ def refuse_conflicts(infos: Sequence[Any]) -> None:
         of_class = [info for info in infos if label in info.samples.values() and info.weight != NO_WEIGHT]
         if mixed := _mixed(of_class, lambda info: not info.weight):
             raise ConflictingFilesError(
-                f"{mixed[0]} has weights of a generator, {mixed[1]} has no branch '{SCALARS['weight'].branch}': its "
+                f"{mixed[0]} has weights of a generator, {mixed[1]} has no branch of them: its "
                 f"events of weight 1 would stand beside them. State the weight of its sample: `weight:` a branch, or "
                 f"`weight: none` if each of its events counts 1."
             )

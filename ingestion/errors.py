@@ -9,11 +9,12 @@ import difflib
 import errno
 import re
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import ClassVar, Final, Self
 
 from ingestion.allocation import lack_of_memory
+from ingestion.known_layouts import LAYOUTS
 from ingestion.schema import PARTICLE_COLLECTIONS
 from ingestion.secrets import redact
 
@@ -165,6 +166,14 @@ def _of_the_program(cause: Exception) -> bool:
     return is_ours or isinstance(cause, AttributeError | ImportError | NameError | TypeError)
 
 
+def _layout_of(available: Collection[str]) -> str:
+    """A sentence about the layout whose tree a file holds; empty without one."""
+    for layout, names in LAYOUTS.items():
+        if names.tree in available:
+            return f"For the tree '{names.tree}' there is `ingest: {{layout: {layout}}}`. "
+    return ""
+
+
 class MissingTreeError(IngestionError):
     """The configured tree is not in the file."""
 
@@ -180,7 +189,7 @@ class MissingTreeError(IngestionError):
         if not held:
             return cls(f"{path} has no tree '{tree}': the file is empty. Take it out of the sample's files.")
         return cls(
-            f"{path} has no tree '{tree}'. It holds: {some(held)}.{nearest_names(tree, held)} "
+            f"{path} has no tree '{tree}'. It holds: {some(held)}.{nearest_names(tree, held)} {_layout_of(available)}"
             f"Set ingest.tree, or take the file out of the sample's files."
         )
 
@@ -189,8 +198,11 @@ class MissingBranchError(IngestionError):
     """A needed branch is not in the tree."""
 
     @classmethod
-    def at(cls, path: str, tree: str, missing: dict[str, str], available: Iterable[str]) -> Self:
-        """Name each missing branch with the field (`muons.pt`) that needs it and the nearest branches of the tree."""
+    def at(cls, path: str, tree: str, missing: dict[str, str], available: Iterable[str], to_paste: str = "") -> Self:
+        """Name each missing branch with the field (`muons.pt`) that needs it and the nearest branches of the tree.
+
+        `to_paste` are lines of a config that names the branches of the file.
+        """
         held = sorted(set(available))
         lines = [f"  '{branch}' (for {field}).{nearest_names(branch, held)}" for field, branch in missing.items()]
         without = " Files without particles need features.particles: false."
@@ -200,6 +212,7 @@ class MissingBranchError(IngestionError):
             + "\nIf they have other names in your files, set these in ingest.branch_map (for example `muons: Muon`), "
             "or under the key in brackets. Branches of friend trees are not read; write all into one tree."
             + (without if any(field.startswith(PARTICLE_COLLECTIONS) for field in missing) else "")
+            + (f"\n{to_paste}" if to_paste else "")
         )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from ingestion.baskets import basket_boundaries, chunk_edges
-from ingestion.branches import column_numbers, is_variation, key_of
+from ingestion.branches import column_numbers, is_variation
 from ingestion.conflicts import (
     Waiting,
     content_identity,
@@ -34,18 +34,18 @@ from ingestion.errors import (
     nearest_names,
     reading,
 )
-from ingestion.expressions import LABEL_PREFIX, ColumnSource, LabelBy, LabelRule, samples_in
+from ingestion.expressions import ColumnSource, LabelBy, LabelRule, samples_in
 from ingestion.layout import BranchNames, sources_of
 from ingestion.root_format import TREES, check_header, open_root
-from ingestion.schema import PARTICLE_COLLECTIONS, SCALARS, WEIGHT_PREFIX
-from ingestion.settings import NO_WEIGHT, IngestSettings, OnBadFile, SampleSettings, field_branches
+from ingestion.schema import PARTICLE_COLLECTIONS, SCALARS
+from ingestion.settings import NO_WEIGHT, IngestSettings, OnBadFile, SampleSettings
 from ingestion.storage import is_remote, matching, patiently, size_and_time
+from ingestion.suggestions import key_of_field, lines_to_paste
 from ingestion.weights import generated_sum, like_weights, list_lengths, refuse_other_scale, sign_of_a_skim
 
 _INSPECTORS: Final = 8
 #: What a sample states of names, which its files keep.
 _NAMES: Final = ("tree", "branch_map", "label_by", "weights")
-_DEFAULT_WEIGHT: Final = SCALARS["weight"].branch
 
 
 class SourceFile(NamedTuple):
@@ -84,7 +84,7 @@ class FileInfo(NamedTuple):
     """Digest of the content of a local file; empty until the file is read."""
     revision: str = ""
     """Time of the last change in place; empty if the file never changed."""
-    weight: str = _DEFAULT_WEIGHT
+    weight: str = SCALARS["weight"].branch
     """The branch of the weights, or a number of it; `none` if the sample states so, empty if the file has none."""
     like_weights: Sequence[str] = ()
     """Branches that are named like weights, if `weight` is empty."""
@@ -290,7 +290,7 @@ def _look(
         return Waiting(source.sample.name, source.path, reason)
     # Without a modification time from the server, changes cannot be seen.
     if before is not None and modified and (before.size, before.modified) == stamp:
-        if isinstance(before, FileInfo) and _is_read_alike(before, source):
+        if isinstance(before, FileInfo) and _is_read_alike(before, source, settings):
             return before._replace(sample=source.sample.name, label=source.sample.label)
         if isinstance(before, BadFile) and settings.on_bad_file is OnBadFile.SKIP and before.found_while_reading:
             return before._replace(sample=source.sample.name)
@@ -302,9 +302,11 @@ def _look(
     return info
 
 
-def _is_read_alike(before: FileInfo, source: SourceFile) -> bool:
+def _is_read_alike(before: FileInfo, source: SourceFile, settings: IngestSettings) -> bool:
     """Whether a file was read by the names, and checked for the weights, that its sample states."""
-    weights = {before.weight or None} | ({None} if before.weight == _DEFAULT_WEIGHT else set())
+    weights = {before.weight or None}
+    if before.weight == settings.names.scalars["weight"]:
+        weights.add(None)
     sample = source.sample
     same_names = all(getattr(before, key) == getattr(sample, key) for key in _NAMES)
     return same_names and sample.weight in weights and source.sum_branch in {None, *before.generated}
@@ -317,8 +319,9 @@ def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified
         IngestionError: It is no ROOT file, truncated, damaged or out of reach, or its tree or a branch is missing.
     """
     is_unclosed = check_header(source.path, size)
-    sample, weight = source.sample, source.sample.weight
-    other_tree = sample.tree if sample.tree != settings.tree else ""
+    sample, usual_weight = source.sample, settings.names.scalars["weight"]
+    weight = sample.weight
+    other_tree = sample.tree if sample.tree != settings.tree_name else ""
     settings = settings.of(sample.tree, sample.branch_map, sample.weights)
     with reading(source.path, "its directory"), open_root(source.path) as file:
         kinds = file.classnames(cycle=False)
@@ -341,15 +344,17 @@ def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified
         stamp = (sample.name, sample.label, source.path, uuid, entries, size, modified)
         if not entries:
             # What it lacks is not missed: a Snapshot that nothing passes may have no branches.
-            return FileInfo(*stamp, (), (0,), weight=weight or _DEFAULT_WEIGHT, **own)
+            return FileInfo(*stamp, (), (0,), weight=weight or usual_weight, **own)
         names = BranchNames(tree, source.path)
-        if not source.needs_weight and ColumnSource.of_weight(weight or _DEFAULT_WEIGHT).branch not in names:
+        if not source.needs_weight and ColumnSource.of_weight(weight or usual_weight).branch not in names:
             weight = NO_WEIGHT
         missing = _refuse_missing(source, weight, settings, names)
         has_weight = "weight" not in missing
-        weight = weight or (_DEFAULT_WEIGHT if has_weight else "")
+        weight = weight or (usual_weight if has_weight else "")
         refuse_other_scale(source.sum_branch or "", weight, source.path)
-        fields = {name: each for name, each in field_branches(settings.branch_map).items() if name not in missing}
+        fields = {
+            name: each for name, each in settings.names.branches(settings.branch_map).items() if name not in missing
+        }
         if has_weight:
             fields["weight"] = ColumnSource.of_weight(weight).branch
         sources = sources_of(names, fields, settings.branch_map)
@@ -385,14 +390,9 @@ def _refuse_missing(
         optional |= particles - set(settings.branch_map)
     variations = {field for field in missing if is_variation(field)}
     if missing.keys() - optional - variations:
-        absent = {_words_of(field, settings): branch for field, branch in missing.items() if field not in optional}
-        raise MissingBranchError.at(source.path, settings.tree, absent, branches)
+        needed = {field: branch for field, branch in missing.items() if field not in optional}
+        absent = {key_of_field(field, settings): branch for field, branch in needed.items()}
+        to_paste = lines_to_paste(needed, settings.names, branches)
+        raise MissingBranchError.at(source.path, settings.tree, absent, branches, to_paste)
     # Other samples may have these.
     return tuple(sorted(optional | variations))
-
-
-def _words_of(field: str, settings: IngestSettings) -> str:
-    if field in settings.pass_through_columns:
-        key = "pass_through" if field in settings.pass_through else "weights"
-        return f"ingest.{key}: {field.removeprefix(WEIGHT_PREFIX)}"
-    return key_of(field) if field == "weight" or field.startswith(LABEL_PREFIX) else field

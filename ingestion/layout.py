@@ -92,6 +92,8 @@ class Branch(NamedTuple):
 class BranchNames(Mapping[str, Branch]):
     """The sources in an open tree by name: the full path, else path or last part of it with any of `.`, `/` and `_`.
 
+    If no branch has the name in these letters, small and capital ones are the same.
+
     RDataFrame's Snapshot writes `Jet_PT` for `Jet.PT`, and objects have paths such as `electron/PT`.
     """
 
@@ -100,10 +102,13 @@ class BranchNames(Mapping[str, Branch]):
         self.file = file
         self._by_path: dict[str, list[Branch]] = {}
         self._by_plain_name: dict[str, list[Branch]] = {}
+        self._in_any_case: dict[str, list[Branch]] = {}
         for source in _sources(tree, file):
             self._by_path.setdefault(source.path, []).append(source)
             for name in {_plain(source.path), _plain(_short(source.path))}:
                 self._by_plain_name.setdefault(name, []).append(source)
+            for name in {_plain(source.path).casefold(), _plain(_short(source.path)).casefold()}:
+                self._in_any_case.setdefault(name, []).append(source)
 
     def __getitem__(self, name: str) -> Branch:
         """The source of a name.
@@ -112,7 +117,8 @@ class BranchNames(Mapping[str, Branch]):
             KeyError: There is none.
             MissingBranchError: There are several.
         """
-        found = self._by_path.get(name) or self._by_plain_name.get(_plain(name), [])
+        plain = _plain(name)
+        found = self._by_path.get(name) or self._by_plain_name.get(plain) or self._in_any_case.get(plain.casefold(), [])
         if len(found) > 1:
             paths = ", ".join(f"'{source.path}'" for source in found)
             raise MissingBranchError(

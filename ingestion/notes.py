@@ -51,9 +51,9 @@ def _missing_weights(files: Rows) -> Iterator[str]:
     named = list(dict.fromkeys(name for file in lacking for name in file.get("like_weights", ())))
     if named:
         yield (
-            f"The files of {_samples(lacking)} have no branch Event.Weight: every event has weight 1. Branches named "
-            f"like weights: {some(named)}. State one under each of these samples (`weight: {named[0]}`), or "
-            f"`weight: none`."
+            f"The files of {_samples(lacking)} have no branch of the usual weight: every event has weight 1. "
+            f"Branches named like weights: {some(named)}. State one under each of these samples "
+            f"(`weight: {named[0]}`), or `weight: none`."
         )
     elif lacking:
         yield (

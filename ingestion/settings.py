@@ -12,7 +12,8 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from ingestion.errors import nearest_names
 from ingestion.expressions import ColumnSource, LabelBy, LabelRule, samples_in
-from ingestion.schema import COLLECTIONS, SCALARS, WEIGHT_PREFIX
+from ingestion.known_layouts import LAYOUTS, BranchLayout, LayoutNames
+from ingestion.schema import COLLECTIONS, WEIGHT_PREFIX
 
 #: What a sample without weights of a generator states as its `weight`.
 NO_WEIGHT: Final = "none"
@@ -27,7 +28,8 @@ class StrictSettings(BaseModel):
 def _known_fields(value: dict[str, str]) -> dict[str, str]:
     if "weight" in value:
         raise ValueError(f"'weight' belongs to each sample: `weight: {value['weight']}`, or `weight: none`")
-    known = {*COLLECTIONS, *field_branches({}), *(f"{name}.count" for name in COLLECTIONS)} - {"weight"}
+    known = {*COLLECTIONS, *LAYOUTS[BranchLayout.DELPHES].branches({}), *(f"{name}.count" for name in COLLECTIONS)}
+    known -= {"weight"}
     for name in value:
         if name not in known:
             raise ValueError(
@@ -70,7 +72,8 @@ class SampleSettings(StrictSettings):
     yet."""
     weight: str | None = Field(default=None, min_length=1)
     """Weight of the generator: a branch (`genWeight`), a number of a list per event (`LHEWeight[3]`, from 0), or `none`
-    (every event has weight 1, as in collision data); null for Event.Weight where the files have it."""
+    (every event has weight 1, as in collision data); null for that of the layout, Event.Weight or genWeight,
+    where the files have it."""
     weights: dict[str, str] = {}
     """Other weights of the sample, before those of the same names in `ingest.weights`; `none` for its `weight`."""
     tree: str = ""
@@ -162,11 +165,14 @@ class IngestSettings(StrictSettings):
         {"entries_per_task", "on_bad_file", "max_bad_files", "settle_seconds", "until"}
     )
 
-    tree: str = "Delphes"
-    """Name of the tree in the ROOT files; of several cycles the highest is read."""
+    layout: BranchLayout = BranchLayout.DELPHES
+    """Whose names of tree, branches and weight the files have."""
+    tree: str = ""
+    """Name of the tree in the ROOT files; of several cycles the highest is read. Empty for that of the layout."""
     branch_map: BranchMap = {}
-    """Branch names that differ from Delphes' own: of a collection (`muons: Muon`) or a field (`muons.pt: Muon_pt`). Of
-    arrays of a fixed size, `jets.count` is the branch with the number of candidates, `filled` or `all`."""
+    """Branch names that differ from those of the layout: of a collection (`muons: Muon`) or a field
+    (`muons.pt: Muon_pt`). Of arrays of a fixed size, `jets.count` is the branch with the number of candidates,
+    `filled` or `all`."""
     min_btag: float | None = None
     """A jet has a b-tag (bit 1) if the number in its branch, a discriminant, is above this threshold; null if the
     branch holds bits, as in Delphes."""
@@ -212,6 +218,16 @@ class IngestSettings(StrictSettings):
     _weights_are_branches = field_validator("weights")(_refuse_products_of_weights)
 
     @property
+    def names(self) -> LayoutNames:
+        """The names of the layout."""
+        return LAYOUTS[self.layout]
+
+    @property
+    def tree_name(self) -> str:
+        """Name of the tree of samples that state none."""
+        return self.tree or self.names.tree
+
+    @property
     def pass_through_columns(self) -> dict[str, ColumnSource]:
         """What each column is read from that passes through to the predictions."""
         weights = {f"{WEIGHT_PREFIX}{name}": ColumnSource.of_weight(words) for name, words in self.weights.items()}
@@ -220,7 +236,7 @@ class IngestSettings(StrictSettings):
     def branches(self, weight: str = "", label_by: LabelBy | None = None) -> dict[str, str]:
         """Branch of every field and pass-through column, and of a sample's `weight` and `label_by` if given."""
         columns = self.pass_through_columns | LabelRule.of(label_by or {}).sources
-        found = field_branches(self.branch_map)
+        found = self.names.branches(self.branch_map)
         found |= {name: source.branch for name, source in columns.items() if source.branch != NO_WEIGHT}
         return found | ({"weight": ColumnSource.of_weight(weight).branch} if weight else {})
 
@@ -229,24 +245,4 @@ class IngestSettings(StrictSettings):
         # What a sample says of a collection is more than what all say of its fields.
         others = {name: each for name, each in self.branch_map.items() if name.partition(".")[0] not in branch_map}
         of_sample = {"branch_map": others | dict(branch_map), "weights": self.weights | dict(weights)}
-        return self.model_copy(update={"tree": tree or self.tree, **of_sample})
-
-
-def field_branches(branch_map: dict[str, str]) -> dict[str, str]:
-    """Branch of every field of the events schema, with the user's branch map applied.
-
-    A mapped collection replaces the part before the dot of Delphes' own branch names. A mapped field replaces the whole
-    name and takes precedence over its collection.
-
-    Examples:
-        >>> field_branches({"muons": "Muon", "met": "MET_pt"})["muons.pt"]
-        'Muon.PT'
-        >>> field_branches({"muons": "Muon", "met": "MET_pt"})["met"]
-        'MET_pt'
-    """
-    branches = {name: field.branch for name, field in SCALARS.items()}
-    for collection, fields in COLLECTIONS.items():
-        for name, field in fields.items():
-            stem, member = field.branch.split(".", 1)
-            branches[f"{collection}.{name}"] = f"{branch_map.get(collection, stem)}.{member}"
-    return {name: branch_map.get(name, branch) for name, branch in branches.items()}
+        return self.model_copy(update={"tree": tree or self.tree_name, **of_sample})

@@ -105,7 +105,7 @@ def predict(
         needs_weights=False,
     ).infos  # fmt: skip
     # The samples of the training may have stated the tree themselves.
-    uuids = [each for info in infos for each in (info.uuid, of_tree(info.uuid, settings.tree))]
+    uuids = [each for info in infos for each in (info.uuid, of_tree(info.uuid, settings.tree_name))]
     if classifier.dataset and (seen := count_seen_of(FeatureDataset.load(classifier.dataset), uuids)):
         run_folder.say(
             f"  warning: {classifier.name} was trained on {seen} events of these files; their scores are better than "

@@ -24,9 +24,10 @@ import uproot
 from numpy.typing import NDArray
 
 from ingestion.files import FileInfo, expand, inventory
+from ingestion.known_layouts import LAYOUTS, BranchLayout
 from ingestion.reader import RawEvents, read_events
 from ingestion.schema import SCALARS
-from ingestion.settings import IngestSettings, field_branches
+from ingestion.settings import IngestSettings
 from ingestion.thresholds import Jagged, wrapped_azimuths
 from pipeline.config import load_config
 
@@ -36,7 +37,7 @@ EVENTS_PER_FILE: Final = 20_000
 
 def branch_map() -> dict[str, str]:
     """The branch map that reads these files: branches such as `tracks_pt`, with counters such as `ntracks`."""
-    return {name: name.replace(".", "_") for name in field_branches({}) if name != "weight"}
+    return {name: name.replace(".", "_") for name in LAYOUTS[BranchLayout.DELPHES].branches({}) if name != "weight"}
 
 
 def write_load_test(

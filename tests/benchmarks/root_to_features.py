@@ -34,8 +34,9 @@ from features.normalisation import GeneratedSample
 from features.settings import FeatureSettings
 from features.spark_job import keep_freed_memory, make_features
 from ingestion.files import FileInfo, expand, inventory
+from ingestion.known_layouts import LAYOUTS, BranchLayout
 from ingestion.reader import read_events, select_events
-from ingestion.settings import IngestSettings, SampleSettings, field_branches
+from ingestion.settings import IngestSettings, SampleSettings
 from ingestion.spark_job import ingest
 from pipeline.configuration.shell_sections import SparkSettings
 from pipeline.machine.spark_session import SparkProvider
@@ -76,7 +77,7 @@ def bare_read(infos: list[FileInfo], settings: IngestSettings) -> None:
     """uproot reading the needed branches, and nothing else: as it comes, with Python's zlib."""
     zlib = uproot.compression._DecompressZLIB
     fast, zlib.library = zlib.library, "zlib"
-    branches = list(field_branches(settings.branch_map).values())
+    branches = list(LAYOUTS[BranchLayout.DELPHES].branches(settings.branch_map).values())
     for info in infos:
         with uproot.open({info.path: settings.tree}) as tree:
             tree.arrays([name for name in branches if name in tree])

@@ -11,7 +11,7 @@ import awkward as ak
 import numpy as np
 import uproot
 
-from ingestion.settings import field_branches
+from ingestion.known_layouts import LAYOUTS, BranchLayout
 
 #: Cross-section of the whole sample [pb], invented.
 WHOLE: Final = 5000.0
@@ -22,7 +22,7 @@ THINNED: Final = (4, 4, 1)
 
 def write_slices(folder: Path, paths: Sequence[Path], keep: Sequence[int]) -> list[dict[str, Any]]:
     """The slices as samples of label 0: files of one of `keep` of their events, with the cross-section of all."""
-    branches = list(field_branches({}).values())
+    branches = list(LAYOUTS[BranchLayout.DELPHES].branches({}).values())
     events = uproot.concatenate([f"{path}:Delphes" for path in paths], branches)
     hardest = ak.fill_none(ak.max(events["Jet.PT"], axis=1), 0.0).to_numpy()
     number, samples = np.searchsorted(EDGES, hardest, side="right") - 1, []

@@ -157,7 +157,7 @@ def test_weights_in_some_files_of_a_class_only_are_refused(tmp_path: Path) -> No
     for label in (0, 1):
         sources = [source_of("a", 0, str(present)), source_of("b", label, str(absent))]
         if label == 0:
-            words = r"'a': .*present\.root has weights of a generator, .*'b'.* no branch 'Event.Weight'.*`weight: none`"
+            words = r"'a': .*present\.root has weights of a generator, .*'b'.* no branch of them.*`weight: none`"
             with pytest.raises(ConflictingFilesError, match=words):
                 inventory(sources, IngestSettings())
         else:

@@ -30,8 +30,9 @@ from ingestion.errors import (
     UnclosedFileError,
 )
 from ingestion.files import inventory
+from ingestion.known_layouts import LAYOUTS, BranchLayout
 from ingestion.schema import COLLECTIONS, PARTICLE_COLLECTIONS
-from ingestion.settings import IngestSettings, field_branches
+from ingestion.settings import IngestSettings
 
 DATA: Final = Path(__file__).resolve().parents[1] / "data"
 FCC: Final = DATA / "delphes_100TeV.root"
@@ -227,7 +228,9 @@ def some_events() -> list[Row]:
 
 def write_flat(path: Path, events: Sequence[Row], **options: Any) -> Path:
     """An ntuple as `FLAT_MAP` names it: lists such as `Track_pt`, and plain numbers such as `MET`."""
-    names = {branch: FLAT_MAP.get(field, "genWeight") for field, branch in field_branches({}).items()}
+    names = {
+        branch: FLAT_MAP.get(field, "genWeight") for field, branch in LAYOUTS[BranchLayout.DELPHES].branches({}).items()
+    }
     return write_delphes(path, events, tree="ntuple", rename=names, flat_scalars=True, **options)
 
 

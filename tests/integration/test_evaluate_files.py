@@ -23,7 +23,7 @@ from undisturbed_run import Undisturbed
 
 from features.matrices import high_level_in
 from features.schema import SPLITS
-from ingestion.settings import field_branches
+from ingestion.known_layouts import LAYOUTS, BranchLayout
 from models.saved_model import load_model
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.runs.manifest import sealed
@@ -203,7 +203,7 @@ def test_events_that_were_trained_on_are_refused_with_their_number(trained: Trai
 def skim(trained: Trained) -> Path:
     """Every other event of a training file, under another identity."""
     (file,) = trained.data.glob("ttbar*")
-    branches = list(field_branches({}).values())
+    branches = list(LAYOUTS[BranchLayout.DELPHES].branches({}).values())
     path = trained.folder / "skim.root"
     with uproot.open({file: "Delphes"}) as tree, uproot.recreate(path) as skim:
         events = tree.arrays(branches)[::2]

@@ -1,0 +1,110 @@
+"""Lines of a config that name the branches of a file, for the error about those that it lacks."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+from ingestion.branches import key_of
+from ingestion.expressions import LABEL_PREFIX
+from ingestion.known_layouts import LAYOUTS, LayoutNames
+from ingestion.schema import COLLECTIONS, PARTICLE_COLLECTIONS, WEIGHT_PREFIX
+from ingestion.settings import IngestSettings
+
+#: What names of a collection hold, in small letters.
+_SIGNS: Final = {
+    "tracks": ("track", "trk"),
+    "photons": ("photon", "pho", "gam"),
+    "neutral_hadrons": ("neutral", "neu", "nh"),
+    "electrons": ("electron", "ele", "el"),
+    "muons": ("muon", "mu"),
+    "jets": ("jet", "ak4"),
+}
+_LAST_PART: Final = re.compile(r"[./_][^./_]+$")
+#: Of the letters of two names, by difflib.
+_NEAR_ENOUGH: Final = 0.75
+
+
+def lines_to_paste(missing: Mapping[str, str], names: LayoutNames, available: Collection[str]) -> str:
+    """The lines that name the branches of some missing fields, as far as `available` has any that are near.
+
+    `available` knows a branch by each of its names, as `ingestion.layout.BranchNames` does.
+    """
+    for layout, others in LAYOUTS.items():
+        if others != names and _has_all(others, available):
+            return f"Line to paste:\n  ingest: {{layout: {layout}}}"
+    branch_map = _nearest_map(missing, names, available)
+    if not branch_map:
+        return ""
+    lines = [f"      {field}: {branch}" for field, branch in branch_map.items()]
+    return "\n".join(["Lines to paste, if these are the right branches:", "  ingest:", "    branch_map:", *lines])
+
+
+def _has_all(names: LayoutNames, available: Collection[str]) -> bool:
+    needed = names.branches({})
+    del needed["weight"]
+    return all(branch in available for field, branch in needed.items() if not field.startswith(PARTICLE_COLLECTIONS))
+
+
+def _nearest_map(missing: Mapping[str, str], names: LayoutNames, available: Collection[str]) -> dict[str, str]:
+    branch_map: dict[str, str] = {}
+    known = names.branches({})
+    for field, branch in missing.items():
+        if field not in known:
+            continue
+        collection = field.partition(".")[0]
+        if collection in COLLECTIONS and collection not in branch_map:
+            stem = _stem_of(collection, names, available)
+            if stem is not None:
+                branch_map[collection] = stem
+        if names.branches(branch_map)[field] in available:
+            continue
+        if field == "jets.btag":
+            nearest = _tag_of(branch_map.get("jets", names.stems["jets"]), available)
+        else:
+            nearest = _branch_of(field, branch, available)
+        if nearest is not None:
+            branch_map[field] = nearest
+    return branch_map
+
+
+def _stem_of(collection: str, names: LayoutNames, available: Collection[str]) -> str | None:
+    """What the branches of a collection begin with, but for b-tags, which have many names."""
+    stems = dict.fromkeys(_LAST_PART.sub("", branch) for branch in available if _LAST_PART.search(branch))
+    fields = [f"{collection}.{field}" for field in COLLECTIONS[collection] if field != "btag"]
+    for sign in _SIGNS[collection]:
+        fitting = []
+        for stem in stems:
+            branches = names.branches({collection: stem})
+            if sign in stem.casefold() and all(branches[field] in available for field in fields):
+                fitting.append(stem)
+        if fitting:
+            # Longer ones may be of counters.
+            return min(fitting, key=len)
+    return None
+
+
+def _tag_of(stem: str, available: Collection[str]) -> str | None:
+    tags = [branch for branch in available if branch.startswith(stem) and "btag" in branch.casefold()]
+    return min(tags, key=len, default=None)
+
+
+def _branch_of(field: str, branch: str, available: Collection[str]) -> str | None:
+    """The branch of a field in any layout, else the one whose name is nearest to that of the missing branch."""
+    usual: Iterable[str] = (names.branches({})[field] for names in LAYOUTS.values())
+    there = [name for name in usual if name in available]
+    if there:
+        return there[0].replace(".", "_")
+    plain = {name.casefold().replace("_", "."): name for name in available}
+    near = difflib.get_close_matches(branch.casefold().replace("_", "."), plain, n=1, cutoff=_NEAR_ENOUGH)
+    return plain[near[0]] if near else None
+
+
+def key_of_field(field: str, settings: IngestSettings) -> str:
+    """What the config calls a field, or the key that names its branch."""
+    if field in settings.pass_through_columns:
+        key = "pass_through" if field in settings.pass_through else "weights"
+        return f"ingest.{key}: {field.removeprefix(WEIGHT_PREFIX)}"
+    return key_of(field) if field == "weight" or field.startswith(LABEL_PREFIX) else field

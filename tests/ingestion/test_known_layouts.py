@@ -1,0 +1,128 @@
+"""Files of known layouts need no map, and the error about missing branches gives the lines to paste."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+import uproot
+import yaml
+from delphes_files import checked, columns_of, kinds_of, read, select, write_delphes
+from made_events import jet, lepton, made_event
+
+from ingestion.errors import MissingBranchError, MissingTreeError
+from ingestion.known_layouts import BranchLayout
+from ingestion.settings import IngestSettings
+
+CMS_FILE: Final = Path(__file__).resolve().parents[1] / "data" / "nanoAOD_2015_CMS_Open_Data_ttbar.root"
+EVENTS: Final = [
+    made_event(electrons=[lepton(40.0, 0.5, 1.0)], muons=[lepton(9.0, 1.5, 2.0)], jets=[jet(90.0, 0.1, 0.2, btag=1)]),
+    made_event(electrons=[lepton(41.0, 0.5, 1.0)], jets=[jet(70.0, 2.1, 2.2)], weight=-2.0),
+]
+PARTICLES: Final = ("EFlowTrack", "EFlowPhoton", "EFlowNeutralHadron")
+
+
+def ntuple(path: Path, tree: str, names: dict[str, str]) -> Path:
+    """A file of `EVENTS` without particles, whose branches have other names."""
+    columns = columns_of(EVENTS, flat_scalars=True)
+    kept = {names.get(name, name): values for name, values in columns.items() if not name.startswith(PARTICLES)}
+    with uproot.recreate(path) as file:
+        file.mktree(tree, kinds_of(kept)).extend(kept)
+    return path
+
+
+def names_of(stems: dict[str, str], separator: str = "_", **scalars: str) -> dict[str, str]:
+    members = {"PT": "pt", "Eta": "eta", "Phi": "phi", "Charge": "charge", "BTag": "btagDeepFlavB"}
+    names = {
+        f"{stem}.{member}": f"{stems[stem]}{separator}{lower}" for stem in stems for member, lower in members.items()
+    }
+    return names | scalars
+
+
+SCALAR_NAMES: Final = {"MissingET.MET": "MET_pt", "MissingET.Phi": "MET_phi", "Event.Weight": "genWeight"}
+NANOAOD: Final = names_of({"Electron": "Electron", "MuonTight": "Muon", "Jet": "Jet"}) | SCALAR_NAMES
+
+
+def test_nanoaod_is_read_without_a_map(tmp_path: Path) -> None:
+    path = ntuple(tmp_path / "a.root", "Events", NANOAOD)
+    settings = IngestSettings(layout=BranchLayout.NANOAOD, min_btag=0.5)
+    (info,) = checked(path, settings=settings, needs_particles=False)
+    assert info.weight == "genWeight"
+    table = select(info, settings).table
+    assert table["weight"].to_pylist() == [1.0, -2.0]
+    for name in ("electrons", "muons", "met", "met_phi"):
+        assert table[name].to_pylist() == [event[name] for event in EVENTS]
+    assert [[each["btag"] for each in jets] for jets in table["jets"].to_pylist()] == [[1], [0]]
+
+
+def test_a_file_of_cms_is_read_without_a_map() -> None:
+    settings = IngestSettings(layout=BranchLayout.NANOAOD, min_btag=0.5)
+    (info,) = checked(CMS_FILE, settings=settings, needs_particles=False)
+    raw = read(info, settings)
+    with uproot.open({CMS_FILE: "Events"}) as tree:
+        for collection, stem in (("electrons", "Electron"), ("muons", "Muon"), ("jets", "Jet")):
+            pts = raw.collections[collection].listed()["pt"].tolist()
+            assert pts == tree[f"{stem}_pt"].array().tolist()
+        assert raw.scalars["met"].tolist() == tree["MET_pt"].array().tolist()
+        assert raw.scalars["weight"].tolist() == tree["genWeight"].array().tolist()
+
+
+@pytest.mark.parametrize("separator", ["_", "."])
+def test_a_mapped_collection_finds_branches_in_small_letters(tmp_path: Path, separator: str) -> None:
+    names = names_of({"Electron": "goodEl"}, separator) | {"MissingET.MET": "missinget_met"}
+    path = ntuple(tmp_path / "a.root", "Delphes", names)
+    settings = IngestSettings(branch_map={"electrons": "goodEl"})
+    (info,) = checked(path, settings=settings, needs_particles=False)
+    table = select(info, settings).table
+    assert table["electrons"].to_pylist() == [event["electrons"] for event in EVENTS]
+    assert table["met"].to_pylist() == [event["met"] for event in EVENTS]
+
+
+def test_a_branch_in_the_letters_of_the_config_comes_before_others(tmp_path: Path) -> None:
+    other = {"electron_pt": columns_of(EVENTS)["Electron.PT"] * 2}
+    path = write_delphes(tmp_path / "a.root", EVENTS, more=other)
+    assert select(path).table["electrons"].to_pylist() == [event["electrons"] for event in EVENTS]
+    with pytest.raises(MissingBranchError, match="'Electron_Pt' is the name of 2 branches"):
+        checked(path, settings=IngestSettings(branch_map={"electrons.pt": "Electron_Pt"}))
+
+
+@pytest.mark.parametrize(
+    ("stems", "scalars", "lines"),
+    [
+        ({"Electron": "Electron", "MuonTight": "Muon", "Jet": "Jet"}, SCALAR_NAMES, "\n  ingest: {layout: nanoaod}"),
+        (
+            {"Electron": "goodEl", "MuonTight": "goodMu", "Jet": "cleanJet"},
+            {},
+            """
+  ingest:
+    branch_map:
+      electrons: goodEl
+      muons: goodMu
+      jets: cleanJet
+      jets.btag: cleanJet_btagDeepFlavB""",
+        ),
+        (
+            {},
+            {"MissingET.MET": "PFMET_pt", "MissingET.Phi": "MissingET_phi2"},
+            "\n  ingest:\n    branch_map:\n      met_phi: MissingET_phi2",
+        ),
+    ],
+)
+def test_the_error_about_missing_branches_gives_the_lines_to_paste(
+    tmp_path: Path, stems: dict[str, str], scalars: dict[str, str], lines: str
+) -> None:
+    path = ntuple(tmp_path / "a.root", "Delphes", names_of(stems) | scalars)
+    with pytest.raises(MissingBranchError) as caught:
+        checked(path, needs_particles=False)
+    message = str(caught.value)
+    assert lines in message
+    # YAML that a config can hold.
+    config = yaml.safe_load(message[message.index("\n  ingest") :])
+    assert IngestSettings.model_validate(config["ingest"])
+
+
+def test_a_tree_of_another_layout_is_named_with_the_layout(tmp_path: Path) -> None:
+    path = ntuple(tmp_path / "a.root", "Events", NANOAOD)
+    with pytest.raises(MissingTreeError, match=r"For the tree 'Events' there is `ingest: {layout: nanoaod}`"):
+        checked(path, needs_particles=False)
