@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ingestion.errors import IngestionError, reading
 from ingestion.files import FileInfo
-from ingestion.storage import file_digest, is_remote, patiently
+from ingestion.storage import file_digest, is_remote, patiently, size_and_time
 
 
 def recognise(infos: Iterable[FileInfo], earlier: Iterable[FileInfo]) -> list[FileInfo]:
@@ -33,6 +33,14 @@ def content_digest(path: str) -> str:
         return ""
     with reading(path, "its content"):
         return file_digest(Path(path))
+
+
+def changed_meanwhile(info: FileInfo) -> bool:
+    """Whether a file has changed since it was checked; its digest would then describe content that was not read."""
+    try:
+        return size_and_time(info.path) != (info.size, info.modified)
+    except IngestionError:
+        return True
 
 
 def _recognised(info: FileInfo, old: FileInfo) -> FileInfo:

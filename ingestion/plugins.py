@@ -81,8 +81,12 @@ def load_from_environment() -> None:
 
 
 def file_of(module: str) -> Path | None:
-    """The file of a module, if it is a plugin."""
-    return next((Path(each.__file__) for each in _loaded.values() if each.__name__ == module and each.__file__), None)
+    """The file of a module that is a plugin, or that belongs to the package of one."""
+    packages = {plugin.__name__.partition(".")[0] for plugin in _loaded.values()}
+    imported = sys.modules.get(module)
+    if imported is None or imported.__file__ is None or module.partition(".")[0] not in packages:
+        return None
+    return Path(imported.__file__)
 
 
 def located(name: str, folder: Path | str = "") -> str:

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyspark import Accumulator, SparkContext
 
-from ingestion.changes import content_digest
+from ingestion.changes import changed_meanwhile, content_digest
 from ingestion.conflicts import refuse_too_many
 from ingestion.copies import UInt64s, event_keys, find_copies
 from ingestion.errors import (
@@ -45,7 +45,6 @@ from ingestion.storage import (
     new_file,
     patiently,
     place,
-    size_and_time,
 )
 from ingestion.tally import StepCounts, total
 
@@ -148,7 +147,7 @@ def ingest(
     refuse_too_many(bad, settings)
     _remove_remains(out_dir, failed)
     good = [
-        info._replace(digest=digests[info.uuid]) if info.uuid in digests and not _changed_meanwhile(info) else info
+        info._replace(digest=digests[info.uuid]) if info.uuid in digests and not changed_meanwhile(info) else info
         for info in infos
         if info.uuid not in failed
     ]
@@ -337,14 +336,6 @@ def _take_over(infos: Sequence[FileInfo], earlier: EarlierParts, out_dir: Path) 
                 link_or_copy(old, new)
         taken[info.uuid] = list(parts)
     return taken
-
-
-def _changed_meanwhile(info: FileInfo) -> bool:
-    """Whether a file has changed since the job began; its digest would then describe content that was not read."""
-    try:
-        return size_and_time(info.path) != (info.size, info.modified)
-    except IngestionError:
-        return True
 
 
 def _bad_file(info: FileInfo, error: IngestionError) -> BadFile:

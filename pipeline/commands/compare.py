@@ -11,10 +11,10 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import psutil
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from rich import box
 from rich.table import Table
 
@@ -34,7 +34,7 @@ from pipeline.runner import Runner
 from pipeline.runs.code_meaning import code_digests
 from pipeline.runs.outputs import content_digest
 from pipeline.runs.provenance import LOCAL_CHANGES, code_version, now, package_versions
-from pipeline.runs.state_files import write_atomically
+from pipeline.runs.state_files import read_state, write_atomically
 from pipeline.stages.train import Train, modules_of_method
 from pipeline.terminal.exit_codes import stop_if_requested
 from pipeline.terminal.grid import Grid
@@ -56,6 +56,8 @@ from training.studies.time_checks import check_times
 from training.threads import use_threads
 from training.workloads.hep_settings import HepSettings
 
+#: Number of busy cores.
+_LOAD: Final = TypeAdapter(Annotated[float, Field(ge=0, allow_inf_nan=False)])
 _RESULT: Final = "result.json"
 _FIGURES: Final = "figures"
 _PAGE: Final = "page.md"
@@ -297,7 +299,8 @@ def _busy_cores(runs: Sequence[PlannedRun], path: Path) -> float:
 
     The load average would also count what was done before: with `STUDY=all`, the study before.
     """
-    before: float = json.loads(path.read_text(encoding="utf-8")) if path.exists() else 0.0
+    remedy = "Remove it; the load is measured again."
+    before = read_state(path, _LOAD, remedy=remedy) if path.exists() else 0.0
     if path.exists() and all(run.result is not None for run in runs):
         return before
     found = max(before, psutil.cpu_percent(_LOOK_SECONDS) / 100 * (psutil.cpu_count() or 1))

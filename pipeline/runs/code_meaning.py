@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from importlib.util import resolve_name
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from ingestion import plugins
+from ingestion.storage import file_digest
 
 #: The folder that holds the packages.
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -30,6 +31,10 @@ REGISTRIES: Final = frozenset(
 )
 #: By these names a module finds files beside it.
 _OWN_PLACE: Final = frozenset({"__file__", "__name__", "__package__", "__path__", "__spec__"})
+
+
+#: Longest name of a file.
+_LONGEST_NAME: Final = 255
 
 
 class _Module(NamedTuple):
@@ -54,12 +59,42 @@ def code_digests(entry_points: Iterable[str]) -> dict[str, str]:
         file = _file_of(name)
         if name in found or file is None:
             continue
-        module = _read(name, file, file.stat().st_mtime_ns)
-        found[name] = module.digest
-        waiting += [each for each in module.imports if _is_followed(name, each)]
-        # An import also runs the packages around the module.
-        waiting += [name.rpartition(".")[0]] if "." in name else []
+        modules = {name: file}
+        if _is_ours(name):
+            # An import also runs the packages around the module.
+            waiting += [name.rpartition(".")[0]] if "." in name else []
+        else:
+            modules, data = _whole_plugin(name, file)
+            found |= {data_name: file_digest(path) for data_name, path in data.items()}
+        for module_name, path in modules.items():
+            module = _read(module_name, path, path.stat().st_mtime_ns)
+            found[module_name] = module.digest
+            waiting += [imported for imported in module.imports if _is_followed(module_name, imported)]
     return dict(sorted(found.items()))
+
+
+def _is_ours(module: str) -> bool:
+    return module.partition(".")[0] in PACKAGES
+
+
+def _whole_plugin(name: str, file: Path) -> tuple[dict[str, Path], dict[str, Path]]:
+    """The modules of the package of a plugin and its other files, by name; of a plugin without one, its module."""
+    folder = file.parent
+    package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+    if not package or not (folder / "__init__.py").is_file():
+        return {name: file}, {}
+    while (folder.parent / "__init__.py").is_file():
+        folder, package = folder.parent, package.rpartition(".")[0]
+    modules, data = {}, {}
+    for path in sorted(folder.rglob("*")):
+        inner = path.relative_to(folder)
+        if path.name == "__init__.py":
+            modules[".".join([package, *inner.parent.parts])] = path
+        elif path.suffix == ".py":
+            modules[".".join([package, *inner.with_suffix("").parts])] = path
+        elif path.is_file() and "__pycache__" not in inner.parts:
+            data[f"{package}/{inner.as_posix()}"] = path
+    return modules, data
 
 
 def _is_followed(importer: str, imported: str) -> bool:
@@ -81,13 +116,27 @@ def _read(name: str, file: Path, _modified: int) -> _Module:
     found = (node for node in ast.walk(tree) if isinstance(node, ast.Name | ast.Constant))
     words = {node.id if isinstance(node, ast.Name) else node.value for node in found}
     digest = hashlib.sha256(ast.unparse(_Meaning().visit(tree)).encode())
+    for path in _data_read(name, file, words):
+        digest.update(path.read_bytes())
+    return _Module(digest.hexdigest(), frozenset(imports))
+
+
+def _data_read(name: str, file: Path, words: Collection[object]) -> list[Path]:
+    """The files that are no code and that a module may read; `words` are its names and constants."""
+    if not _is_ours(name):
+        return _named_files(file.parent, words)
     # A template includes others beside it, so that all files that are no code count with the module that names one, or
     # that knows its own place.
     data = sorted(_data_in(file.parent))
-    if data and words & {*_OWN_PLACE, *(path.name for path in data)}:
-        for path in data:
-            digest.update(path.read_bytes())
-    return _Module(digest.hexdigest(), frozenset(imports))
+    is_read = any(word in words for word in (*_OWN_PLACE, *(path.name for path in data)))
+    return data if is_read else []
+
+
+def _named_files(folder: Path, words: Collection[object]) -> list[Path]:
+    """Files that a plugin names, from its folder or a folder that it names: others there may be events and runs."""
+    names = [word for word in words if isinstance(word, str) and 0 < len(word) < _LONGEST_NAME and "\0" not in word]
+    folders = [folder, *(folder / name for name in names if (folder / name).is_dir())]
+    return sorted({place / name for place in folders for name in names if (place / name).is_file()})
 
 
 def _data_in(folder: Path) -> Iterator[Path]:

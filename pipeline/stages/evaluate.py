@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from glob import iglob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.console import Console
 
+from features.functions import needed_branches, own_features
 from features.settings import FeatureSettings
 from models.errors import UndefinedMetricError
 from models.evaluation.own_figures import OWN_FIGURES
@@ -20,7 +20,8 @@ from pipeline.errors import MissingInputError
 from pipeline.reporting.cutflow import Step, cutflow, labels_of
 from pipeline.runs.outputs import COUNTERS
 from pipeline.runs.store import Version
-from pipeline.stages.base import Check, Context, Result, Stage
+from pipeline.stages.base import Check, Context, Result, Stage, StageInputs
+from pipeline.stages.input_files import files_read, identities
 from pipeline.terminal.progress import Bar
 from pipeline.terminal.tables import evaluation_tables
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from features.dataset import FeatureDataset
+    from ingestion.files import FileInfo
+    from ingestion.settings import IngestSettings
     from models.evaluation.data_comparison import DataEvents
     from models.evaluation.rates import Rates
     from models.prediction import Candidate
@@ -49,9 +52,14 @@ class Evaluate(Stage):
     }
 
     def entry_points(self, config: Config) -> tuple[str, ...]:
-        """Also the networks, and what reads them."""
-        figures = {each.draw.__module__ for each in OWN_FIGURES.values()}
-        return (f"pipeline.stages.{self.name}", "pipeline.runs.trained_models", *config.model.modules, *figures)
+        """Also the networks and what reads them, own figures, and what makes features of data and shifted events."""
+        modules = [f"pipeline.stages.{self.name}", "pipeline.runs.trained_models", *config.model.modules]
+        modules += sorted({figure.draw.__module__ for figure in OWN_FIGURES.values()})
+        if config.evaluate.data:
+            modules.append("pipeline.scoring")
+        if config.evaluate.data or any(dict(config.evaluate.systematics).values()):
+            modules += sorted({feature.function.__module__ for feature in own_features().values()})
+        return tuple(modules)
 
     def config_items(self, config: Config) -> dict[str, Any]:
         """The section `evaluate`, normalisation, and the text of the plots."""
@@ -62,7 +70,24 @@ class Evaluate(Stage):
         errors = {f"samples.{each.name}.cross_section_error_pb": each.cross_section_error_pb for each in config.samples}
         # Without a name the signal is the one that the classes imply.
         ours = flat_items(config.evaluate, "evaluate") | {"evaluate.signal": config.signals}
-        return {**items, **ours, **config.normalisation(), **errors, **seed, **_state_of_data(config)}
+        # The files themselves are inputs.
+        del ours["evaluate.data"]
+        return {**items, **ours, **config.normalisation(), **errors, **seed}
+
+    def find_inputs(self, config: Config, current: Version | None, console: Console) -> StageInputs:
+        """The files of `evaluate.data`, as `ingest` knows those of samples."""
+        from ingestion.changes import recognise
+
+        if not config.evaluate.data:
+            return StageInputs({})
+
+        def say(words: str) -> None:
+            console.print(f"  {words}", highlight=False, markup=False)
+
+        settings = config.ingest.model_copy(update={"pass_through": needed_branches()})
+        infos = _data_files(config, settings, say, needs_particles=config.features.particles)
+        infos = recognise(infos, files_read(current))
+        return StageInputs(identities(infos), infos, [info._asdict() for info in infos])
 
     def run(self, context: Context) -> Result:
         """Predict the test split and write predictions, metrics and plots."""
@@ -94,6 +119,7 @@ class Evaluate(Stage):
         return Result(
             summary=_accuracies_in_words(metrics),
             counters=metrics,
+            inputs=_files_of_manifest(context.found.details or []),
             checks=[
                 Check(
                     f"{name}: events predicted = events in the test split",
@@ -158,11 +184,28 @@ def evaluated(
     return metrics
 
 
-def _state_of_data(config: Config) -> dict[str, Any]:
-    """Sizes and times of the local files of `evaluate.data`: others make the evaluation stale."""
-    paths = sorted(Path(path) for pattern in config.evaluate.data for path in iglob(pattern, recursive=True))  # noqa: PTH207
-    found = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
-    return {"evaluate.data (files)": found} if found else {}
+def _data_files(
+    config: Config, settings: IngestSettings, say: Callable[[str], None], *, needs_particles: bool
+) -> list[FileInfo]:
+    """The checked files of `evaluate.data`; `settings` are those by which they are read."""
+    from ingestion.files import found_files
+    from ingestion.settings import NO_WEIGHT, SampleSettings
+
+    sample = SampleSettings(name="data", label=0, files=config.evaluate.data, weight=NO_WEIGHT)
+    # Without a file that cannot be read, the luminosity would be another.
+    return found_files([sample], settings, say, strict=True, needs_particles=needs_particles).infos
+
+
+def _files_of_manifest(infos: Sequence[FileInfo]) -> list[dict[str, Any]]:
+    """Files that were read, with the digests by which a touched file is known to be unchanged."""
+    from ingestion.changes import changed_meanwhile, content_digest
+    from ingestion.storage import patiently
+
+    files = []
+    for info in infos:
+        digest = info.digest or patiently(content_digest, info.path)
+        files.append(info._replace(digest="" if changed_meanwhile(info) else digest)._asdict())
+    return files
 
 
 def _shifted(context: Context, dataset: FeatureDataset) -> dict[str, NDArray[np.float32]]:
@@ -189,20 +232,16 @@ def _data(context: Context, candidates: Sequence[Candidate], dataset: FeatureDat
     """The selected events of `evaluate.data` with the probabilities of each model, by its name; empty without files."""
     import numpy as np
 
-    from features.functions import needed_branches
     from ingestion.copies import event_keys
-    from ingestion.files import found_files
-    from ingestion.settings import NO_WEIGHT, IngestSettings, SampleSettings
+    from ingestion.settings import IngestSettings
     from models.evaluation.data_comparison import DataEvents
     from pipeline.scoring import EventClassifier, blocks_of
 
     config, selection = context.config, _selection(context)
     if not config.evaluate.data:
         return {}
-    # Without a file that cannot be read, the luminosity would be another.
     reading = IngestSettings.model_validate({**dataset.reading, "pass_through": needed_branches()})
-    sample = SampleSettings(name="data", label=0, files=config.evaluate.data, weight=NO_WEIGHT)
-    files = found_files([sample], reading, context.say, strict=True, needs_particles=selection.particles).infos
+    files = _data_files(config, reading, context.say, needs_particles=selection.particles)
     scorers = [EventClassifier(each.name, each.model, dataset.classes, reading, selection) for each in candidates]
     hlf: list[NDArray[np.float32]] = []
     keys: list[NDArray[np.uint64]] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -10,17 +10,16 @@ from rich.console import Console
 
 from ingestion.errors import grouped
 from ingestion.notes import notes
-from ingestion.secrets import redact
 from ingestion.storage import footers, make_folder, sizes_below
 from ingestion.tally import WRAPPED_AZIMUTHS, by_sample, total
 from pipeline.config import Config
 from pipeline.configuration.keys import flat_items
 from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import counted
-from pipeline.runs.fingerprint import Input
 from pipeline.runs.provenance import package_versions
 from pipeline.runs.store import Version
 from pipeline.stages.base import Check, Context, Result, Stage, StageInputs
+from pipeline.stages.input_files import files_read, files_skipped, identities
 from pipeline.terminal.progress import Bar
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ class Ingest(Stage):
         def say(words: str) -> None:
             console.print(f"  {words}", highlight=False, markup=False)
 
-        infos, bad = _earlier_files(current)
+        infos, bad = files_read(current), files_skipped(current)
         known: dict[str, FileInfo | BadFile] = {}
         # A change of the branches or the tree requires a new check of the files.
         if current is not None and current.ran_same_code(_JOB) and _same_settings(config, current):
@@ -83,7 +82,7 @@ class Ingest(Stage):
         checked = [i._replace(skim="") if Path(i.path).absolute().is_relative_to(ours) else i for i in found.infos]
         found = found._replace(infos=recognise(checked, infos))
         # With their current paths and times the next run need not check them again.
-        return StageInputs(_identities(found.infos, found.bad), found, [info._asdict() for info in found.infos])
+        return StageInputs(identities(found.infos, found.bad), found, [info._asdict() for info in found.infos])
 
     def _is_read_alike(self, sample: str, config: Config, current: Version) -> bool:
         """Whether a version read the files of a sample by what the sample states now."""
@@ -136,7 +135,7 @@ class Ingest(Stage):
         current = context.current
         if current is None or not current.ran_same_code(_JOB) or not _same_settings(context.config, current):
             return None
-        old = {info.uuid: info for info in _earlier_files(current)[0]}
+        old = {info.uuid: info for info in files_read(current)}
         parts: dict[str, list[EventsPart]] = {}
         unchanged = {
             info.uuid
@@ -159,35 +158,6 @@ def _same_settings(config: Config, current: Version) -> bool:
     same_pieces = current.manifest["config"]["ingest"].get("entries_per_task") == config.ingest.entries_per_task
     now = {**flat_items(config.ingest, "ingest"), "features.particles": config.features.particles}
     return same_pieces and all(before.get(key) == value for key, value in now.items())
-
-
-def _earlier_files(current: Version | None) -> tuple[list[FileInfo], list[BadFile]]:
-    """The files of a version, including those that it skipped."""
-    from ingestion.files import BadFile, FileInfo
-
-    if current is None:
-        return [], []
-    try:
-        infos = [FileInfo(**each) for each in current.manifest["inputs"]]
-        return infos, [BadFile(**each) for each in current.manifest["counters"]["bad_files"]]
-    except (KeyError, TypeError):
-        # Other code wrote it, which makes the stage stale: all files are checked again.
-        return [], []
-
-
-def _identities(infos: Sequence[FileInfo], bad: Sequence[BadFile]) -> dict[str, Input]:
-    """Files by UUID, skipped ones (which may have none) by path."""
-    good = {
-        info.uuid: Input(redact(info.path), f"{info.sample}:{info.size}:{info.entries}:{info.revision}")
-        for info in infos
-    }
-    skipped = {
-        f"skipped {redact(each.path)}": Input(
-            f"{redact(each.path)} (skipped)", f"{each.sample}:{each.size}:{each.modified}"
-        )
-        for each in bad
-    }
-    return good | skipped
 
 
 def _result(context: Context, result: IngestResult) -> Result:
@@ -226,7 +196,7 @@ def _result(context: Context, result: IngestResult) -> Result:
             Check("rows in the Parquet = events", rows == sums["events"], f"{rows} = {sums['events']}"),
         ],
         inputs=[info._asdict() for info in result.infos],
-        own_inputs=_identities(result.infos, result.bad),
+        own_inputs=identities(result.infos, result.bad),
         digests={f"events/{part.name}": part.digest for part in parts},
         taken_over=[each for each in before.files if (each.lies_in, each.path) in earlier] if before else [],
     )

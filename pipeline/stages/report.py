@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
+from pydantic import BaseModel, TypeAdapter
 from rich.console import Console
 
 from pipeline.config import Config
 from pipeline.configuration.keys import flat_items
-from pipeline.errors import RunFolderError
 from pipeline.runs.fingerprint import Input
 from pipeline.runs.outputs import COUNTERS, digest_of
+from pipeline.runs.state_files import read_state
 from pipeline.runs.store import Version
 from pipeline.stages.base import Check, Context, Result, Stage, StageInputs
+
+
+class _Comparison(BaseModel):
+    """The table of a comparison of optimisers, which `compare` writes for the report."""
+
+    title: str
+    heads: list[str]
+    rows: list[list[str]]
+    workers: str
+    events: str
+    notes: list[str]
+
+
+_COMPARISON: Final = TypeAdapter(_Comparison)
 
 
 class Report(Stage):
@@ -39,12 +53,8 @@ class Report(Stage):
         """The tables of the comparisons of optimisers in the run folder. Details: them, by study."""
         tables = {}
         for path in sorted(config.run_dir.glob("compare/*/table.json")):
-            try:
-                tables[path.parent.name] = json.loads(path.read_text(encoding="utf-8"))
-            except (OSError, ValueError) as cause:
-                raise RunFolderError(
-                    f"{path} cannot be read ({cause}). Run `compare` for this study again, or remove it."
-                ) from cause
+            remedy = "Run `compare` for this study again, or remove it."
+            tables[path.parent.name] = read_state(path, _COMPARISON, remedy=remedy).model_dump()
         inputs = {f"compare/{name}": Input(f"comparison {name}", digest_of(each)) for name, each in tables.items()}
         return StageInputs(inputs, tables)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from ingestion import plugins
 from pipeline.config import load_config
 from pipeline.runner import STAGES
 from pipeline.runs import code_meaning
@@ -129,6 +132,78 @@ def test_what_is_imported_is_followed_whatever_its_name_is_and_counts(
     (package / "__init__.py").write_text("import features.d\n")
     (package / "d.py").write_text("")
     assert set(digests()) == {*before, "features.d"}
+
+
+@pytest.fixture
+def installed_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of an installed package whose module `trigger` is a plugin."""
+    folder = tmp_path / "my_package"
+    (folder / "parts" / "tables").mkdir(parents=True)
+    (folder / "__init__.py").write_text("")
+    (folder / "parts" / "__init__.py").write_text("")
+    (folder / "parts" / "trigger.py").write_text("from my_package import helper\n")
+    (folder / "helper.py").write_text("cut = 30  # GeV\n")
+    (folder / "late.py").write_text("scale = 1\n")
+    (folder / "parts" / "tables" / "efficiency.csv").write_text("1,2\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(plugins, "_loaded", {})
+    monkeypatch.setenv(plugins.VARIABLE, "")
+    plugins.load(["my_package.parts.trigger"])
+    yield folder
+    for name in [name for name in sys.modules if name.partition(".")[0] == "my_package"]:
+        del sys.modules[name]
+
+
+def changed_in_plugin(before: dict[str, str], entry: str = "my_package.parts.trigger") -> set[str]:
+    code_meaning._read.cache_clear()
+    return {name for name, digest in code_digests([entry]).items() if digest != before.get(name)}
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "counted"),
+    [
+        ("helper.py", "cut = 31\n", {"my_package.helper"}),
+        ("helper.py", "cut = 30  # in GeV\n", set()),
+        # It may be imported by its name while an event is computed.
+        ("late.py", "scale = 2\n", {"my_package.late"}),
+        ("parts/tables/efficiency.csv", "1,3\n", {"my_package/parts/tables/efficiency.csv"}),
+        ("parts/new.py", "x = 1\n", {"my_package.parts.new"}),
+    ],
+)
+def test_the_whole_package_of_an_installed_plugin_counts(
+    installed_plugin: Path, file: str, content: str, counted: set[str]
+) -> None:
+    before = code_digests(["my_package.parts.trigger"])
+    (installed_plugin / file).write_text(content)
+    assert changed_in_plugin(before) == counted
+
+
+def test_a_module_that_a_plugin_imports_is_an_entry_point(installed_plugin: Path) -> None:
+    """A feature that is declared there names its module."""
+    before = code_digests(["my_package.helper"])
+    (installed_plugin / "helper.py").write_text("cut = 31\n")
+    assert changed_in_plugin(before, "my_package.helper") == {"my_package.helper"}
+
+
+@pytest.mark.parametrize(
+    ("file", "counts"), [("table.csv", True), ("tables/weights.npy", True), ("runs/demo/metrics.json", False)]
+)
+def test_files_that_a_plugin_of_one_file_names_count_and_others_beside_it_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, *, counts: bool
+) -> None:
+    monkeypatch.setattr(plugins, "_loaded", {})
+    monkeypatch.setenv(plugins.VARIABLE, "")
+    plugin = tmp_path / "found_here.py"
+    plugin.write_text("place = __file__, 'table.csv', 'tables', 'weights.npy', 'metrics.json'\nname = __name__\n")
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text("1")
+    plugins.load([str(plugin)])
+    try:
+        before = code_digests(["plugin_found_here"])
+        (tmp_path / file).write_text("2")
+        assert bool(changed_in_plugin(before, "plugin_found_here")) == counts
+    finally:
+        del sys.modules["plugin_found_here"]
 
 
 def test_entry_points_and_registries_exist() -> None:

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import SAMPLES, small_config
 from delphes_files import write_delphes
 from night_files import FIRST, Night, events
+from published_by_hand import made_manifest, publish
+from rich.console import Console
 from stages_here import run_here, without_spark
 
+from pipeline.config import Config, load_config
 from pipeline.errors import MissingInputError
+from pipeline.run_folder import RunFolder
+from pipeline.runner import Runner, State
+from pipeline.runs.code_meaning import code_digests
+from pipeline.runs.store import Version
+from pipeline.stages.base import StageInputs
+from pipeline.stages.evaluate import Evaluate, _files_of_manifest
 
 
 @pytest.mark.slow
@@ -33,3 +45,71 @@ def test_copies_in_the_data_were_not_noticed(tmp_path: Path, monkeypatch: pytest
     write_delphes(tmp_path / "data.root", [each for each in data if not each["electrons"]])
     with pytest.raises(MissingInputError, match=r"evaluate\.data: no event of these files passes"):
         run_here(tmp_path / "config.yaml", "evaluate")
+
+
+@pytest.fixture
+def chosen(tmp_path: Path) -> Callable[..., Config]:
+    """Makes a config whose `evaluate.data` is what is given."""
+
+    def with_data(*patterns: str) -> Config:
+        path = small_config(tmp_path, SAMPLES, evaluate={"data": list(patterns)})
+        return load_config(str(path))
+
+    return with_data
+
+
+def inputs_of(config: Config, current: Version | None = None) -> StageInputs:
+    return Evaluate().find_inputs(config, current, Console(quiet=True))
+
+
+def test_data_files_are_known_by_their_content_wherever_they_lie(tmp_path: Path, chosen: Callable[..., Config]) -> None:
+    # The name is no pattern, though it looks like one.
+    write_delphes(tmp_path / "data[1].root", events(500))
+    first = inputs_of(chosen(str(tmp_path / "data[1].root"))).inputs
+    assert len(first) == 1
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "data[1].root").rename(tmp_path / "moved" / "a.root")
+    moved = chosen(str(tmp_path / "moved" / "*.root"))
+    assert {key: each.digest for key, each in inputs_of(moved).inputs.items()} == {
+        key: each.digest for key, each in first.items()
+    }
+    assert Evaluate().config_items(moved) == Evaluate().config_items(chosen("/elsewhere/*.root"))
+    write_delphes(tmp_path / "moved" / "a.root", events(600))
+    assert inputs_of(moved).inputs.keys() != first.keys()
+
+
+def test_a_touched_data_file_is_the_same_and_a_changed_one_is_another(
+    tmp_path: Path, chosen: Callable[..., Config]
+) -> None:
+    path = tmp_path / "data.root"
+    write_delphes(path, events(500))
+    config = chosen(str(path))
+    found = inputs_of(config)
+    manifest = made_manifest("evaluate", inputs=_files_of_manifest(found.details))
+    current = Version("0001-00000000", tmp_path, manifest)
+    os.utime(path, (1, 1))
+    assert inputs_of(config, current).inputs == found.inputs
+    # One byte of the events, as a job that writes in place leaves it.
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    changed = inputs_of(config, current).inputs
+    assert changed.keys() == found.inputs.keys()
+    assert changed != found.inputs
+
+
+def test_a_broken_link_among_the_data_is_named_by_plan(tmp_path: Path, chosen: Callable[..., Config]) -> None:
+    (tmp_path / "data.root").symlink_to(tmp_path / "nothing.root")
+    config = chosen(str(tmp_path / "*.root"))
+    for stage in ("ingest", "features", "train", "evaluate"):
+        publish(config.run_dir, stage)
+    plans = {each.stage.name: each for each in Runner(RunFolder(config, Console(quiet=True))).plan()}
+    state, reasons = Runner(RunFolder(config, Console(quiet=True)))._state(Evaluate(), plans["evaluate"].current, ())
+    assert state is State.FAILS
+    assert "data.root" in reasons[0]
+
+
+def test_what_reads_data_counts_where_there_are_data(chosen: Callable[..., Config]) -> None:
+    with_data, without = (code_digests(Evaluate().entry_points(chosen(*data))) for data in (["/data/*.root"], []))
+    assert {"pipeline.scoring", "ingestion.reader"} <= with_data.keys()
+    assert "pipeline.scoring" not in without

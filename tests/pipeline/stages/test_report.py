@@ -26,20 +26,22 @@ def test_comparisons_in_the_run_folder_are_inputs_so_that_a_new_one_makes_the_re
     table.parent.mkdir(parents=True)
     # A study that is under way.
     (tmp_path / "compare" / "other").mkdir()
+    content = {"title": "A study", "heads": [], "workers": "ranks", "events": "none", "notes": []}
     inputs = []
     for rows in ([["sgd", "90 %"]], [["sgd", "91 %"]], [["sgd", "91 %"]]):
-        table.write_text(json.dumps({"title": "A study", "rows": rows}))
+        table.write_text(json.dumps({**content, "rows": rows}))
         inputs.append(found_in(tmp_path))
     assert inputs[0].inputs.keys() == {"compare/mine"}
     assert inputs[0].inputs["compare/mine"].name == "comparison mine"
-    assert inputs[1].details == {"mine": {"title": "A study", "rows": [["sgd", "91 %"]]}}
+    assert inputs[1].details == {"mine": {**content, "rows": [["sgd", "91 %"]]}}
     first, second, same = (each.inputs for each in inputs)
     assert first != second == same
 
 
-def test_a_damaged_table_is_named_with_what_to_do(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["{", "[]", "null", '{"title": "A study"}'])
+def test_a_damaged_table_is_named_with_what_to_do(tmp_path: Path, text: str) -> None:
     table = tmp_path / "compare" / "mine" / "table.json"
     table.parent.mkdir(parents=True)
-    table.write_text("{")
-    with pytest.raises(RunFolderError, match=r"mine/table.json cannot be read .* Run `compare` for this study again"):
+    table.write_text(text)
+    with pytest.raises(RunFolderError, match=r"mine/table.json is damaged: .* Run `compare` for this study again"):
         found_in(tmp_path)
