@@ -58,6 +58,18 @@ def write_delphes(
     return path
 
 
+def damage(path: Path, branch: str = "EFlowTrack.PT", *, tree: str = "Delphes") -> Path:
+    """Overwrite the last basket of a branch: the file opens, but cannot be read to its end."""
+    with uproot.open({path: tree}) as events:
+        members = events[branch].all_members
+        last = int(events[branch].num_baskets) - 1
+        first, length = int(members["fBasketSeek"][last]), int(members["fBasketBytes"][last])
+    content = bytearray(path.read_bytes())
+    content[first : first + length] = b"\xff" * length
+    path.write_bytes(content)
+    return path
+
+
 def columns_of(
     events: Sequence[Row], *, as_type: Mapping[str, tuple[str, float]] | None = None, flat_scalars: bool = False
 ) -> dict[str, Any]:

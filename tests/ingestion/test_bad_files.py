@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import uproot
 from analyses import Analysis
-from delphes_files import source_of, write_delphes
+from delphes_files import damage, source_of, write_delphes
 from made_events import distinct, lepton, made_event
 
 from ingestion.errors import (
@@ -38,18 +38,6 @@ def write_good(path: Path, *, count: int = 6, **options: Any) -> Path:
     """Every third event has no lepton."""
     rows = [made_event(electrons=[lepton(40.0, 0, 0)] if n % 3 else []) for n in range(count)]
     return write_delphes(path, distinct(rows), **options)
-
-
-def damage(path: Path, branch: str = "EFlowTrack.PT") -> Path:
-    """Overwrite the last basket of a branch: the file opens, but cannot be read to its end."""
-    with uproot.open(path) as file:
-        members = file["Delphes"][branch].all_members
-        last = int(file["Delphes"][branch].num_baskets) - 1
-        first, length = int(members["fBasketSeek"][last]), int(members["fBasketBytes"][last])
-    content = bytearray(path.read_bytes())
-    content[first : first + length] = b"\xff" * length
-    path.write_bytes(content)
-    return path
 
 
 def text_file(path: Path) -> None:

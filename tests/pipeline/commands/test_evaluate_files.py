@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from delphes_files import write_delphes
@@ -37,21 +38,28 @@ def test_leptons_that_lack_their_tracks_are_noted(tmp_path: Path, monkeypatch: p
     assert "note: In 2 of 3 events of 'new-1' no track is within features.own_track_dr" in shown.getvalue()
 
 
-@pytest.fixture
-def tasks(monkeypatch: pytest.MonkeyPatch) -> list[EvaluationTask]:
+class Evaluation(NamedTuple):
     """What would be evaluated."""
-    tasks: list[EvaluationTask] = []
 
-    def noted(_config: Any, _console: Any, _candidates: Any, task: EvaluationTask, *_: Any, **_options: Any) -> Any:
-        tasks.append(task)
+    task: EvaluationTask
+    test: Sequence[Path]
+    train: Sequence[Path]
+
+
+@pytest.fixture
+def evaluations(monkeypatch: pytest.MonkeyPatch) -> list[Evaluation]:
+    evaluations: list[Evaluation] = []
+
+    def noted(_config: Any, _console: Any, _candidates: Any, task: Any, test: Any, *_: Any, **options: Any) -> Any:
+        evaluations.append(Evaluation(task, test, options["train"]))
 
     monkeypatch.setattr("pipeline.commands.evaluate_files.kernel_items", lambda _: {})
     monkeypatch.setattr("pipeline.commands.evaluate_files.evaluated", noted)
-    return tasks
+    return evaluations
 
 
 def test_slices_of_a_class_counted_by_their_numbers_of_events_of_the_test_split(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: list[EvaluationTask]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evaluations: list[Evaluation]
 ) -> None:
     """The stage `evaluate` weights them by the rates of their samples."""
     nights = TrainedNights(tmp_path)
@@ -59,10 +67,13 @@ def test_slices_of_a_class_counted_by_their_numbers_of_events_of_the_test_split(
     rates = Rates({"qcd": Estimate(1.0, 0.0)}, {"qcd": 0})
     monkeypatch.setattr("pipeline.commands.evaluate_files.rates_before", lambda *_: rates, raising=False)
     evaluate_files(nights.run_folder, [], [], None)
-    assert [task.rates for task in tasks] == [rates]
+    assert [evaluation.task.rates for evaluation in evaluations] == [rates]
+    # The curve of over-training compares these with the training split.
+    (evaluation,) = evaluations
+    assert [list(files) for files in evaluation[1:]] == [nights.dataset.files(split) for split in ("test", "train")]
 
 
-def test_without_its_events_the_test_split_was_refused(tmp_path: Path, tasks: list[EvaluationTask]) -> None:
+def test_without_its_events_the_test_split_was_refused(tmp_path: Path, evaluations: list[Evaluation]) -> None:
     """They only say how much each sample counts."""
     nights = TrainedNights(tmp_path)
     nights.train(1)
@@ -70,7 +81,7 @@ def test_without_its_events_the_test_split_was_refused(tmp_path: Path, tasks: li
     run_folder = RunFolder(nights.run_folder.config, Console(file=shown, width=1000))
     shutil.rmtree(run_folder.store("ingest").folder)
     evaluate_files(run_folder, [], [], None)
-    assert [task.rates for task in tasks] == [None]
+    assert [evaluation.task.rates for evaluation in evaluations] == [None]
     assert "no rates: " in shown.getvalue()
 
 

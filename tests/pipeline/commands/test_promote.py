@@ -248,12 +248,16 @@ def test_after_a_move_of_the_run_folder_the_model_in_use_knows_what_it_saw(
 
 
 def test_a_rollback_brings_the_one_before_back_and_keeps_it(nights: TrainedNights) -> None:
-    nights.promoted(5, 200)
+    nights.promoted(5, 20)
+    nights.train(200)
+    assert nights.promote(force=True)[0]
     withdrawn, current = rollback(nights.run_folder, "hlf")
-    assert (withdrawn[:4], current[:4]) == ("0002", "0001")
+    assert (withdrawn[:4], current[:4]) == ("0003", "0002")
     assert nights.registry.current().name == current  # type: ignore[union-attr]
     # The next night finds the same candidate, and leaves it.
     assert nights.promote() == (False, "it was rolled back; --force promotes it anyway")
+    withdrawn, current = rollback(nights.run_folder, "hlf")
+    assert (withdrawn[:4], current[:4]) == ("0002", "0001")
     with pytest.raises(MissingInputError, match="nothing to roll back to"):
         rollback(nights.run_folder, "hlf")
     assert nights.promote(force=True)[0]

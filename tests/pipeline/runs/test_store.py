@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -14,6 +15,7 @@ from published_by_hand import made_manifest, made_model_manifest
 from pipeline.errors import RunFolderError
 from pipeline.runs import own_folders
 from pipeline.runs.model_registry import Registry
+from pipeline.runs.state_files import write_atomically
 from pipeline.runs.store import StageStore, Version
 from pipeline.runs.stored_files import KERNELS
 
@@ -44,6 +46,28 @@ def test_commits_follow_each_other_and_old_versions_stay(tmp_path: Path) -> None
     assert [each.path for each in version.files] == ["data"]
     assert json.loads(store.pointer.read_text()) == {"version": version.name}
     assert (tmp_path / "ingest" / "0001-abcdef01" / "data").exists()
+
+
+@pytest.mark.parametrize("writes", range(3))
+def test_a_kill_between_manifest_and_pointer_leaves_the_version_before_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    store = StageStore(tmp_path, "ingest")
+    first = commit(store)
+    remaining = iter(range(writes))
+
+    def killed(path: Path, content: Any) -> None:
+        if next(remaining, None) is None:
+            raise KeyboardInterrupt
+        write_atomically(path, content)
+
+    monkeypatch.setattr("pipeline.runs.store.write_atomically", killed)
+    with contextlib.suppress(KeyboardInterrupt):
+        commit(store)
+    current = store.current()
+    assert current is not None
+    assert current.name == ("0002-abcdef01" if writes == 2 else first.name)
+    assert store.complete() == [first.name, "0002-abcdef01"][: 1 + writes]
 
 
 def test_a_folder_that_cannot_be_listed_seemed_to_be_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,8 +335,18 @@ def test_unused_outputs_go_with_their_folders_and_those_in_use_stay(tmp_path: Pa
             (kernels / name / f"{stem}.arrow").touch()
     # Something else lies in this folder: it stays.
     (kernels / "shared" / "notes.txt").touch()
+    # Nor are folders removed that somebody else made.
+    for name in ("theirs.arrow", "notes.txt"):
+        (kernels / "theirs").mkdir(exist_ok=True)
+        (kernels / "theirs" / name).touch()
     assert [path.name for path in store.unused_outputs()] == ["first", "second", "shared"]
     store.remove_unused_outputs()
     left = sorted(path.relative_to(kernels).as_posix() for path in kernels.glob("*/[!m]*"))
-    assert left == ["first/used.arrow", "shared/notes.txt", "whole/used.arrow"]
+    assert left == [
+        "first/used.arrow",
+        "shared/notes.txt",
+        "theirs/notes.txt",
+        "theirs/theirs.arrow",
+        "whole/used.arrow",
+    ]
     assert not (kernels / "second").exists()

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from feature_datasets import write_dataset
 from made_manifests import made_versions
 
+from features.kernels import EnergyScales
 from pipeline.config import Config
 from pipeline.errors import MissingInputError
 from pipeline.runs.store import Version
-from pipeline.stages.evaluate import Evaluate, make_task, rates_before
+from pipeline.stages.evaluate import Evaluate, _shifted, make_task, rates_before
 
 
 def finished(folder: Path) -> dict[str, Version]:
@@ -100,3 +103,36 @@ def test_the_name_of_the_signal_that_the_classes_imply_made_evaluate_stale(tmp_p
     signals = [config.evaluate.model_copy(update={"signal": signal}) for signal in (None, "ttbar", "QCD")]
     items = [Evaluate().config_items(config.model_copy(update={"evaluate": signal})) for signal in signals]
     assert items[0] == items[1] != items[2]
+
+
+def test_a_shift_of_two_percent_multiplies_the_scale_of_its_name_by_1_02(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = write_dataset(tmp_path / "set", rows={"train": [4], "val": [5], "test": [6]})
+    upstream = finished(tmp_path)
+    upstream["ingest"].manifest["outputs"] = []
+    asked: list[Any] = []
+
+    def noted(_parts: Any, wanted: Any, _selection: Any, scales: list[EnergyScales]) -> list[EnergyScales]:
+        asked.extend(wanted)
+        return scales
+
+    monkeypatch.setattr("features.shifts.shifted_features", noted)
+    for systematics, expected in (
+        (
+            {"jet_scale": 0.02, "met_scale": 0.1},
+            {
+                "jet scale +2 %": EnergyScales(jets=1.02),
+                "jet scale -2 %": EnergyScales(jets=0.98),
+                "MET scale +10 %": EnergyScales(met=1.1),
+                "MET scale -10 %": EnergyScales(met=0.9),
+            },
+        ),
+        ({"met_scale": 0.1}, {"MET scale +10 %": EnergyScales(met=1.1), "MET scale -10 %": EnergyScales(met=0.9)}),
+        ({}, {}),
+    ):
+        asked.clear()
+        config = made_config(tmp_path, (1e5, 800.0), systematics={"jet_scale": 0.0, "met_scale": 0.0, **systematics})
+        context: Any = SimpleNamespace(config=config, upstream=upstream)
+        assert _shifted(context, dataset) == expected
+        assert len(asked) == (6 if expected else 0)

@@ -74,10 +74,32 @@ def test_a_kill_while_a_part_was_taken_over_left_half_of_it_in_the_next_version(
     assert sorted(path.name for path in folder.iterdir()) == ["hlf", "made-by-hep-pipeline"]
 
 
-def test_a_part_that_lacks_a_file_is_not_taken_over() -> None:
-    whole = Fingerprint({}, {}, {}, PARTS)
-    assert unchanged_parts(whole, whole, ["dataset.json"]) == {"hlf"}
-    assert unchanged_parts(whole, whole, ["hlf/model/weights.pt"]) == frozenset()
+def test_only_complete_parts_with_the_same_inputs_are_taken_over() -> None:
+    networks = {name: Fingerprint({}, {"rate": number}, {}) for number, name in enumerate(("hlf", "inclusive"))}
+    before = Fingerprint({}, {}, {}, networks)
+    assert unchanged_parts(before, before, ["dataset.json"]) == {"hlf", "inclusive"}
+    assert unchanged_parts(before, before, ["hlf/model/weights.pt"]) == {"inclusive"}
+    assert unchanged_parts(None, before, []) == frozenset()
+    other = {**networks, "hlf": networks["inclusive"], "particles": networks["hlf"]}
+    assert unchanged_parts(before, Fingerprint({}, {}, {}, other), []) == {"inclusive"}
+
+
+@pytest.mark.parametrize(("digest", "afresh"), [(None, False), ("of other settings", False), (None, True)])
+def test_only_interrupted_work_with_the_same_inputs_is_continued(
+    store: StageStore, digest: str | None, afresh: bool
+) -> None:
+    interrupted = store.next_folder("1" * 8)
+    store.begin(interrupted)
+    (interrupted / "hlf").mkdir()
+    (interrupted / "hlf" / "made-from").write_text(digest or PARTS["hlf"].digest)
+    (interrupted / "hlf" / "work").touch()
+    folder = store.next_folder("2" * 8)
+    store.begin(folder, but=[interrupted])
+    context = SimpleNamespace(out_dir=folder, current=store.current(), taken_over_parts=frozenset())
+    begin_parts(store, cast("Context", context), PARTS, afresh=afresh)
+    is_continued = digest is None and not afresh
+    assert files_in(folder / "hlf") == (["made-from", "work"] if is_continued else ["made-from"])
+    assert (folder / "hlf" / "made-from").read_text() == PARTS["hlf"].digest
 
 
 def test_a_part_is_copied_where_the_file_system_has_no_links(

@@ -7,7 +7,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated import EVERY, ROUGH, SERVERS, SEVERAL, WITH_SLOWMO, LinearGradients, Watcher, models, run, toy_rows
+from simulated import (
+    EVERY,
+    ROUGH,
+    SERVERS,
+    SEVERAL,
+    WITH_SLOWMO,
+    LinearGradients,
+    Watcher,
+    models,
+    run,
+    sleeping,
+    toy_rows,
+)
 
 from training.algorithms.base import Algorithm
 from training.algorithms.gossip import GossipAlgorithm
@@ -132,3 +144,30 @@ def test_exact_slow_momentum_left_a_worker_of_swarm_sgd_without_a_finite_model(e
     assert np.isfinite(found).all()
     np.testing.assert_allclose(found[3], np.tile(found[3, 0], (4, 1)), atol=1e-14)
     assert [watcher.algorithms[rank].counters()["steps_not_finite"] for rank in range(4)] == [0, 0, 1, 0]
+
+
+@pytest.mark.parametrize("method", ["downpour", "agn", "dynsgd", "adag"])
+@pytest.mark.parametrize("broken", ["model", "gradient"])
+def test_a_worker_continues_from_the_newest_server_after_a_window_that_is_left_out(method: str, broken: str) -> None:
+    problem = LinearGradients(workers=2, steps=8, seed=1, hessian=0.0)
+    # Only rank 1 moves the server, in one direction; rank 0 takes longer, so that it finds it further on each time.
+    problem.pulls[:] = np.array([0.0, 1.0])[:, None, None]
+    if broken == "gradient":
+        problem.pulls[0, 3] = np.nan
+    starts: list[float] = []
+
+    def noted(rank: int, step: int, algorithm: Algorithm) -> None:
+        if rank == 0:
+            vector = algorithm.model.empty()
+            algorithm.model.read(vector)
+            starts.append(float((vector - problem.initial).mean()))
+            if (broken, step) == ("model", 3):
+                vector[1] = np.nan
+                algorithm.model.write(vector)
+
+    cluster = sleeping(1e-3, slow_ranks={0: 2.5}, latency_seconds=1e-6)
+    chosen = {"algorithm": method, "local_steps": 1, "optimizer": "sgd", "momentum": 0.0}
+    problem.drive(**chosen, cluster=cluster, before_step=noted)
+    # Rank 1 has ended after four of these steps.
+    assert (np.diff(starts)[:3] > 0).all()
+    assert starts[4] > starts[3]

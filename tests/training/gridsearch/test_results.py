@@ -90,7 +90,9 @@ def test_the_error_of_a_lead_allows_for_the_events_that_trainings_share() -> Non
 
 
 def test_one_standard_error_takes_the_smallest_network_that_is_as_good() -> None:
-    best, near, far = made(99, [0.9, 0.92]), made(9, [0.905, 0.913]), made(5, [0.85, 0.87])
+    best, near, far = made(99, [0.9, 0.92]), made(9, [0.905, 0.913]), made(5, [0.881, 0.913])
+    assert best.ahead_of(near).value < best.ahead_of(near).error
+    assert 1 < best.ahead_of(far).value / best.ahead_of(far).error < 2
     scores = [best, near, far]
     assert chosen(scores) == best
     assert chosen(scores, one_standard_error=True) == near
@@ -102,9 +104,10 @@ def test_what_is_ahead_within_noise_is_not_on_the_front() -> None:
 
 
 def test_times_that_differ_within_noise_count_as_equal() -> None:
-    slow, quick = (made(9, [value] * 3, latency=Cost(time, 0.1)) for value, time in ((0.9, 5.1), (0.8, 5.0)))
+    # Two errors of the difference are 0.28.
+    slow, quick = (made(9, [value] * 3, latency=Cost(time, 0.1)) for value, time in ((0.9, 5.25), (0.8, 5.0)))
     assert pareto_front([slow, quick], latency) == [slow]
-    slower = slow._replace(latency=Cost(6.0, 0.1))
+    slower = slow._replace(latency=Cost(5.3, 0.1))
     assert pareto_front([slower, quick], latency) == [quick, slower]
 
 

@@ -67,7 +67,7 @@ def launch_with(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> s
     monkeypatch.setattr(mpirun, "find_mpirun", lambda: program)
     monkeypatch.setattr(rank_reports, "_LEAST_SECONDS", 0.1)
     dataset = write_dataset(folder / "data", rows={"train": [40, 40], "val": [10], "test": [10]})
-    run = make_spec(dataset, folder / "out", stall_seconds=0.2)
+    run = make_spec(dataset, folder / "out", workers=3, stall_seconds=0.2)
     with pytest.raises(LaunchError) as caught:
         launcher.launch(run, on_progress=lambda _: None)
     return str(caught.value)
@@ -78,12 +78,15 @@ def test_a_start_that_does_not_end_is_ended_and_names_who_did_not_come(
 ) -> None:
     present = f"""
 mkdir {tmp_path}/out/present {tmp_path}/out/signs
+touch {tmp_path}/out/signs/rank-2
 echo '{{"host": "host7", "pid": 1, "what": "does not come out of MPI"}}' > {tmp_path}/out/present/rank-1.json
 exec sleep 1000"""
     words = launch_with(present, tmp_path, monkeypatch)
     assert "the ranks did not start within 0.2 s" in words
     assert "rank 0: its process did not come" in words
     assert "rank 1 on host7: does not come out of MPI" in words
+    # One that trains does not keep those that wait for the others.
+    assert "rank 2" not in words
 
 
 def test_a_launcher_that_is_killed_during_the_start_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -239,15 +239,24 @@ def test_a_check_is_of_the_step_that_is_claimed() -> None:
     assert judged(replace(TIMES, checks=checks), BATCH).verdict is Verdict.NOT_DECIDABLE
 
 
-@pytest.mark.parametrize(("number", "verdict"), [(2, Verdict.CONFIRMED), (8, Verdict.NOT_DECIDABLE)])
+@pytest.mark.parametrize(
+    ("number", "verdict", "shifts"),
+    [
+        (2, Verdict.CONFIRMED, (math.log(2 / 3), 0.0)),
+        (8, Verdict.NOT_DECIDABLE, (math.log(1 / 3), math.log(2))),
+    ],
+)
 def test_times_of_unlike_numbers_of_workers_took_only_the_spread_among_the_checks(
-    number: int, verdict: Verdict
+    number: int, verdict: Verdict, shifts: tuple[float, float]
 ) -> None:
     """Both methods take 10 ms longer than simulated; with other numbers of workers they may not do so."""
     law = {"ar-sgd": lambda _: 0.1, "ad-psgd": lambda _: 0.05}
     checks = [made_check(method, 0.11, 0.1) for method in ("ar-sgd", "ad-psgd")]
     claim = {**BATCH, "better": workers(number, "ad-psgd"), "than": workers(2, "ar-sgd")}
-    assert judged(replace(times(law), checks=checks), claim).verdict is verdict
+    found = judged(replace(times(law), checks=checks), claim)
+    assert found.verdict is verdict
+    # Steps of 10 ms and of 5 ms take twice and three times as long.
+    assert found.pairs[0].difference.shifts == pytest.approx(shifts, abs=5e-3)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ from training.readers.batch import Batch
 from training.settings import TrainSettings
 from training.simulation.simulate import Simulated
 from training.simulation.stacked import StackedModels, StackedWork
+from training.simulation.transport import SimNetwork
+from training.simulation.virtual_time import VirtualClock
 from training.studies.run_in_simulator import simulate_workload
 from training.transports.basics import run_now
 from training.transports.transport import Transport
@@ -91,20 +93,44 @@ def test_buffers_that_are_not_finite_stay_with_their_worker_until_it_validates(r
     assert np.isfinite(last_buffers(resumed)).all()
 
 
+class OnlyBuffers(StackedWork):
+    """Has nothing else."""
+
+    def __init__(self, present: np.ndarray[Any, Any]) -> None:
+        self.present = present
+
+    def buffers(self) -> np.ndarray[Any, Any]:
+        return self.present.copy()
+
+    def write_buffers(self, values: np.ndarray[Any, Any]) -> None:
+        self.present = values
+
+
+def test_validations_take_the_mean_over_the_buffers_of_all_workers() -> None:
+    clock = VirtualClock()
+    transports = SimNetwork(clock, CLUSTER, 3).transports()
+    means: list[Any] = []
+
+    async def work(rank: int) -> None:
+        only_buffers = OnlyBuffers(np.array([1.0 + rank**2, 10.0 * rank]))
+        shared = SharedBuffers(only_buffers, transports[rank])
+        await shared.share()
+        only_buffers.present = only_buffers.present + rank
+        await shared.publish()
+        await transports[rank].barrier()
+        means.append(await shared.snapshot())
+        means.append(await shared.mean())
+        await shared.close()
+
+    for rank in range(3):
+        clock.spawn(work(rank), f"worker {rank}")
+    clock.run()
+    # Of 1, 3 and 7, and of 0, 11 and 22.
+    np.testing.assert_allclose(means, [[11 / 3, 11.0]] * 6)
+
+
 def test_buffers_that_are_not_finite_are_not_published() -> None:
-    class Alone(StackedWork):
-        """Has only buffers."""
-
-        def __init__(self) -> None:
-            self.present = np.ones(2)
-
-        def buffers(self) -> np.ndarray[Any, Any]:
-            return self.present.copy()
-
-        def write_buffers(self, values: np.ndarray[Any, Any]) -> None:
-            self.present = values
-
-    work = Alone()
+    work = OnlyBuffers(np.ones(2))
     shared = SharedBuffers(work, Transport())
     run_now(shared.share())
     work.present = np.array([3.0, np.inf])
