@@ -1,4 +1,4 @@
-"""The vector that is trained, and what is no part of it: frozen parameters stay as they are."""
+"""The vector that is trained: frozen parameters are not in it and stay as they are."""
 
 from __future__ import annotations
 

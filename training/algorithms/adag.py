@@ -38,6 +38,8 @@ class Adag(Agn):
     x_0 is the server from which the window started (equations 4.1, 4.7, 4.8).
     """
 
+    SCRATCH = ("_started_from",)
+
     def __init__(self, settings: AdagSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         self._gamma = settings.gamma

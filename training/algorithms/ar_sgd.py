@@ -31,6 +31,8 @@ class ArSgd(Algorithm):
     worker with a gradient that is not finite counts as a worker without samples.
     """
 
+    SCRATCH = ("_message",)
+
     def __init__(self, settings: ArSgdSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         gradient = self.model.empty()

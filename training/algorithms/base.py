@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from training.algorithms.method import MethodSettings, Traits
+from training.algorithms.saved_attributes import SavedAttributes
 from training.transports.basics import Vector, is_finite
 from training.transports.transport import Transport
 
@@ -96,36 +97,13 @@ class Worker(NamedTuple):
     """`train.optimizer_state`."""
 
 
-class Kept:
-    """Something with a state."""
-
-    STATE_KEYS: ClassVar[Sequence[str]] = ()
-    """Attributes of this class, arrays and plain values, that the next steps depend on: they are part of its state."""
-
-    def _kept(self) -> dict[str, Any]:
-        """Copies of what this class and its bases name in `STATE_KEYS`, by the name without underscore."""
-        values = {name.lstrip("_"): getattr(self, name) for name in self._names_kept()}
-        return {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in values.items()}
-
-    def _keep(self, state: dict[str, Any]) -> None:
-        """Continue from what `_kept` gave; arrays stay where they are in memory."""
-        for name in self._names_kept():
-            own, given = getattr(self, name), state[name.lstrip("_")]
-            if isinstance(own, np.ndarray):
-                own[...] = given
-            else:
-                setattr(self, name, given)
-
-    def _names_kept(self) -> list[str]:
-        return [name for kind in type(self).__mro__ for name in vars(kind).get("STATE_KEYS", ())]
-
-
-class Algorithm(Kept, ABC):
+class Algorithm(SavedAttributes, ABC):
     """Turns local gradients into updates of the local model; a transport connects it to the other workers."""
 
     traits: Traits = Traits()
     momenta: Sequence[Vector] = ()
     """The method's own momentum, in place of the optimiser's: at exact averages it is treated likewise."""
+    SCRATCH: ClassVar[Sequence[str]] = ("model", "optimizer", "transport", "momenta")
 
     def __init__(self, settings: MethodSettings, worker: Worker) -> None:
         self.model, self.optimizer, self.transport = worker.model, worker.optimizer, worker.transport
@@ -194,13 +172,13 @@ class Algorithm(Kept, ABC):
         """All that the next steps depend on, besides the optimiser: arrays and plain values."""
         published = self.model.empty()
         self.model.read(published)
-        return {"published": published, **self._kept()}
+        return {"published": published, "attributes": self.attributes()}
 
     async def restore(self, state: dict[str, Any]) -> None:
         """Start from what `state` gave, instead of `start`; all workers together."""
         self.model.write(state["published"])
         await self.start()
-        self._keep(state)
+        self.restore_attributes(state["attributes"])
 
     def model_of(self, state: dict[str, Any]) -> tuple[int, Vector] | None:  # noqa: ARG002 - most return the mean
         """The model that the method returns, in what `state` gave, and its age; None: the mean over the workers."""
@@ -247,8 +225,10 @@ def reset_optimizer(optimizer: Optimizer, *, momenta: Sequence[Vector] = ()) -> 
             value.zero_()
 
 
-class Wrapper(Kept):
+class Wrapper(SavedAttributes):
     """Another method, with something around its steps."""
+
+    SCRATCH: ClassVar[Sequence[str]] = ("base",)
 
     def __init__(self, base: Algorithm) -> None:
         self.base = base
@@ -259,12 +239,12 @@ class Wrapper(Kept):
 
     async def state(self) -> dict[str, Any]:
         """The base method's state, and that of the wrapper."""
-        return {"base": await self.base.state(), **self._kept()}
+        return {"base": await self.base.state(), "attributes": self.attributes()}
 
     async def restore(self, state: dict[str, Any]) -> None:
         """Start from what `state` gave, instead of `start`; all workers together."""
         await self.base.restore(state["base"])
-        self._keep(state)
+        self.restore_attributes(state["attributes"])
 
     def model_of(self, state: dict[str, Any]) -> tuple[int, Vector] | None:
         """The base method's model in what `state` gave."""

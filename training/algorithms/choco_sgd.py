@@ -61,7 +61,7 @@ class ChocoSgd(NeighbourAlgorithm):
     A worker whose model is not finite sends the difference 0, and takes over the mean of what it knows of the others.
     """
 
-    STATE_KEYS = ("_known", "_average")
+    SCRATCH = ("_vector",)
 
     def __init__(self, settings: ChocoSgdSettings, worker: Worker) -> None:
         super().__init__(settings, worker)

@@ -70,6 +70,8 @@ class DPsgd(NeighbourAlgorithm):
     since the base optimiser takes its step from there.
     """
 
+    SCRATCH = ("_sent", "_mixed")
+
     def __init__(self, settings: DPsgdSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         self._sent, self._mixed = self.model.empty(), self.model.empty()

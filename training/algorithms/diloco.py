@@ -40,8 +40,6 @@ class DiLoCo(LocalSgd):
     is LocalSGD.
     """
 
-    STATE_KEYS = ("_momentum", "_origin")
-
     def __init__(self, settings: DiLoCoSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         self._rate, self._factor = settings.outer_rate, settings.outer_momentum

@@ -34,8 +34,6 @@ class Downpour(WindowAlgorithm):
     window start from the same x, and their number is at most `local_steps`.
     """
 
-    STATE_KEYS = ("_gathered",)
-
     def __init__(self, settings: DownpourSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         self._zealous = settings.zealous

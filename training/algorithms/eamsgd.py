@@ -27,7 +27,7 @@ class EamsgdSettings(ElasticSettings):
 class Eamsgd(ElasticAlgorithm):
     """v <- delta v + u, with u = -eta g(x + delta v) for SGD; x <- x + v, beside the elastic exchange."""
 
-    STATE_KEYS = ("_velocity",)
+    SCRATCH = ("_at",)
 
     def __init__(self, settings: EamsgdSettings, worker: Worker) -> None:
         super().__init__(settings, worker)

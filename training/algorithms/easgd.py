@@ -64,7 +64,7 @@ class ElasticAlgorithm(ServerAlgorithm):
     Every tau steps: e = alpha (x - server); x <- x - e; server <- server + e, all with the values before the exchange.
     """
 
-    STATE_KEYS: ClassVar[Sequence[str]] = ("_since",)
+    SCRATCH: ClassVar[Sequence[str]] = ("_own", "elastic")
 
     def __init__(self, settings: ElasticSettings, worker: Worker) -> None:
         super().__init__(settings, worker)

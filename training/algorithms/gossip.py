@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from typing_extensions import override
@@ -68,6 +68,7 @@ class GossipAlgorithm(Algorithm):
 
     shared: SharedVector
     """The shared vector, which partners see; from `start` on."""
+    SCRATCH: ClassVar[Sequence[str]] = ("shared", "_snapshot", "_change")
 
     def __init__(self, settings: GossipSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
@@ -160,9 +161,4 @@ class GossipAlgorithm(Algorithm):
     async def state(self) -> dict[str, Any]:
         published = self.model.empty()
         await self.shared.read(published)
-        return {"published": published, "partners": self.partners.state(), **self._kept()}
-
-    @override
-    async def restore(self, state: dict[str, Any]) -> None:
-        await super().restore(state)
-        self.partners.load_state(state["partners"])
+        return {"published": published, "attributes": self.attributes()}

@@ -40,7 +40,7 @@ class LocalSgdSettings(MethodSettings):
 class LocalSgd(Algorithm):
     """x_i <- x_i - gamma * g_i, H times, then x_i <- sum_j x_j / m."""
 
-    STATE_KEYS: ClassVar[Sequence[str]] = ("_done",)
+    SCRATCH: ClassVar[Sequence[str]] = ("_vector",)
 
     def __init__(self, settings: LocalSgdSettings, worker: Worker) -> None:
         super().__init__(settings, worker)

@@ -76,7 +76,7 @@ class Mpca(Algorithm):
     method is x~.
     """
 
-    STATE_KEYS = ("_since",)
+    SCRATCH = ("_local", "joint")
     joint: JointModel
     """The joint model; from `start` on."""
 

@@ -30,7 +30,7 @@ class QgDsgdm(NeighbourAlgorithm):
     (adapt, then combine), and on the complete graph it is AR-SGD with plain SGD.
     """
 
-    STATE_KEYS = ("_momentum",)
+    SCRATCH = ("_before", "_sent", "_mixed")
 
     def __init__(self, settings: QgDsgdmSettings, worker: Worker) -> None:
         super().__init__(settings, worker)

@@ -44,7 +44,7 @@ class ServerAlgorithm(Algorithm):
 
     server: ParameterServer
     """The server; from `start` on."""
-    STATE_KEYS: ClassVar[Sequence[str]] = ("seen",)
+    SCRATCH: ClassVar[Sequence[str]] = ("server", "clocks", "pushes_before", "_change")
 
     def __init__(self, settings: ServerSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
@@ -187,7 +187,7 @@ class ServerAlgorithm(Algorithm):
             "clocks": clocks + self.pushes_before,
             "private": private,
             "seen_clocks": self.clocks + self.pushes_before,
-            **self._kept(),
+            "attributes": self.attributes(),
         }
 
     @override
@@ -206,7 +206,7 @@ class ServerAlgorithm(Algorithm):
         self.pushes_before = clocks
         self.clocks = state["seen_clocks"] - self.pushes_before
         self.model.write(state["private"])
-        self._keep(state)
+        self.restore_attributes(state["attributes"])
 
     @override
     def model_of(self, state: dict[str, Any]) -> tuple[int, Vector]:
@@ -234,8 +234,6 @@ class WindowAlgorithm(ServerAlgorithm):
     with SGD it is -eta sum_i g_i. A method says what the server adds for it. A sum that is not finite is left out.
     A window that the end of the run cuts short is not pushed: a longer run would push it later, and whole.
     """
-
-    STATE_KEYS: ClassVar[Sequence[str]] = ("_since", "taken")
 
     def __init__(self, settings: WindowSettings, worker: Worker) -> None:
         super().__init__(settings, worker)

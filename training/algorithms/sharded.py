@@ -132,7 +132,7 @@ class Sharded(ServerAlgorithm):
     9, whose last answer and residual are x).
     """
 
-    STATE_KEYS = ("_sum", "residual", "_since", "_taken")
+    SCRATCH = ("_update", "_clocks_of_sum")
 
     def __init__(self, settings: ShardedSettings, worker: Worker) -> None:
         super().__init__(settings, worker)

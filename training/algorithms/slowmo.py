@@ -47,7 +47,7 @@ class SlowMo(Wrapper):
     `settings`: tau, alpha (the slow learning rate) and beta (the slow momentum factor).
     """
 
-    STATE_KEYS = ("_done", "_rate", "_momentum", "_origin")
+    SCRATCH = ("_present", "_target")
 
     def __init__(
         self, settings: SlowMoSettings, base: Algorithm, *, exact_average: bool, state_policy: StatePolicy

@@ -19,6 +19,8 @@ class StaleSynchronous(Wrapper):
     others that are s + 1 steps old.
     """
 
+    SCRATCH = ("_steps",)
+
     def __init__(self, base: Algorithm, *, bound: int) -> None:
         super().__init__(base)
         self.traits = replace(base.traits, equal_steps=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from typing_extensions import override
@@ -48,8 +48,6 @@ class SwarmSgd(GossipAlgorithm):
     Each local step starts from the shared vector, so a worker that was met continues from the average at its next step.
     """
 
-    STATE_KEYS = ("_left",)
-
     def __init__(self, settings: SwarmSgdSettings, worker: Worker) -> None:
         super().__init__(settings, worker)
         is_random = settings.local_steps_law == "geometric"
@@ -71,16 +69,3 @@ class SwarmSgd(GossipAlgorithm):
         partner = self.partners.next()
         if partner is not None:
             await self.shared.average_with(partner)
-
-    @override
-    async def state(self) -> dict[str, Any]:
-        return {
-            **await super().state(),
-            "local_steps": None if self._rng is None else dict(self._rng.bit_generator.state),
-        }
-
-    @override
-    async def restore(self, state: dict[str, Any]) -> None:
-        await super().restore(state)
-        if self._rng is not None:
-            self._rng.bit_generator.state = state["local_steps"]

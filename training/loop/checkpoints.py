@@ -31,7 +31,7 @@ from training.settings import TrainSettings
 _KEPT: Final = 2
 #: Places of which a worker keeps its part while they are not complete; one that was stopped for long passes hundreds.
 _OPEN: Final = 32
-_VERSION: Final = 9
+_VERSION: Final = 10
 _SECONDS_TO_APPEAR: Final = 60.0
 _SECONDS_BETWEEN_LOOKS: Final = 0.5
 #: Settings, in addition to those of speed, that may differ between the run that writes and the run that resumes.

@@ -66,6 +66,8 @@ def _mapped(state: Any, kind: type, change: Callable[[Any], Any]) -> Any:
     """The state of an algorithm, with all values of a kind changed: a checkpoint holds tensors for arrays."""
     if isinstance(state, dict):
         return {name: _mapped(value, kind, change) for name, value in state.items()}
+    if isinstance(state, (list, tuple)):
+        return type(state)(_mapped(value, kind, change) for value in state)
     return change(state) if isinstance(state, kind) else state
 
 
