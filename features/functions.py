@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from features.columns import Binning, Feature, Turning, add_high_level
+from ingestion.plugin_functions import function_behind, name_of
 
 
 class Computed(NamedTuple):
@@ -20,7 +21,7 @@ class Computed(NamedTuple):
     @property
     def place(self) -> str:
         """Its file and line."""
-        code = self.function.__code__
+        code = function_behind(self.function).__code__
         return f"{code.co_filename}:{code.co_firstlineno}"
 
 
@@ -51,14 +52,14 @@ def high_level_feature(
         needs: Branches that it reads from `SelectedEvents.records`; the config names them in `ingest.pass_through`.
 
     Raises:
-        ValueError: There is such a column, or it has no unit or meaning.
+        ValueError: There is such a column, or it has no unit, meaning or name.
     """
 
     def register(function: F) -> F:
+        name = name_of(function)
         binning = None if bins is None else Binning(*bins)
         if binning is not None and not (binning.bins >= 1 and binning.low < binning.high):
-            raise ValueError(f"the bins of '{function.__name__}' are a number above 0, a lower and a higher edge")
-        name = function.__name__
+            raise ValueError(f"the bins of '{name}' are a number above 0, a lower and a higher edge")
         add_high_level(Feature(name, unit, meaning, binning, log_above=log_above, turning=turning))
         FUNCTIONS[name] = Computed(function, is_own=True, needs=tuple(needs))
         return function

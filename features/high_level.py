@@ -119,8 +119,10 @@ def _of_plugin(name: str, found: Computed, events: SelectedEvents) -> NDArray[np
     try:
         values = np.asarray(found.function(events), dtype=np.float64)
     except Exception as cause:
-        line = next(each for each in traceback.extract_tb(cause.__traceback__)[::-1] if each.filename in where)
-        raise FeatureError(f"{where} fails in line {line.lineno}: {type(cause).__name__}: {cause}") from cause
+        frames = [frame for frame in traceback.extract_tb(cause.__traceback__) if frame.filename in where]
+        # Compiled code leaves no frame.
+        line = f" in line {frames[-1].lineno}" if frames else ""
+        raise FeatureError(f"{where} fails{line}: {type(cause).__name__}: {cause}") from cause
     if values.shape != events.met.shape:
         raise FeatureError(f"{where} gives an array of shape {values.shape} for {len(events.met)} events")
     if not np.isfinite(values).all():

@@ -9,6 +9,7 @@ from typing import Annotated, Final, NamedTuple, TypeVar
 import numpy as np
 from pydantic import AfterValidator
 
+from ingestion.plugin_functions import module_of
 from ingestion.plugins import one_of
 from training.errors import TrainingError
 
@@ -21,12 +22,13 @@ def topology(name: str) -> Callable[[G], G]:
     """Register a function of rank and world size, which gives the neighbours of the rank, as the graph of this name.
 
     Raises:
-        ValueError: There is a graph of this name.
+        ValueError: There is a graph of this name, or it is no Python function.
     """
 
     def register(neighbours: G) -> G:
         if name in TOPOLOGIES:
             raise ValueError(f"there is a topology '{name}' already")
+        module_of(neighbours)
         TOPOLOGIES[name] = neighbours
         return neighbours
 
@@ -80,7 +82,7 @@ def make_topology(name: str, world_size: int) -> Topology:
         [0.3333333333333333, 0.3333333333333333, 0.3333333333333333]
     """
     reached = [{*TOPOLOGIES[name](rank, world_size)} - {rank} for rank in range(world_size)]
-    if TOPOLOGIES[name].__module__ != __name__:
+    if module_of(TOPOLOGIES[name]) != __name__:
         _refuse_one_way(name, reached)
     neighbours = [sorted(others) for others in reached]
     degrees = np.array([len(others) for others in neighbours])

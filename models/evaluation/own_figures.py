@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar
 
+from ingestion.plugin_functions import name_of
+
 
 class OwnFigure(NamedTuple):
     """A figure of a plugin."""
@@ -26,9 +28,9 @@ def figure(caption: str) -> Callable[[F], F]:
     """
 
     def register(draw: F) -> F:
-        name = f"own_{draw.__name__}"
+        name = f"own_{name_of(draw)}"
         if name in OWN_FIGURES:
-            raise ValueError(f"there is a figure '{draw.__name__}' already")
+            raise ValueError(f"there is a figure '{name_of(draw)}' already")
         OWN_FIGURES[name] = OwnFigure(caption, draw)
         return draw
 

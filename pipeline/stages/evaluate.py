@@ -11,6 +11,7 @@ from rich.console import Console
 
 from features.functions import needed_branches, own_features
 from features.settings import FeatureSettings
+from ingestion.plugin_functions import module_of
 from models.errors import UndefinedMetricError
 from models.evaluation.own_figures import OWN_FIGURES
 from models.evaluation.rounding import with_error
@@ -54,11 +55,11 @@ class Evaluate(Stage):
     def entry_points(self, config: Config) -> tuple[str, ...]:
         """Also the networks and what reads them, own figures, and what makes features of data and shifted events."""
         modules = [f"pipeline.stages.{self.name}", "pipeline.runs.trained_models", *config.model.modules]
-        modules += sorted({figure.draw.__module__ for figure in OWN_FIGURES.values()})
+        modules += sorted({module_of(figure.draw) for figure in OWN_FIGURES.values()})
         if config.evaluate.data:
             modules.append("pipeline.scoring")
         if config.evaluate.data or any(dict(config.evaluate.systematics).values()):
-            modules += sorted({feature.function.__module__ for feature in own_features().values()})
+            modules += sorted({module_of(feature.function) for feature in own_features().values()})
         return tuple(modules)
 
     def config_items(self, config: Config) -> dict[str, Any]:

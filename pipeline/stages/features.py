@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from features.columns import hlf_names
 from features.functions import own_features
 from ingestion.expressions import samples_in
+from ingestion.plugin_functions import module_of
 from ingestion.settings import IngestSettings, SampleSettings
 from ingestion.storage import footers, is_remote
 from ingestion.tally import NO_CLASS, WRAPPED_AZIMUTHS, by_sample
@@ -99,7 +100,7 @@ class Features(Stage):
 
 
 def _modules_of_plugins() -> set[str]:
-    return {each.function.__module__ for each in own_features().values()}
+    return {module_of(feature.function) for feature in own_features().values()}
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from ingestion.plugin_functions import module_of
 from models.networks.network_settings import NetworkSettings
 from models.networks.registry import ModelName
 from pipeline.config import Config
@@ -122,7 +123,7 @@ def modules_of_method(settings: TrainSettings) -> list[str]:
     """The modules of a method, which the registry of methods imports for it."""
     found = [type(settings.algorithm).__module__, METHODS[settings.algorithm.name].kind.__module__]
     if topology := getattr(settings.algorithm, "topology", None):
-        found.append(TOPOLOGIES[topology].__module__)
+        found.append(module_of(TOPOLOGIES[topology]))
     if settings.slowmo is not None:
         found.append(type(settings.slowmo).__module__)
     if settings.staleness_bound is not None:

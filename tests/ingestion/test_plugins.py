@@ -54,6 +54,12 @@ def feature(value: str = "events.met", *, name: str = "own", unit: str = "GeV") 
     return FEATURE.format(value=value, name=name, unit=unit)
 
 
+def registered(callable_text: str, *definitions: str) -> str:
+    """A plugin that registers something else than a plain function."""
+    lines = ["from functools import partial", "from features.functions import high_level_feature", *definitions]
+    return "\n".join([*lines, f'high_level_feature(unit="1", meaning="x")({callable_text})', ""])
+
+
 #: What the message says, by the plugin's name.
 BAD = {
     "shadows_a_feature": (feature(name="met"), "PluginError", ("line 4", "'met'", "another name")),
@@ -108,6 +114,38 @@ class Mine(NetworkSettings):
     "fails_at_work": (feature("events.mett"), "FeatureError", ("'own'", "line 6", "mett")),
     "depends_on_other_events": (feature("events.met - events.met.mean()"), "FeatureError", ("'own'", "other events")),
     "depends_on_the_order": (feature("np.arange(len(events.met))"), "FeatureError", ("'own'", "other events")),
+    "is_compiled_for_arrays": (
+        feature().replace("\ndef", "\n@numba.njit\ndef").replace("import numpy as np", "import numba"),
+        "FeatureError",
+        ("'own'", "fails: TypingError"),
+    ),
+    "is_compiled_within": (
+        feature("doubled(events.met)") + "import numba\n@numba.njit\ndef doubled(met):\n    return 2 * met\n",
+        "no error",
+        (),
+    ),
+    "is_partial": (
+        registered("partial(own, power=2)", "def own(events, power): return events.met**power"),
+        "no error",
+        (),
+    ),
+    "fails_partially": (
+        registered("partial(own, power=2)", "def own(events, power): return events.mett**power"),
+        "FeatureError",
+        ("'own'", "line 3", "mett"),
+    ),
+    "is_an_object": (
+        registered("Own()", "class Own:", "    def __call__(self, events): return events.met"),
+        "no error",
+        (),
+    ),
+    "is_a_method": (
+        registered("Own().own", "class Own:", "    def own(self, events): return events.met"),
+        "no error",
+        (),
+    ),
+    "is_a_lambda": (registered("lambda events: events.met"), "PluginError", ("line 3", "<lambda>", "`def`")),
+    "is_built_in": (registered("len"), "PluginError", ("line 3", "len", "`def`")),
     "is_fine": (feature("events.records().met"), "no error", ()),
 }
 
