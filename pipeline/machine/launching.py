@@ -17,19 +17,21 @@ if TYPE_CHECKING:
 StartSpark = Callable[[], "SparkContext"]
 
 
-def launcher_of(spec: RunSpec, start_spark: StartSpark) -> Callable[..., None]:
-    """What trains a network, with the configured launcher."""
+def launcher_of(spec: RunSpec, start_spark: StartSpark, on_wait: Callable[[str], None]) -> Callable[..., None]:
+    """What trains a network, with the configured launcher; `on_wait` is called with what a long start waits for."""
     if spec.train.launcher == "spark-agents":
         from training.launching.agents_on_spark import train_on_spark  # noqa: PLC0415 - Spark is loaded only where it is needed
 
-        return partial(train_on_spark, start_spark(), spec)
-    return partial(launch, spec, hosts=hosts_of(spec.train, start_spark))
+        return partial(train_on_spark, start_spark(), spec, on_wait=on_wait)
+    return partial(launch, spec, on_wait=on_wait, hosts=hosts_of(spec.train, start_spark, on_wait))
 
 
-def hosts_of(settings: TrainSettings, start_spark: StartSpark) -> Hosts:
+def hosts_of(
+    settings: TrainSettings, start_spark: StartSpark, on_wait: Callable[[str], None] = lambda _: None
+) -> Hosts:
     """Where several ranks start: in slots of the Spark cluster, or where mpirun or srun chooses."""
     if settings.launcher != "spark" or settings.workers == 1:
         return no_hosts
     from training.launching.spark_job import spark_hosts  # noqa: PLC0415 - as above
 
-    return partial(spark_hosts, start_spark())
+    return partial(spark_hosts, start_spark(), on_wait=on_wait)

@@ -185,7 +185,7 @@ def _train(context: Context, folder: str, planned: _Planned) -> dict[str, Any]:
             )
             bar(done, progress.num_epochs * progress.num_steps, note)
 
-        launcher_of(spec, context.start_spark)(on_progress=show, on_loss=say)
+        launcher_of(spec, context.start_spark, say)(on_progress=show, on_loss=say)
     summary: dict[str, Any] = json.loads((spec.out_dir / "summary.json").read_text(encoding="utf-8"))
     context.console.print(rank_table(summary))
     for sentence in about_what_was_left_out(summary):

@@ -29,8 +29,9 @@ from training.door import Door
 from training.errors import LaunchError
 from training.launching.agent_process import AgentStart, start_agent
 from training.launching.launcher import Job, launch
+from training.launching.launcher_log import RULE
 from training.launching.rank import RunSpec
-from training.launching.rank_reports import RULE, StartLimit
+from training.launching.rank_reports import StartLimit
 from training.launching.spark_agent import keep_alive, write_line
 from training.launching.spark_job import driver_address, refuse_impossible
 from training.loop.progress import Progress
@@ -51,16 +52,18 @@ def train_on_spark(
     *,
     on_progress: Callable[[Progress], None],
     on_loss: Callable[[str], None] = lambda _: None,
+    on_wait: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Train with agents on the hosts of a cluster's executors.
 
     Python must lie at the same path on all hosts, the features and the run folder on storage that all share.
 
-    `on_progress` and `on_loss`: as of `training.launching.launcher.launch`.
+    `on_progress`, `on_loss` and `on_wait`: as of `training.launching.launcher.launch`.
     """
-    refuse_impossible(spark, spec.train.workers)
+    refuse_impossible(spark, spec.train.workers, on_wait)
     try:
-        launch(spec, on_progress=on_progress, on_loss=on_loss, run=partial(_run_agents, spark))
+        run = partial(_run_agents, spark)
+        launch(spec, on_progress=on_progress, on_loss=on_loss, on_wait=on_wait, run=run)
     except (Py4JError, PySparkException) as error:
         raise LaunchError(f"a Spark job of the training with agents failed: {error}"[:1000]) from error
 
@@ -71,7 +74,7 @@ def _run_agents(spark: SparkContext, job: Job) -> tuple[int, str]:
         stack.callback(job.files.end_ranks_here)
         agents = _Agents(spark, job)
         stack.callback(agents.close)
-        limit = StartLimit(job.files, job.settings, agents.stop)
+        limit = StartLimit(job.files, job.settings, agents.stop, job.on_wait)
         stack.callback(limit.end)
         agents.start()
         lost = agents.follow()

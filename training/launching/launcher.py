@@ -10,11 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from ingestion.allocation import memory_limit
 from ingestion.environment import PROGRAM
 from training.errors import DivergedError, LaunchError, StalledError, TrainingError
+from training.launching.launcher_log import told_of_loss, without_noise
+from training.launching.memory_use import MemoryWatch
 from training.launching.mpirun import Hosts, no_hosts, rank_command, rank_environment
 from training.launching.rank import RunSpec, train
-from training.launching.rank_reports import LaunchFiles, StartLimit, raise_described, told_of_loss
+from training.launching.rank_reports import LaunchFiles, StartLimit, raise_described
 from training.loop.progress import Progress
 from training.loop.watchdog import read_reports
 from training.readers.sharding import plan_epoch
@@ -32,6 +35,7 @@ def launch(
     *,
     on_progress: Callable[[Progress], None],
     on_loss: Callable[[str], None] = lambda _: None,
+    on_wait: Callable[[str], None] = lambda _: None,
     hosts: Hosts = no_hosts,
     run: RunRanks | None = None,
 ) -> None:
@@ -40,8 +44,9 @@ def launch(
     Resumes from the newest checkpoint in `spec.out_dir`, if there is one.
 
     `on_progress`: called with the progress of rank 0. `on_loss`: called with a sentence when a rank is lost and all
-    start again. `hosts`: holds the hosts during each start of the ranks (`train.launcher: spark`). `run`: runs all
-    ranks once, without mpirun or srun (`train.launcher: spark-agents`).
+    start again. `on_wait`: called with what a long start of the ranks waits for. `hosts`: holds the hosts during each
+    start of the ranks (`train.launcher: spark`). `run`: runs all ranks once, without mpirun or srun
+    (`train.launcher: spark-agents`).
 
     Raises:
         TrainingError: It cannot start, a rank failed or was lost too often, or no rank made progress; the message comes
@@ -53,7 +58,7 @@ def launch(
         return
     (spec.out_dir / "summary.json").unlink(missing_ok=True)
     tell: Tell = lambda _, progress: on_progress(progress)  # noqa: E731 - typed
-    _launch(Job([spec], spec.out_dir, run or partial(_run_ranks, hosts), tell), on_loss)
+    _launch(Job([spec], spec.out_dir, run or partial(_run_ranks, hosts), tell, on_wait), on_loss)
 
 
 def launch_all(
@@ -97,6 +102,7 @@ class Job(NamedTuple):
     """Folder of the ranks' log and errors."""
     run: RunRanks
     tell: Tell
+    on_wait: Callable[[str], None] = lambda _: None
 
     @property
     def settings(self) -> TrainSettings:
@@ -131,8 +137,8 @@ def _launch(job: Job, on_loss: Callable[[str], None]) -> None:
         lost = job.files.lost_ranks()
         if len(lost) > most:
             raise LaunchError(
-                f"a rank was lost, {len(lost)} time(s) so far ({lost[-1]}), and train.max_restarts is {most}. Find the "
-                f"cause: out of memory, a machine that fails? The same command resumes from the last checkpoint."
+                f"a rank was lost, {len(lost)} time(s) so far ({lost[-1]}), and train.max_restarts is {most}. If the "
+                f"cause is not named, does a machine fail? The same command resumes from the last checkpoint."
             )
         on_loss(f"a rank was lost ({lost[-1]}); all start again from the last checkpoint")
 
@@ -151,15 +157,30 @@ def _attempt(job: Job, left: Sequence[int]) -> bool:
     files.clear()
     runs = [{"number": number, "spec": str((job.specs[number].out_dir / "run.json").absolute())} for number in left]
     files.runs.write_text(json.dumps(runs, indent=1), encoding="utf-8")
-    status, late = job.run(job)
-    if status and not files.has_started and _FILES_OF_ANOTHER in files.log.read_text(errors="replace"):
-        status, late = job.run(job)
+    steps: list[Progress] = []
+
+    def tell(number: int, progress: Progress) -> None:
+        steps[:] = [progress]
+        job.tell(number, progress)
+
+    with MemoryWatch(files) as memory:
+        status, late = job.run(job._replace(tell=tell))
+        if status and not files.has_started and _FILES_OF_ANOTHER in files.log.read_text(errors="replace"):
+            status, late = job.run(job._replace(tell=tell))
     # After the loss of a host, mpirun's exit status is 0.
     if status == 0 and not job.left():
         return True
-    _raise_what_failed(job.settings, files, status, late)
+    _raise_error_of_rank(files)
+    kill = memory.kill()
+    if kill and not steps:
+        raise LaunchError(
+            f"{kill}. No step was made, so another start would end in the same way. {memory_limit().advice} The same "
+            f"command starts again."
+        )
+    if not kill:
+        _raise_what_failed(job.settings, files, status, late)
     ended = f"{job.settings.launcher} itself {_how_it_ended(status)}, and the ranks with it"
-    files.note_loss(ended if status < 0 else told_of_loss(files.log.read_text(errors="replace")) or ended)
+    files.note_loss(kill or (ended if status < 0 else told_of_loss(files.log.read_text(errors="replace")) or ended))
     return False
 
 
@@ -177,7 +198,7 @@ def _run_ranks(hosts: Hosts, job: Job) -> tuple[int, str]:
             env=rank_environment(job.settings, where),
         ) as process,
     ):
-        limit = StartLimit(job.files, job.settings, partial(_stop, process))
+        limit = StartLimit(job.files, job.settings, partial(_stop, process), job.on_wait)
         try:
             _follow(process, job.tell)
         except BaseException:
@@ -219,12 +240,16 @@ def _how_it_ended(status: int) -> str:
     return f"was ended by signal {-status} ({signal.strsignal(-status)})" if status < 0 else f"ended with {status}"
 
 
-def _raise_what_failed(settings: TrainSettings, files: LaunchFiles, status: int, late: str) -> None:
-    """Raise the error of the rank that failed first, a stall, or a failed start; return if a rank was lost."""
+def _raise_error_of_rank(files: LaunchFiles) -> None:
+    """Raise the error of the rank that failed first, if one has failed."""
     failed = files.first_error()
     if failed is not None:
         rank, content = failed
         raise_described(f"training failed on rank {rank}", content)
+
+
+def _raise_what_failed(settings: TrainSettings, files: LaunchFiles, status: int, late: str) -> None:
+    """Raise a stall, or a failed start; return if a rank was lost."""
     if files.stalls.exists():
         raise StalledError(
             f"no progress for {settings.stall_seconds:g} s (train.stall_seconds):\n"
@@ -238,7 +263,7 @@ def _raise_what_failed(settings: TrainSettings, files: LaunchFiles, status: int,
             f"raise train.stall_seconds. The same command continues from the last checkpoint, if there is one."
         )
     if not files.has_started:
-        lost, log = files.lost_ranks(), files.log.read_text(errors="replace").strip()
+        lost, log = files.lost_ranks(), files.log.read_text(errors="replace")
         before = f"a rank was lost ({lost[-1]}), and then " if lost else ""
         if status < 0:
             raise LaunchError(
@@ -246,7 +271,8 @@ def _raise_what_failed(settings: TrainSettings, files: LaunchFiles, status: int,
                 f"of this machine, or a person? The ranks ended too; the same command starts them again."
             )
         raise LaunchError(
-            f"{before}the ranks did not start: status {status}; the last output:\n{log[-_LAST_WORDS:]}\n"
+            f"{before}the ranks did not start: status {status}: {told_of_loss(log) or 'no output'}\n"
+            f"The last output:\n{without_noise(log)[-_LAST_WORDS:]}\n"
             f"If it names an option, check train.launcher_args. Else run `python -m pipeline doctor`, or train "
             f"with --workers 1 to see whether MPI is the cause."
         )

@@ -25,27 +25,9 @@ from models.errors import ModelError
 from training.errors import DivergedError, LaunchError, TrainingError
 from training.settings import TrainSettings
 
-#: mpirun writes its messages between two such lines.
-RULE: Final = "-" * 60
-_RULE: Final = re.compile(r"^-{20,}\n", re.MULTILINE)
-_LONGEST: Final = 400
 #: The modules that ranks run.
 _PROGRAMS: Final = {"training.launching.rank_process", "training.launching.agent_process"}
 _RANK_VARIABLES: Final = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
-
-
-def told_of_loss(log: str) -> str:
-    """What mpirun, srun or the driver of agents says of a lost rank, on one line; empty if they say nothing.
-
-    Examples:
-        >>> told_of_loss("srun: error: host2: task 1: Killed")
-        'srun: error: host2: task 1: Killed'
-    """
-    blocks = [part for part in _RULE.split(log)[1::2] if part.strip()]
-    lines = (blocks[0] if blocks else log).strip().splitlines()
-    # Without a block: what came last, from the beginning of a line.
-    words = " ".join(" ".join(lines if blocks else lines[-3:]).split())
-    return words if len(words) <= _LONGEST else words[:_LONGEST].rpartition(" ")[0] + " ..."
 
 
 def described(error: BaseException) -> dict[str, Any]:
@@ -170,6 +152,10 @@ _LEAST_SECONDS: Final = 300.0
 #: Time for mpirun to end after the ranks have reported a standstill [s].
 _END_SECONDS: Final = 20.0
 _LOOK_SECONDS: Final = 0.5
+#: Length of a start after which it says what it waits for; then after twice as long, and so on [s].
+_SILENCE_SECONDS: Final = 20.0
+_RANKS_SHOWN: Final = 3
+_WAIT_OF_SRUN: Final = re.compile(r"^srun: .*(temporarily disabled|queued|waiting|retrying)")
 
 
 class StartLimit:
@@ -177,11 +163,18 @@ class StartLimit:
 
     The time counts from the last news: a rank began, is in MPI, or trains.
 
-    `settings`: number of ranks and the time without progress.
+    `settings`: number of ranks and the time without progress. `on_wait`: called now and then with what a long start
+    waits for.
     """
 
-    def __init__(self, files: LaunchFiles, settings: TrainSettings, stop: Callable[[], None]) -> None:
-        self._files, self._settings, self._stop = files, settings, stop
+    def __init__(
+        self,
+        files: LaunchFiles,
+        settings: TrainSettings,
+        stop: Callable[[], None],
+        on_wait: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._files, self._settings, self._stop, self._on_wait = files, settings, stop, on_wait
         self._seconds = max(settings.stall_seconds, _LEAST_SECONDS)
         self.late = ""
         """What did not come, if the launcher was stopped for that."""
@@ -196,6 +189,7 @@ class StartLimit:
 
     def _look(self) -> None:
         seen, since = -1, time.monotonic()
+        begun, silence = time.monotonic(), _SILENCE_SECONDS
         while not self._over.wait(_LOOK_SECONDS):
             if self._files.stalls.exists():
                 if not self._over.wait(_END_SECONDS):
@@ -203,12 +197,25 @@ class StartLimit:
                 return
             news = sum(path.stat().st_mtime_ns for path in self._files.present.glob("rank-*.json"))
             trains = {path.name for path in self._files.signs.glob("rank-*")}
+            if time.monotonic() - begun > silence and not self._files.has_started:
+                self._on_wait(f"for {silence:g} s the start waits: {self._awaited(trains)}")
+                silence *= 2
             if news != seen or len(trains) == self._settings.workers:
                 seen, since = news, time.monotonic()
             elif time.monotonic() - since > self._seconds:
                 self.late = f"the ranks did not start within {self._seconds:g} s:\n{self._missing(trains)}"
                 self._stop()
                 return
+
+    def _awaited(self, trains: set[str]) -> str:
+        """What the start waits for, on one line."""
+        log = self._files.log.read_text(errors="replace")
+        waits_of_srun = [line for line in log.splitlines() if _WAIT_OF_SRUN.search(line)]
+        if waits_of_srun:
+            return f"{waits_of_srun[-1].strip()}; an earlier step of this job may still end on these nodes"
+        missing = self._missing(trains).splitlines()
+        more = f" and {len(missing) - _RANKS_SHOWN} more" if len(missing) > _RANKS_SHOWN else ""
+        return ", ".join(line.strip() for line in missing[:_RANKS_SHOWN]) + more
 
     def _missing(self, trains: set[str]) -> str:
         present = self._files.presence()

@@ -21,11 +21,23 @@ _BEFORE_STATUS = b"\0status "
 
 
 def main(argv: list[str]) -> int:
-    """Run the command on the host; returns its exit status."""
+    """Run the command on the host; returns its exit status. As with ssh, a shell there takes the words apart."""
     _, table, name, *words = argv
     host = json.loads(Path(table).read_text(encoding="utf-8"))[name]
-    # As ssh does: a shell on the host takes the words apart.
-    command = " ".join(words)
+    try:
+        status = _run_on(host, " ".join(words))
+    except OSError as error:
+        status, reason = None, str(error)
+    else:
+        reason = "its connection ended before the program"
+    if status is None:
+        sys.stderr.write(f"the executor on {host['name']} ({host['address']}) is lost: {reason}\n")
+        return 1
+    return status
+
+
+def _run_on(host: dict[str, Any], command: str) -> int | None:
+    """Run a command in the task of a host, show its output, and return its status; None without a status."""
     output = b""
     with socket.create_connection((host["address"], host["port"]), _START_SECONDS) as task:
         task.settimeout(None)
@@ -41,7 +53,9 @@ def main(argv: list[str]) -> int:
             sys.stdout.buffer.flush()
             output = output[end:]
     _, separator, status = output.partition(_BEFORE_STATUS)
-    return abs(int(status)) if separator and status else 1
+    if not (separator and status):
+        return None
+    return abs(int(status))
 
 
 def keep_alive(connection: socket.socket) -> None:

@@ -8,6 +8,7 @@ task. The job ends when the driver closes its connections to the tasks.
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 import select
@@ -20,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -38,13 +39,19 @@ _REGISTER_SECONDS: Final = 30.0
 #: Time for a command to end after its agent or the driver is gone [s].
 _GRACE_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 0.2
+#: Time after which a start says what it waits for [s].
+_SILENCE_SECONDS: Final = 10.0
 
 
 @contextmanager
-def spark_hosts(spark: SparkContext, workers: int) -> Iterator[list[str]]:
+def spark_hosts(
+    spark: SparkContext, workers: int, *, on_wait: Callable[[str], None] = lambda _: None
+) -> Iterator[list[str]]:
     """Hold a slot of the cluster for each worker.
 
     Python and this code must lie at the same path on all hosts, and the run folder on storage that all share.
+
+    `on_wait`: called with what a long start waits for.
 
     Yields:
         Arguments of mpirun, which start the ranks in the slots.
@@ -52,7 +59,7 @@ def spark_hosts(spark: SparkContext, workers: int) -> Iterator[list[str]]:
     Raises:
         LaunchError: The cluster has fewer slots than workers, grows and shrinks, or does not start the tasks.
     """
-    refuse_impossible(spark, workers)
+    refuse_impossible(spark, workers, on_wait)
     token = secrets.token_hex(32)
     bind, name = driver_address(spark)
     failures: list[Exception] = []
@@ -63,7 +70,7 @@ def spark_hosts(spark: SparkContext, workers: int) -> Iterator[list[str]]:
         job = threading.Thread(target=_run_job, args=(spark, workers, driver, token, failures), daemon=True)
         job.start()
         stack.callback(job.join, _GRACE_SECONDS)
-        hosts = _accept_all(door, workers, failures, stack)
+        hosts = _accept_all(door, workers, failures, stack, on_wait)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hep-pipeline-hosts-")))
         names = {name: f"executors-{place}" for place, name in enumerate(sorted(hosts))}
         table = {names[name]: {**host, "token": token} for name, host in hosts.items()}
@@ -90,8 +97,8 @@ def driver_address(spark: SparkContext) -> tuple[str, str]:
     return conf.get("spark.driver.bindAddress") or name, name
 
 
-def refuse_impossible(spark: SparkContext, workers: int) -> None:
-    """Refuse clusters without a fixed slot for each worker."""
+def refuse_impossible(spark: SparkContext, workers: int, on_wait: Callable[[str], None] = lambda _: None) -> None:
+    """Refuse clusters without a fixed slot for each worker; `on_wait` is called if executors have to come first."""
     if spark.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
         raise LaunchError(
             "Workers in executors need a fixed number of executors, but spark.dynamicAllocation.enabled is true. "
@@ -99,6 +106,7 @@ def refuse_impossible(spark: SparkContext, workers: int) -> None:
         )
     is_local = str(spark.master).startswith("local[")
     deadline = time.monotonic() + (0.0 if is_local else _REGISTER_SECONDS)
+    told_at = time.monotonic() + _SILENCE_SECONDS
     context = spark._jsc.sc()
     profile = context.resourceProfileManager().defaultResourceProfile()
     # Tasks that the executors of this moment can run together; `defaultParallelism` is never below 2.
@@ -108,6 +116,9 @@ def refuse_impossible(spark: SparkContext, workers: int) -> None:
                 f"train.workers is {workers}, but the Spark cluster {spark.master} has {slots} slots, and all workers "
                 f"start together. Use at most {slots} workers, or more executors."
             )
+        if time.monotonic() >= told_at:
+            on_wait(f"waiting for executors: {spark.master} has {slots} slots of the {workers} for the workers")
+            told_at = math.inf
         time.sleep(_LOOK_SECONDS)
 
 
@@ -122,9 +133,12 @@ def _run_job(spark: SparkContext, workers: int, driver: tuple[str, int], token: 
         failures.append(error)
 
 
-def _accept_all(door: Door, workers: int, failures: list[Exception], stack: ExitStack) -> dict[str, dict[str, Any]]:
+def _accept_all(
+    door: Door, workers: int, failures: list[Exception], stack: ExitStack, on_wait: Callable[[str], None]
+) -> dict[str, dict[str, Any]]:
     """Wait for all tasks; returns address, port and slots of each host. Their connections close with the stack."""
     deadline = time.monotonic() + _START_SECONDS
+    told_at = time.monotonic() + _SILENCE_SECONDS
     hosts: dict[str, dict[str, Any]] = {}
     slots: Counter[str] = Counter()
     while slots.total() < workers:
@@ -135,6 +149,11 @@ def _accept_all(door: Door, workers: int, failures: list[Exception], stack: Exit
                 f"{slots.total()} of {workers} tasks started within {_START_SECONDS:.0f} s. Other jobs may hold the "
                 f"slots of the cluster, or its hosts cannot reach the driver: check spark.driver.host."
             )
+        if time.monotonic() >= told_at:
+            on_wait(
+                f"waiting for executors: {slots.total()} of {workers} slots are held; other jobs may hold the others"
+            )
+            told_at = math.inf
         for connection in door.welcome(_LOOK_SECONDS):
             stack.enter_context(connection)
             connection.settimeout(_GRACE_SECONDS)
@@ -143,7 +162,8 @@ def _accept_all(door: Door, workers: int, failures: list[Exception], stack: Exit
                 continue
             slots[told["name"]] += 1
             # One task of a host serves it.
-            hosts.setdefault(told["name"], {"address": connection.getpeername()[0], "port": told["port"]})
+            address = connection.getpeername()[0]
+            hosts.setdefault(told["name"], {"name": told["name"], "address": address, "port": told["port"]})
     return {name: {**host, "slots": slots[name]} for name, host in hosts.items()}
 
 

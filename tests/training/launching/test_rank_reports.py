@@ -7,59 +7,26 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 from feature_datasets import write_dataset
+from ranks import wait_until
 from training_runs import make_spec
 
+from ingestion.allocation import memory_limit
 from training.errors import LaunchError
-from training.launching import launcher, mpirun, rank_reports
-from training.launching.rank_reports import LaunchFiles, told_of_loss
-
-RULE = "-" * 74
-KILLED = f"""[host1:17298] plm:ssh: Warning: setpgid(17301,17301) failed in parent with errno=Permission denied(13)
-{RULE}
-prterun noticed that process rank 1 with PID 17449 on node host2 exited on
-signal 9 (Killed).
-{RULE}
-"""
-DAEMON = """------------------------------------------------------------
-A daemon failed to report back after being spawned. This could
-be due to several factors, including inability to find the
-daemon executable, or the executable was unable to find its
-required supporting libraries.
-
-  Local host:    host1
-  Remote host:   host2
-  Daemon exit status: 255
-
-------------------------------------------------------------
-"""
+from training.launching import launcher, memory_use, mpirun, rank_reports
+from training.launching.memory_use import MemoryWatch
+from training.launching.rank_reports import LaunchFiles, StartLimit
+from training.settings import TrainSettings
 
 
-@pytest.mark.parametrize(
-    ("log", "told"),
-    [
-        (KILLED, "prterun noticed that process rank 1 with PID 17449 on node host2 exited on signal 9 (Killed)."),
-        (DAEMON, "Local host: host1 Remote host: host2 Daemon exit status: 255"),
-        ("some words\nrank 1 on host2 is gone\n", "some words rank 1 on host2 is gone"),
-        ("", ""),
-    ],
-)
-def test_the_message_of_a_lost_rank_began_in_the_middle_of_that_of_mpirun(log: str, told: str) -> None:
-    assert told_of_loss(log).endswith(told)
-
-
-def test_a_long_log_without_a_message_of_mpirun_gives_its_last_lines_from_their_beginning() -> None:
-    told = told_of_loss("".join(f"line {number} {'of a rank ' * 15}\n" for number in range(50)))
-    assert told.startswith("line 47 of a rank")
-    assert told.endswith(" ...")
-    assert len(told) <= 404
-
-
-def launch_with(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def launch_with(
+    script: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *, on_loss: Callable[[str], None] = lambda _: None
+) -> str:
     """The error of a launch by another mpirun."""
     program = folder / "mpirun"
     program.write_text(f"#!/bin/sh\n{script}\n")
@@ -69,7 +36,7 @@ def launch_with(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> s
     dataset = write_dataset(folder / "data", rows={"train": [40, 40], "val": [10], "test": [10]})
     run = make_spec(dataset, folder / "out", workers=3, stall_seconds=0.2)
     with pytest.raises(LaunchError) as caught:
-        launcher.launch(run, on_progress=lambda _: None)
+        launcher.launch(run, on_progress=lambda _: None, on_loss=on_loss)
     return str(caught.value)
 
 
@@ -93,6 +60,91 @@ def test_a_launcher_that_is_killed_during_the_start_is_named(tmp_path: Path, mon
     """It said that the ranks did not start."""
     words = launch_with("kill -9 $$", tmp_path, monkeypatch)
     assert words.startswith("mpirun was ended by signal 9 (Killed) while the ranks started")
+
+
+@pytest.mark.parametrize(
+    ("log", "awaited"),
+    [
+        ("", "rank 0: its process did not come, rank 1 on host7: does not come out of MPI"),
+        (
+            "srun: Job step creation temporarily disabled, retrying (Requested nodes are busy)\n",
+            "retrying (Requested nodes are busy); an earlier step of this job may still end on these nodes",
+        ),
+    ],
+)
+def test_a_long_start_says_what_it_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: str, awaited: str
+) -> None:
+    monkeypatch.setattr(rank_reports, "_SILENCE_SECONDS", 0.01)
+    monkeypatch.setattr(rank_reports, "_LOOK_SECONDS", 0.01)
+    files = LaunchFiles(tmp_path)
+    files.log.write_text(log)
+    files.present.mkdir()
+    (files.present / "rank-1.json").write_text('{"host": "host7", "pid": 1, "what": "does not come out of MPI"}')
+    waits: list[str] = []
+    limit = StartLimit(files, TrainSettings(workers=2), stop=lambda: None, on_wait=waits.append)
+    wait_until(lambda: len(waits) > 1, what="words", seconds=60)
+    limit.end()
+    assert waits[0].startswith("for 0.01 s the start waits: ")
+    assert waits[0].endswith(awaited)
+
+
+PROGRESS = json.dumps(
+    {
+        "run": 0,
+        "epoch": 1,
+        "num_epochs": 4,
+        "step": 3,
+        "num_steps": 10,
+        "loss": 1.0,
+        "samples_per_second": 1.0,
+        "consensus_distance": 0.0,
+    }
+)
+
+
+def test_a_rank_killed_for_memory_before_the_first_step_is_not_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = iter([3, 4])
+    monkeypatch.setattr(memory_use, "killed_for_memory", lambda: next(counts))
+    losses: list[str] = []
+    words = launch_with(f"touch {tmp_path}/out/started; exit 1", tmp_path, monkeypatch, on_loss=losses.append)
+    assert words.startswith(f"the kernel has killed 1 process(es) for memory: {memory_limit()}")
+    assert "No step was made" in words
+    assert losses == []
+
+
+def test_a_rank_killed_for_memory_after_steps_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = iter(range(100))
+    monkeypatch.setattr(memory_use, "killed_for_memory", lambda: next(counts))
+    losses: list[str] = []
+    script = f"touch {tmp_path}/out/started; echo '{PROGRESS}'; exit 1"
+    words = launch_with(script, tmp_path, monkeypatch, on_loss=losses.append)
+    assert len(losses) == TrainSettings().max_restarts
+    assert "a rank was lost (the kernel has killed 1 process(es) for memory" in losses[0]
+    assert "train.max_restarts" in words
+
+
+def test_a_batch_system_that_names_the_kill_for_memory_is_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed."
+    words = launch_with(f"touch {tmp_path}/out/started; echo '{line}' >&2; exit 1", tmp_path, monkeypatch)
+    assert words.startswith(f"a rank was killed for memory ({line})")
+
+
+def test_the_memory_of_each_rank_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = iter([0, 1])
+    monkeypatch.setattr(memory_use, "killed_for_memory", lambda: next(counts))
+    monkeypatch.setattr(memory_use, "_SECONDS_BETWEEN_LOOKS", 0.01)
+    files = LaunchFiles(tmp_path)
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "3")
+    files.say_present("has begun")
+    with MemoryWatch(files) as memory:
+        wait_until(lambda: "rank 3 " in str(memory.largest()), what="a measurement", seconds=60)
+    held = memory.kill().partition("held up to [MiB]: rank 3 ")[2]
+    assert 10 < int(held.replace(",", "")) < 100_000
 
 
 def test_a_launcher_that_does_not_see_the_end_of_its_ranks_is_ended(

@@ -84,7 +84,7 @@ def test_a_host_without_power_kept_the_agent_of_mpirun_waiting_forever(
     table = tmp_path / "hosts.json"
     with socket.create_server(("127.0.0.1", 0)) as server:
         address, port = server.getsockname()
-        table.write_text(json.dumps({"host": {"address": address, "port": port, "token": "secret"}}))
+        table.write_text(json.dumps({"host": {"name": "host3", "address": address, "port": port, "token": "secret"}}))
         thread = threading.Thread(target=task, args=(server,))
         thread.start()
         status = spark_agent.main(["", str(table), "host", "sleep", "5"])
@@ -92,3 +92,27 @@ def test_a_host_without_power_kept_the_agent_of_mpirun_waiting_forever(
     assert (status, capfdbinary.readouterr().out) == (9, b"what it\nprints")
     assert told == [{"command": "sleep 5"}]
     assert seen == [(1, 20)]
+
+
+@pytest.mark.parametrize("is_reached", [True, False])
+def test_a_lost_executor_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str], is_reached: bool) -> None:
+    table = tmp_path / "hosts.json"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address, port = server.getsockname()
+        host = {"name": "host3", "address": address, "port": port, "token": "secret"}
+        table.write_text(json.dumps({"executors-0": host}))
+
+        def task() -> None:
+            connection, _ = server.accept()
+            with connection:
+                spark_agent.read_line(connection)
+
+        thread = threading.Thread(target=task)
+        if is_reached:
+            thread.start()
+        else:
+            server.close()
+        assert spark_agent.main(["", str(table), "executors-0", "sleep", "5"]) == 1
+        if is_reached:
+            thread.join()
+    assert capfd.readouterr().err.startswith("the executor on host3 (127.0.0.1) is lost: ")

@@ -1,0 +1,90 @@
+"""The cause of a loss in the log of mpirun, srun or the driver of agents."""
+
+from __future__ import annotations
+
+import pytest
+
+from training.launching.launcher_log import told_of_loss, without_noise
+
+RULE = "-" * 74
+SETPGID = "[host1:17298] plm:ssh: Warning: setpgid(17301,17301) failed in parent with errno=Permission denied(13)"
+KILLED = f"""{SETPGID}
+{RULE}
+prterun noticed that process rank 1 with PID 17449 on node host2 exited on
+signal 9 (Killed).
+{RULE}
+"""
+DAEMON = """------------------------------------------------------------
+A daemon failed to report back after being spawned. This could
+be due to several factors, including inability to find the
+daemon executable, or the executable was unable to find its
+required supporting libraries.
+
+  Local host:    host1
+  Remote host:   host2
+  Daemon exit status: 255
+
+------------------------------------------------------------
+"""
+ABORT = f"""{RULE}
+MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD
+  Proc: [[8842,1],0]
+  Errorcode: 1
+
+NOTE: invoking MPI_ABORT causes Open MPI to kill all MPI processes.
+You may or may not see output from other processes, depending on
+exactly when Open MPI kills them.
+{RULE}
+"""
+PEER = f"""{RULE}
+An MPI communication peer process has unexpectedly disconnected.  This
+usually indicates a failure in the peer process (e.g., a crash or
+otherwise exiting without calling MPI_FINALIZE first).
+
+  Local host: host1
+  Peer hostname: host2
+{RULE}
+"""
+LOST_DAEMON = f"""{RULE}
+PRTE has lost communication with a remote daemon.
+
+  HNP daemon   : [prterun-host1-17@0,0] on node host1
+  Remote daemon: [prterun-host1-17@0,1] on node host2
+{RULE}
+"""
+SILENT = "Timeout, server host2 not responding."
+EXECUTOR = "the executor on host3 (10.0.0.3) is lost: its connection ended before the program"
+SRUN = "srun: error: host2: task 1: Killed"
+
+
+@pytest.mark.parametrize(
+    ("log", "cause"),
+    [
+        (KILLED, "prterun noticed that process rank 1 with PID 17449 on node host2 exited on signal 9 (Killed)."),
+        (DAEMON, "Local host: host1 Remote host: host2 Daemon exit status: 255"),
+        ("some words\nrank 1 on host2 is gone\n", "some words rank 1 on host2 is gone"),
+        ("", ""),
+        (ABORT + KILLED, "on node host2 exited on signal 9 (Killed)."),
+        (f"{ABORT}{PEER}{SETPGID}\n{SILENT}\n{LOST_DAEMON}", SILENT),
+        (f"{ABORT}{LOST_DAEMON}{EXECUTOR}\n", EXECUTOR),
+        (ABORT + PEER + LOST_DAEMON, "on node host2"),
+        (f"srun: error: host1: task 0: Exited with exit code 1\n{SRUN}\n", SRUN),
+        (f"{ABORT}srun: error: Node failure on host2\n", "srun: error: Node failure on host2"),
+        (f"{ABORT}ssh: connect to host host2 port 22: No route to host\n{DAEMON}", "No route to host"),
+        (f"{SETPGID}\n{ABORT}", "exactly when Open MPI kills them."),
+        (f"{SETPGID}\n", ""),
+    ],
+)
+def test_the_cause_of_a_loss_comes_before_its_consequences(log: str, cause: str) -> None:
+    assert told_of_loss(log).endswith(cause)
+
+
+def test_a_long_log_without_a_message_of_mpirun_gives_its_last_lines_from_their_beginning() -> None:
+    cause = told_of_loss("".join(f"line {number} {'of a rank ' * 15}\n" for number in range(50)))
+    assert cause.startswith("line 47 of a rank")
+    assert cause.endswith(" ...")
+    assert len(cause) <= 404
+
+
+def test_noise_is_no_output_of_a_rank() -> None:
+    assert without_noise(f"{SETPGID}\n\nKilled by signal 15.\nImportError: no torch\n") == "ImportError: no torch"

@@ -1,0 +1,66 @@
+"""The memory of ranks on this host, and whether the kernel kills some of them for it."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from contextlib import suppress
+from typing import Final, Self
+
+import psutil
+
+from ingestion.allocation import MIB, killed_for_memory, memory_limit
+from training.launching.rank_reports import LaunchFiles
+
+_SECONDS_BETWEEN_LOOKS: Final = 0.5
+#: What a batch system says of a rank that the kernel has killed for memory, perhaps on another host.
+_SAID_BY_LAUNCHER: Final = re.compile(r".*(oom[- _]?kill|out[- ]of[- ]memory).*", re.IGNORECASE)
+
+
+class MemoryWatch:
+    """Watches one start of the ranks, from `with` on to the end of that block."""
+
+    def __init__(self, files: LaunchFiles) -> None:
+        self._files = files
+        self._largest: dict[int, int] = {}
+        """Highest memory of each rank on this host [bytes]."""
+        self._killed_before = killed_for_memory()
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._is_over.wait(_SECONDS_BETWEEN_LOOKS):
+            for rank, content in self._files.presence().items():
+                if content["host"] == socket.gethostname():
+                    self._measure(rank, content["pid"])
+
+    def _measure(self, rank: int, process_id: int) -> None:
+        with suppress(psutil.Error):
+            num_bytes = psutil.Process(process_id).memory_info().rss
+            self._largest[rank] = max(num_bytes, self._largest.get(rank, 0))
+
+    def largest(self) -> str:
+        """Highest memory of each rank on this host so far [MiB]."""
+        largest = sorted(self._largest.items())
+        return ", ".join(f"rank {rank} {num_bytes // MIB:,}" for rank, num_bytes in largest)
+
+    def kill(self) -> str:
+        """What is known of a kill for memory, with limit and need; empty without one."""
+        num_killed = killed_for_memory() - self._killed_before
+        if num_killed > 0:
+            largest = self.largest()
+            held = f"; the ranks held up to [MiB]: {largest}" if largest else ""
+            return f"the kernel has killed {num_killed} process(es) for memory: {memory_limit()}{held}"
+        line = _SAID_BY_LAUNCHER.search(self._files.log.read_text(errors="replace"))
+        if line:
+            return f"a rank was killed for memory ({line[0].strip()})"
+        return ""
