@@ -30,8 +30,9 @@ from pipeline.machine.doctor import Finding, Need, examine, render
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.runs.fingerprint import Fingerprint
 from pipeline.runs.lock import claimed, locked
-from pipeline.runs.log import RunLog, results
+from pipeline.runs.log import RunLog
 from pipeline.runs.model_registry import Registry
+from pipeline.runs.outcome import CommandResults
 from pipeline.runs.provenance import now
 from pipeline.runs.store import StageStore, Version
 from pipeline.stages.base import Stage
@@ -51,6 +52,8 @@ class RunFolder:
         self.console = console
         self._wait = wait
         self.log = RunLog(config.run_dir)
+        self.results = CommandResults()
+        """What the command that holds the run folder made or used."""
         self.spark = SparkProvider(config.spark)
 
     def refresh(self) -> None:
@@ -61,13 +64,14 @@ class RunFolder:
     def locked(self, job: str = "") -> Iterator[None]:
         """Hold the run folder; see `pipeline.runs.lock`.
 
-        In a file, a line of time, run, outcome and results comes last. The command of `notify` gets the same as JSON.
+        In a file, a line of time, run, outcome and `results` comes last. The command of `notify` gets the same as JSON.
 
         A `job` only reads versions and has a folder of its own, of that name: it locks this folder, and runs beside
         all other commands.
         `clean` keeps the versions that were in use when the job began.
         """
         ended: BaseException | None = None
+        self.results = CommandResults()
         try:
             with self._held(job):
                 yield
@@ -78,20 +82,14 @@ class RunFolder:
             self._tell_the_outcome(ended, notify=not job)
 
     def _tell_the_outcome(self, ended: BaseException | None, *, notify: bool) -> None:
-        stages = _manifests_in_use(map(self.store, STAGE_OF))
-        outcome, found, when = _outcome(ended), results(stages), now()
+        outcome, when = _outcome(ended), now()
         if not self.console.is_terminal:
-            # Those in use were read by this run or an earlier one.
-            words = {"read": "in use"}
-            numbers = [f"{count:,} files {words.get(state, state)}" for state, count in found["files"].items() if count]
-            numbers += [f"accuracy of {network} {value:.3f}" for network, value in found["accuracy"].items()]
-            self.say(f"{when} run {self.log.run_id}: {', '.join([outcome, *numbers])}")
+            self.say(f"{when} run {self.log.run_id}: {', '.join([outcome, *self.results.words])}")
         if notify and self.config.notify:
             message = "" if ended is None else str(ended)
-            versions = {name: made["created"] for name, made in stages.items() if made is not None}
             about = {"time": when, "run": self.log.run_id, "run_dir": str(self.config.run_dir.absolute())}
             about |= {"command": " ".join(map(shown, sys.argv[1:])), "outcome": outcome, "message": message}
-            self._notify({**about, "log": str(self.log.path.absolute()), "made": versions, **found})
+            self._notify({**about, "log": str(self.log.path.absolute()), **self.results.values})
 
     def _notify(self, about: Mapping[str, Any]) -> None:
         """Give the outcome to the command of `notify`; its failure is said and changes nothing."""

@@ -144,8 +144,12 @@ class Runner:
                     if not any(Need.SPARK in later.needs for later in chosen[number:]):
                         # Its idle workers would end with a traceback after a minute.
                         self.run_folder.spark.stop()
-                    if self._run_stage(stage, force=force):
+                    is_new = self._run_stage(stage, force=force)
+                    if is_new:
                         ran.append(stage.name)
+                    version = self.run_folder.store(stage.name).current()
+                    if version is not None:
+                        self.run_folder.results.add_stage(version, is_new=is_new)
                     # A version that a kill left without its pointer is put in use by a stage that does not run.
                     self.run_folder.refresh()
                     self._up_to_date.add(stage.name)
@@ -198,7 +202,9 @@ class Runner:
             for plan, current in stale:
                 self.run_folder.store(plan.stage.name).rewrite_manifest(current, accepted[plan.stage.name].manifest)
                 self.log.event("stage accepted", stage=plan.stage.name, version=current.name, reasons=plan.reasons)
-        return [plan.stage.name for plan, _ in stale]
+            names = [plan.stage.name for plan, _ in stale]
+            self.run_folder.results.add(f"{len(names)} stages accepted", accepted=names)
+        return names
 
     def _run_stage(self, stage: Stage, *, force: bool) -> bool:
         """Run a stage unless it is up to date; returns whether it ran."""

@@ -47,6 +47,9 @@ def clean(run_folder: RunFolder, keep: int, *, dry_run: bool = False) -> list[Re
             features.remove_unused_outputs()
             _log(run_folder, "kernel outputs", *kernels)
         found += kernels
+        freed_bytes = sum(removable.freed_bytes for removable in found)
+        words = f"{len(found)} versions removed, {freed_bytes / 1e6:,.1f} MB"
+        run_folder.results.add(words, removed=len(found), freed_bytes=freed_bytes)
     return found
 
 

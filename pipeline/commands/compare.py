@@ -45,7 +45,7 @@ from training.simulation.cluster import ClusterSettings
 from training.studies.figures import draw_all
 from training.studies.judging import judge
 from training.studies.measures import measure_of
-from training.studies.pages import notes, render, summed_up
+from training.studies.pages import counted, notes, render, summed_up
 from training.studies.plan import PlannedRun, Subject, digest_of, digest_of_study, planned_runs
 from training.studies.run_in_simulator import simulate_all
 from training.studies.run_on_ranks import measure_all, num_steps
@@ -206,6 +206,7 @@ def compare(
         page = _write(run_folder, result, table, folder, publish)
         run_folder.console.print(table)
         judged = judge(result)
+        run_folder.results.add(f"study {study.name}: {len(result.runs)} runs, claims: {counted(judged) or 'none'}")
         for words in [*(f"{each.verdict}: {each.claim.says}" for each in judged), *notes(result, judged)]:
             run_folder.say(f"  {words}")
         return page

@@ -93,7 +93,7 @@ def evaluate_files(run_folder: RunFolder, models: Sequence[str], inputs: Sequenc
                 )
             if any(dict(config.evaluate.systematics).values()):
                 run_folder.say("  no shifts of energy scales here: evaluate.systematics is for the stage `evaluate`")
-            evaluated(
+            metrics = evaluated(
                 config,
                 run_folder.console,
                 [each.candidate for each in found],
@@ -103,6 +103,9 @@ def evaluate_files(run_folder: RunFolder, models: Sequence[str], inputs: Sequenc
                 reference=_reference(run_folder, dataset, events),
                 train=train,
             )
+            for name, measured in metrics["runs"].items():
+                value = measured["accuracy"]["value"]
+                run_folder.results.add(f"accuracy of {name} on {events.words} {value:.3f}")
             for each in ("features", "events", "keys"):
                 shutil.rmtree(unfinished / each, ignore_errors=True)
             made = {"created": now(), "code_version": code_version(), "models": list(models), "events": events.words}

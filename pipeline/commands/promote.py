@@ -78,9 +78,13 @@ def _promote_each(run_folder: RunFolder, upstream: Mapping[str, Version], *, for
                 verdict = PromotionOutcome(network, *_promote(run_folder, network, upstream, dataset, bar, force=force))
         except USER_ERRORS as error:
             failed.append(f"{network}: {error}")
+            run_folder.results.add(f"{network} failed", promoted={network: {"failed": str(error)}})
             run_folder.log.event("promotion failed", network=network, train=trained.name, message=str(error))
         else:
-            event = "network promoted" if verdict.promoted else "network not promoted"
+            outcome = "promoted" if verdict.promoted else "not promoted"
+            details = {"promoted": verdict.promoted, "reason": verdict.reason}
+            run_folder.results.add(f"{network} {outcome}: {verdict.reason}", promoted={network: details})
+            event = f"network {outcome}"
             run_folder.log.event(event, network=network, train=trained.name, reason=verdict.reason)
             yield verdict
     if failed:
@@ -152,6 +156,8 @@ def rollback(run_folder: RunFolder, network: str) -> tuple[str, str]:
         registry.point_to(earlier[-1])
         run_folder.log.event("network rolled back", network=network, withdrawn=current.name, in_use=earlier[-1])
         run_folder.write_metrics(failed=None)
+        words = f"{network}: {earlier[-1]} in use instead of {current.name}"
+        run_folder.results.add(words, rolled_back={network: {"withdrawn": current.name, "in_use": earlier[-1]}})
         return current.name, earlier[-1]
 
 

@@ -66,6 +66,8 @@ def track(run_folder: RunFolder) -> list[Tracked]:
             raise TrackingError(f"MLflow at {redact(uri)}: {redact(str(cause))[:1000]}") from cause
         for each in tracked:
             run_folder.log.event("network tracked", network=each.network, mlflow_run=each.run_id, is_new=each.is_new)
+            state = "logged" if each.is_new else "there already"
+            run_folder.results.add(f"{each.network} {state} as run {each.run_id}")
         return tracked
 
 
