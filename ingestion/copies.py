@@ -1,4 +1,4 @@
-"""Finds events that several files hold, by their content: after `hadd` and skims a copy has another file UUID."""
+"""Finds events that several files hold, by content and numbers: after `hadd` and skims a copy has another file UUID."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import io
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ingestion.event_numbers import STORED, directions, mixed, same_events
 
 if TYPE_CHECKING:
     from ingestion.thresholds import Jagged
@@ -45,7 +47,7 @@ def event_keys(scalars: Mapping[str, NDArray[np.floating]], collections: Mapping
     keys = np.zeros(len(scalars["met"]), dtype=np.uint64)
     has_particles, has_any = np.zeros((2, len(keys)), dtype=np.bool_)
     for name in ("met", "met_phi"):
-        keys = _mixed(keys + scalars[name].astype(np.float64).view(np.uint64))
+        keys = mixed(keys + scalars[name].astype(np.float64).view(np.uint64))
     # Jets come last.
     for name in (*_ABOVE, "jets"):
         if name not in collections:
@@ -61,42 +63,62 @@ def event_keys(scalars: Mapping[str, NDArray[np.floating]], collections: Mapping
         product *= kept
         running = np.zeros(len(bits) + 1, np.uint64)
         np.cumsum(product, out=running[1:])
-        keys = _mixed(keys + running[offsets[1:]] - running[offsets[:-1]])
+        keys = mixed(keys + running[offsets[1:]] - running[offsets[:-1]])
         found = np.diff(np.concatenate([[0], np.cumsum(kept)])[offsets]) > 0
         has_any |= found
         has_particles |= found & (name in _PARTICLES_ABOVE)
     return np.where(has_any, keys, np.uint64(0))
 
 
+def stored_keys(content: UInt64s, numbers: UInt64s | None, collections: Mapping[str, Jagged]) -> NDArray[Any]:
+    """What the file of the keys holds of some events: their content keys, and what tells them by their numbers."""
+    if numbers is None:
+        return content
+    stored = np.empty(len(content), STORED)
+    stored["content"], stored["numbers"] = content, numbers
+    stored["eta"], stored["phi"] = directions(collections)
+    return stored
+
+
 def read_keys(file: Path) -> UInt64s:
-    """The keys of the entries of one part."""
-    keys: UInt64s = np.load(io.BytesIO(file.read_bytes()))
-    return keys
+    """The keys of the content of the entries of one part."""
+    return _read_stored(file)["content"]
 
 
-def find_copies(parts: Sequence[tuple[Path, int]]) -> Copies:
+def _read_stored(file: Path) -> NDArray[Any]:
+    stored: NDArray[Any] = np.load(io.BytesIO(file.read_bytes()))
+    if stored.dtype.names:
+        return stored
+    # Events without numbers.
+    filled = np.zeros(len(stored), STORED)
+    filled["content"] = stored
+    return filled
+
+
+def find_copies(parts: Sequence[tuple[Path, int, int]]) -> Copies:
     """The copies in some parts; the first of several places counts as the original.
 
-    A part is given as the file with the keys of its entries, and its first entry.
+    A part is given as the file with the keys of its entries, its first entry, and the number of its ROOT file.
     """
     with ThreadPoolExecutor() as threads:
-        keys = list(threads.map(lambda part: read_keys(part[0]), parts))
-    starts = np.cumsum([0, *map(len, keys)])
-    values = np.concatenate([np.zeros(0, np.uint64), *keys])
-    _, place, same = np.unique(values, return_index=True, return_inverse=True)
-    originals = place[same]
-    copies = np.flatnonzero((originals < np.arange(len(values))) & (values != 0))
+        stored = list(threads.map(lambda part: _read_stored(part[0]), parts))
+    starts = np.cumsum([0, *map(len, stored)])
+    events = np.concatenate([np.zeros(0, STORED), *stored])
+    originals = _originals(events, np.repeat([file for *_, file in parts], np.diff(starts)))
+    copies = np.flatnonzero(originals < np.arange(len(events)))
     # How far the entries of each part are from its places among all keys.
-    shift = np.array([first for _, first in parts], np.int64) - starts[:-1]
+    shift = np.array([first for _, first, _ in parts], np.int64) - starts[:-1]
     places = (copies, originals[copies])
     of_parts = [np.searchsorted(starts, each, side="right") - 1 for each in places]
     entries = [each + shift[part] for each, part in zip(places, of_parts, strict=True)]
     return Copies(of_parts[0], entries[0], of_parts[1], entries[1])
 
 
-def _mixed(state: UInt64s) -> UInt64s:
-    """The finaliser of SplitMix64 (Steele, Lea, Flood 2014)."""
-    state = state + _GOLDEN
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return state ^ (state >> np.uint64(31))
+def _originals(events: NDArray[Any], files: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The place of the original of each event, which is its own for one that is no copy."""
+    places = np.arange(len(events))
+    _, first_places, groups = np.unique(events["content"], return_index=True, return_inverse=True)
+    originals = np.where(events["content"] == 0, places, first_places[groups])
+    same = same_events(files, events)
+    np.minimum.at(originals, same.second, same.first)
+    return originals

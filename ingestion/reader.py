@@ -25,17 +25,12 @@ from ingestion.branches import (
     variation_numbers,
 )
 from ingestion.errors import DamagedFileError, WrongBranchTypeError, reading
+from ingestion.event_numbers import number_keys, number_sources
 from ingestion.expressions import ColumnSource, LabelRule, exact
 from ingestion.files import FileInfo
 from ingestion.layout import FILLED, Branch, BranchNames, is_fixed, sources_of
 from ingestion.root_format import open_root
-from ingestion.schema import (
-    COLLECTIONS,
-    PARTICLE_COLLECTIONS,
-    SCALARS,
-    WEIGHT_PREFIX,
-    events_schema,
-)
+from ingestion.schema import COLLECTIONS, PARTICLE_COLLECTIONS, SCALARS, WEIGHT_PREFIX, events_schema
 from ingestion.settings import NO_WEIGHT, IngestSettings
 from ingestion.tally import StepCounts
 from ingestion.thresholds import (
@@ -71,7 +66,9 @@ class RawEvents(NamedTuple):
     labels: NDArray[np.int64]
     """(num_events,) classes; -1 for events to leave out."""
     without_weight: dict[str, Mask]
-    """The events that have none of `ingest.weights`, by its column; they take the weight of the sample."""
+    """The events without one of `ingest.weights`, by its column; they take the weight of the sample."""
+    numbers: NDArray[np.uint64] | None
+    """(num_events,) keys of run and event numbers, if the file has them."""
 
     @property
     def num_events(self) -> int:
@@ -108,7 +105,8 @@ def read_events(info: FileInfo, settings: IngestSettings, *, start: int, stop: i
     with file:
         with reading(info.path, "its baskets' index"):
             tree = file[settings.tree]
-            sources = sources_of(BranchNames(tree, info.path), wanted, settings.branch_map)
+            names = BranchNames(tree, info.path)
+            sources = number_sources(names) | sources_of(names, wanted, settings.branch_map)
             # Several numbers of one list, and several leaves, are one branch.
             branches = {id(source.branch): source._replace(leaf="") for source in sources.values()}
             edges = piece_edges([source.branch for source in branches.values()], start, stop)
@@ -171,7 +169,9 @@ def _raw_events(
         if NO_WEIGHT not in (source.branch, info.weight):
             without_weight[name] = ~variation.is_there
     labels = _labels(arrays, info, first) if info.label_by else np.full(num_events, info.label)
-    return RawEvents(np.arange(first, last), scalars, collections, pass_through, labels, without_weight)
+    numbers = number_keys(arrays, sources, first)
+    entries = np.arange(first, last)
+    return RawEvents(entries, scalars, collections, pass_through, labels, without_weight, numbers)
 
 
 def _labels(arrays: Mapping[str, ak.Array], info: FileInfo, first: int) -> NDArray[np.int64]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ from pyspark import Accumulator, SparkContext
 
 from ingestion.changes import changed_meanwhile, content_digest
 from ingestion.conflicts import refuse_too_many
-from ingestion.copies import UInt64s, event_keys, find_copies
+from ingestion.copies import event_keys, find_copies, stored_keys
 from ingestion.errors import (
     BadFilesError,
     ConflictingFilesError,
@@ -219,7 +219,7 @@ def _copied(
         by_range.setdefault((place[part.file_uuid], part.start), []).append(part)
     of_ranges = [by_range[key] for key in sorted(by_range)]
     ranges = [EntryRange(infos[place[first.file_uuid]], first.start, first.stop) for first, *_ in of_ranges]
-    copies = find_copies([(first.keys_file(out_dir), first.start) for first, *_ in of_ranges])
+    copies = find_copies([(first.keys_file(out_dir), first.start, place[first.file_uuid]) for first, *_ in of_ranges])
     concerned = sorted({*copies.parts.tolist(), *copies.original_parts.tolist()})
     classes = [_classes_of(ranges[number], of_ranges[number], out_dir) for number in concerned]
     starts = np.cumsum([0, *map(len, classes)])[:-1] - [ranges[number].start for number in concerned]
@@ -275,10 +275,11 @@ def ingest_range(work: EntryRange, settings: IngestSettings, out_dir: Path) -> l
     tallies = {sample: StepCounts({}, {}) for sample in names}
     writers: dict[str, pq.ParquetWriter] = {}
     digests: dict[str, str] = {}
-    keys: list[UInt64s] = [np.zeros(0, np.uint64)]
+    keys: list[NDArray[Any]] = []
     with ExitStack() as opened:
         for raw in read_events(info, settings, start=work.start, stop=work.stop):
-            keys.append(event_keys(raw.scalars, raw.collections))
+            content = event_keys(raw.scalars, raw.collections)
+            keys.append(stored_keys(content, raw.numbers, raw.collections))
             selection = select_events(raw, info, settings, without=work.without)
             for sample, label in info.samples.items():
                 number = -1 if label is None else label
