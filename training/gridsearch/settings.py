@@ -63,10 +63,15 @@ class GridSearchSettings(SettingsSection):
 
     @property
     def num_settings(self) -> int:
-        """Number of settings of the whole grid."""
-        widths = list(map(len, self.hidden))
-        architectures = sum(math.prod(widths[:depth]) for depth in self.depths or [len(widths)])
-        return architectures * len(self.batch_size) * len(self.learning_rate) * len(self.epochs)
+        """Number of settings of the whole grid; values that are listed twice count once."""
+        widths = [len(set(layer)) for layer in self.hidden]
+        architectures = sum(math.prod(widths[:depth]) for depth in set(self.depths or [len(widths)]))
+        return math.prod([architectures, *(len(set(axis)) for axis in self.axes)])
+
+    @property
+    def axes(self) -> tuple[Sequence[int], Sequence[float], Sequence[int]]:
+        """The values to try beside the layers."""
+        return self.batch_size, self.learning_rate, self.epochs
 
     @model_validator(mode="after")
     def _values_suit_each_other(self) -> Self:
@@ -143,7 +148,7 @@ class Trial(NamedTuple):
 
 
 def all_trials(settings: GridSearchSettings) -> list[Trial]:
-    """All trials of the grid.
+    """All trials of the grid, each once, however often the config lists a value.
 
     Examples:
         >>> len(all_trials(GridSearchSettings()))
@@ -154,8 +159,8 @@ def all_trials(settings: GridSearchSettings) -> list[Trial]:
     """
     depths = settings.depths or [len(settings.hidden)]
     architectures = [hidden for depth in depths for hidden in itertools.product(*settings.hidden[:depth])]
-    axes = (architectures, settings.batch_size, settings.learning_rate, settings.epochs)
-    return [Trial(*values) for values in itertools.product(*axes)]
+    grid = itertools.product(architectures, *settings.axes)
+    return list(dict.fromkeys(Trial(*values) for values in grid))
 
 
 def first_trials(settings: GridSearchSettings, *, seed: int) -> list[Trial]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -51,7 +51,12 @@ def _of_a_section(vary: dict[str, list[Any]]) -> dict[str, list[Any]]:
     for key, values in vary.items():
         if not key.startswith(("train.", "cluster.")) or not values:
             raise ValueError(f"'{key}' does not begin with train. or cluster., or has no values")
-    return vary
+    return {key: _distinct(values) for key, values in vary.items()}
+
+
+def _distinct(values: Sequence[Any]) -> list[Any]:
+    """Each value once; they may be lists or mappings."""
+    return [value for number, value in enumerate(values) if value not in values[:number]]
 
 
 def opened_kind(given: Any) -> Any:

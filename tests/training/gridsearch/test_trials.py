@@ -24,6 +24,23 @@ def test_the_default_grid_is_the_one_of_cern() -> None:
     assert Trial((50, 20, 10), 64, 1e-3, 20) in trials
 
 
+@pytest.mark.parametrize(
+    ("doubled", "once"),
+    [
+        ({"hidden": [[4, 8, 4], [2, 3]]}, {}),
+        ({"depths": [2, 1, 2]}, {"depths": [2, 1]}),
+        ({"batch_size": [16, 32, 16]}, {}),
+        ({"learning_rate": [1e-3, 0.001]}, {}),
+        ({"epochs": [20, 20]}, {}),
+    ],
+    ids=str,
+)
+def test_a_value_that_is_listed_twice_is_tried_once(doubled: dict[str, Any], once: dict[str, Any]) -> None:
+    repeated, plain = (GridSearchSettings.model_validate(SMALL | keys) for keys in (doubled, once))
+    assert all_trials(repeated) == all_trials(plain)
+    assert repeated.num_settings == len(all_trials(repeated))
+
+
 def test_a_random_search_draws_without_replacement_and_by_the_seed() -> None:
     settings = GridSearchSettings(search="random", num_trials=30)
     trials = first_trials(settings, seed=1)

@@ -190,3 +190,8 @@ def test_every_combination_of_the_varied_keys_that_a_method_has_is_run() -> None
 def test_a_key_without_effect_in_a_study_made_equal_cells(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         made_study(**changes)
+
+
+def test_a_varied_value_that_is_listed_twice_is_run_once() -> None:
+    study = made_study(vary={"train.workers": [2, 4, 2], "cluster.slow_ranks": [{}, {0: 10.0}, {}]})
+    assert study.vary == {"train.workers": [2, 4], "cluster.slow_ranks": [{}, {0: 10.0}]}
