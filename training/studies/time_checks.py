@@ -7,6 +7,7 @@ import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -17,6 +18,7 @@ from pydantic import TypeAdapter
 from scipy.optimize import nnls
 from torch import nn
 
+from ingestion.plugins import when_loaded
 from ingestion.storage import new_file
 from training.algorithms.base import VectorModel
 from training.flat_model import FlatModel, ModelState
@@ -72,6 +74,8 @@ class Sleepers(NamedTuple):
 #: What the ranks read, and what is kept of a measurement.
 _SLEEPERS: Final = TypeAdapter(list[Sleepers])
 _CHECKS: Final = TypeAdapter(list[TimeCheck])
+# It has the settings of the methods that there are when it is built.
+when_loaded(partial(_SLEEPERS.rebuild, force=True))
 
 
 class _SleepingWork:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,37 @@ from training.studies.study_result import TimeCheck
 from training.studies.time_checks import check_times
 from training.workloads.surface_settings import SurfaceSettings
 
+ROOT = Path(__file__).resolve().parents[3]
 STEP = 2e-3
 
 
 def runs_of(folder: Path, **changes: Any) -> list[PlannedRun]:
     cluster = {"step_seconds": STEP, "event_seconds": 0.0, "jitter": 0.1, "slow_ranks": {1: 3.0}}
     return made_runs(Subject(SurfaceSettings()), folder, cluster=cluster, **changes)
+
+
+OWN_METHOD = """
+import sys
+from ingestion import plugins
+from training.settings import TrainSettings
+from training.simulation.cluster import ClusterSettings
+from training.studies import time_checks
+
+plugins.load([sys.argv[1]])
+train = TrainSettings(algorithm={"name": "lazy-gossip", "patience": 3}, workers=2)
+written = time_checks._SLEEPERS.dump_json([time_checks.Sleepers("lazy", 1e-3, train, ClusterSettings(), 10, [5, 5])])
+(read,) = time_checks._SLEEPERS.validate_json(written)
+assert read.train == train, read.train
+"""
+
+
+@pytest.mark.slow
+def test_the_settings_of_an_own_method_are_written_and_read_without_a_warning() -> None:
+    """`compare` printed 40 lines of pydantic, as the kinds of settings were those before the plugin."""
+    plugin = ROOT / "docs" / "examples" / "own-analysis" / "plugin.py"
+    command = [sys.executable, "-W", "error::UserWarning", "-c", OWN_METHOD, str(plugin)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_every_method_is_checked_with_its_step_and_as_many_workers_as_find_room(
