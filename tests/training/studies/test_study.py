@@ -193,5 +193,5 @@ def test_a_key_without_effect_in_a_study_made_equal_cells(changes: dict[str, Any
 
 
 def test_a_varied_value_that_is_listed_twice_is_run_once() -> None:
-    study = made_study(vary={"train.workers": [2, 4, 2], "cluster.slow_ranks": [{}, {0: 10.0}, {}]})
-    assert study.vary == {"train.workers": [2, 4], "cluster.slow_ranks": [{}, {0: 10.0}]}
+    study = made_study(vary={"train.workers": [2, 4, 2], "cluster.slow_ranks": [{}, {"0": 10.0}, {}]})
+    assert study.vary == {"train.workers": [2, 4], "cluster.slow_ranks": [{}, {"0": 10.0}]}
