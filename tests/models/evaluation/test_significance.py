@@ -27,7 +27,7 @@ def by_likelihood(signal: float, background: float, error: float) -> float:
     return math.sqrt(2 * (found.fun - free))
 
 
-@pytest.mark.parametrize("size", [(5, 3, 0.5), (10, 100, 0.1), (30, 50, 0.3), (1, 400, 0.05), (80, 2, 1.0)])
+@pytest.mark.parametrize("size", [(5, 3, 0.5), (10, 100, 0.1), (30, 50, 0.3), (0.5, 400, 0.05), (80, 2, 1.0)])
 def test_the_asimov_significance_is_that_of_the_profiled_likelihood(size: tuple[float, float, float]) -> None:
     signal, background, uncertainty = size
     expected = by_likelihood(signal, background, uncertainty * background)
@@ -42,6 +42,9 @@ def test_a_small_uncertainty_is_none_and_few_signal_events_give_s_over_sqrt_b() 
     small, many = np.array([1.0]), np.array([1e6])
     assert asimov_significance(small, many, 0.0) == pytest.approx(1e-3, rel=1e-3)
     assert asimov_significance(small, many, 0.1) == pytest.approx(1 / math.hypot(1e3, 1e5), rel=1e-3)
+    # Signed weights may add up to less than nothing.
+    for uncertainty in (0.0, 0.1):
+        assert asimov_significance(-signal, background, uncertainty).tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(("num_signal", "num_background"), [(300, 2000), (2000, 300)])
@@ -64,20 +67,21 @@ def test_the_band_covers_the_truth_at_its_cut(num_signal: int, num_background: i
 
 
 def test_a_background_of_which_nothing_passes_counts_with_one_event_in_the_errors() -> None:
-    # Of 31 and 20 background events none and 10 pass, with rates of 1000 and 60.
+    # Of 31 and 20 background events none and 10 pass, with rates of 10 and 0.6.
     labels = np.repeat([0, 1, 2], [31, 100, 20])
     scores = np.where(labels == 2, np.arange(len(labels)) % 2, labels) * 1.0
     replicas = Replicas(labels, labels.astype(str), np.ones(len(labels)), seed=1, num=200)
-    expected = {0: 1000.0, 1: 50.0, 2: 60.0}
+    expected = {0: 10.0, 1: 50.0, 2: 0.6}
     scored = Scored(replicas, scores, {1: 1.0}, np.array([0.9]))
     both = significance(scored, expected, 0.1)
-    assert both["background"] == pytest.approx([30.0])
-    assert both["effective"] == pytest.approx([30.0**2 / (10 * 3.0**2 + (1000 / 31) ** 2)])
+    assert both["background"] == pytest.approx([0.3])
+    assert both["simple"] == pytest.approx([50 / math.sqrt(0.3)])
+    assert both["effective"] == pytest.approx([0.3**2 / (10 * 0.03**2 + (10 / 31) ** 2)])
 
     alone = labels < 2
     replicas = Replicas(labels[alone], labels[alone].astype(str), np.ones(131), seed=1, num=200)
     scored = Scored(replicas, scores[alone], {1: 1.0}, np.array([0.9]))
-    none = significance(scored, expected, 0.1)
+    none = significance(scored, {0: 1000.0, 1: 50.0}, 0.1)
     assert 0.5 < none["low"][0] < asimov_significance(np.array(50.0), np.array(1000 / 31), 0.1)
-    assert np.isnan([none["asimov"][0], none["high"][0]]).all()
+    assert np.isnan([none["asimov"][0], none["high"][0], none["simple"][0]]).all()
     assert none["effective"] == [0.0]
