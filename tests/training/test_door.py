@@ -58,6 +58,17 @@ def test_a_stranger_is_sent_away_and_disturbs_nobody(door: Door, words: bytes, m
             assert stranger.recv(1) == b""
 
 
+@pytest.mark.parametrize(
+    ("words", "stays"), [(b"0" * len(TOKEN), False), (b"0" * (len(TOKEN) - 1), True), (TOKEN[:-1], True)]
+)
+def test_a_stranger_with_a_whole_wrong_token_is_sent_away_at_once(door: Door, words: bytes, stays: bool) -> None:
+    with come(door, words):
+        door.welcome(5)
+        assert len(door.sockets) == 2
+        assert door.welcome(5) == []
+        assert len(door.sockets) == 1 + stays
+
+
 @given(words=st.binary(max_size=40))
 def test_no_words_but_the_token_open_the_door(words: bytes) -> None:
     door = Door(socket.create_server(("127.0.0.1", 0)), TOKEN)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from delphes_files import write_delphes
+from feature_datasets import write_dataset
 from made_events import distinct, lepton, made_event, track
 from minimal_configs import MINIMAL
 from rich.console import Console
@@ -19,7 +20,14 @@ from trained_nights import TrainedNights
 from models.evaluation.bootstrap import Estimate
 from models.evaluation.measurements import EvaluationTask
 from models.evaluation.rates import Rates
-from pipeline.commands.evaluate_files import _about_rates, _new_events, _samples, evaluate_files
+from pipeline.commands.evaluate_files import (
+    _about_rates,
+    _Events,
+    _new_events,
+    _reference,
+    _samples,
+    evaluate_files,
+)
 from pipeline.config import Config
 from pipeline.errors import ConfigError
 from pipeline.run_folder import RunFolder
@@ -83,6 +91,37 @@ def test_without_its_events_the_test_split_was_refused(tmp_path: Path, evaluatio
     evaluate_files(run_folder, [], [], None)
     assert [evaluation.task.rates for evaluation in evaluations] == [None]
     assert "no rates: " in shown.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("num_seen", "reference", "said"),
+    [
+        (0, True, ""),
+        (3, True, "no boosted trees: the training and validation splits hold 3 of these events"),
+        (None, True, "no boosted trees: the training and validation splits may hold copies of these events"),
+        (0, False, ""),
+    ],
+)
+def test_boosted_trees_are_the_reference_only_for_events_that_they_have_not_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_seen: int | None, reference: bool, said: str
+) -> None:
+    dataset = write_dataset(tmp_path / "set", rows={"train": [4], "val": [5], "test": [6]})
+    asked: list[Any] = []
+
+    def noted(of_dataset: Any, events: Any, _keys: Any) -> int | None:
+        asked.append((of_dataset, len(events)))
+        return num_seen
+
+    monkeypatch.setattr("pipeline.commands.evaluate_files.count_seen", noted)
+    shown = StringIO()
+    config = Config.model_validate({**MINIMAL, "run_dir": str(tmp_path), "evaluate": {"reference": reference}})
+    run_folder = RunFolder(config, Console(file=shown, width=1000))
+    events = _Events("new", dataset.files("test"))
+    used = _reference(run_folder, dataset, events)
+    assert (used is dataset) == (num_seen == 0 and reference)
+    assert shown.getvalue().strip() == said
+    assert asked == ([(dataset, 6)] if reference else [])
+    assert _reference(run_folder, None, events) is None
 
 
 def test_inputs_are_files_of_a_class_or_a_sample() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -53,6 +54,12 @@ def test_the_page_loads_nothing_from_elsewhere_and_shows_all_figures_and_whole_t
     assert '<meta name="viewport" content="width=device-width' in html
     assert len(page.tables) == tables + rates
     assert all(len(table) > 1 and {len(row) for row in table} == {len(table[0])} for table in page.tables)
+    # The interactive curves come in the order of the figures, whose colours they have.
+    curves = json.loads((made["evaluate"].folder / "curves.json").read_text())
+    shown = re.search(r'id="curve-data">(.*?)</script>', html)
+    assert shown is not None
+    orders = [[list(of_models) for of_models in each.values()] for each in (json.loads(shown[1]), curves)]
+    assert orders[0] == orders[1] != [sorted(models) for models in orders[1]]
     # The contents lead to every section.
     targets = re.findall(r'href="#([^"]+)"', html)
     assert len(targets) >= (10 if optional else 8)

@@ -10,12 +10,13 @@ import socket
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from training.launching import spark_agent
-from training.launching.spark_job import _serve
+from training.launching.spark_job import _serve, driver_address
 
 
 def test_mpirun_did_not_learn_of_a_killed_executor_and_its_rank_continued() -> None:
@@ -116,3 +117,21 @@ def test_a_lost_executor_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[s
         if is_reached:
             thread.join()
     assert capfd.readouterr().err.startswith("the executor on host3 (127.0.0.1) is lost: ")
+
+
+@pytest.mark.parametrize(
+    ("conf", "address", "name"),
+    [
+        ({"spark.driver.host": "driver.site", "spark.driver.bindAddress": "10.0.0.9"}, "10.0.0.9", "driver.site"),
+        ({"spark.driver.host": "driver.site"}, "driver.site", "driver.site"),
+        ({"spark.driver.bindAddress": "10.0.0.7"}, "10.0.0.7", "this-host"),
+        ({}, "this-host", "this-host"),
+    ],
+    ids=str,
+)
+def test_executors_are_told_the_name_of_the_driver_that_the_site_sets(
+    monkeypatch: pytest.MonkeyPatch, conf: dict[str, str], address: str, name: str
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "this-host")
+    spark: Any = SimpleNamespace(getConf=lambda: conf)
+    assert driver_address(spark) == (address, name)
