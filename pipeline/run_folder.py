@@ -29,10 +29,11 @@ from pipeline.errors import (
 from pipeline.machine.doctor import Finding, Need, examine, render
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.runs.fingerprint import Fingerprint
-from pipeline.runs.lock import claimed, locked
+from pipeline.runs.lock import locked
 from pipeline.runs.log import RunLog
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.outcome import CommandResults
+from pipeline.runs.own_folders import claimed
 from pipeline.runs.provenance import now
 from pipeline.runs.store import StageStore, Version
 from pipeline.stages.base import Stage

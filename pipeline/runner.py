@@ -24,8 +24,8 @@ from pipeline.machine.doctor import Need
 from pipeline.run_folder import RunFolder
 from pipeline.runs.code_meaning import code_digests
 from pipeline.runs.fingerprint import Fingerprint, Input, reasons_to_run
-from pipeline.runs.lock import claimed
 from pipeline.runs.outputs import missing_files
+from pipeline.runs.own_folders import claimed
 from pipeline.runs.provenance import code_version, now, package_versions
 from pipeline.runs.store import Version
 from pipeline.stages.base import Context, Result, Stage, StageInputs

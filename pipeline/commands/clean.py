@@ -10,9 +10,9 @@ from typing import NamedTuple
 from pipeline.errors import RunFolderError
 from pipeline.run_folder import RunFolder
 from pipeline.runs import own_folders
-from pipeline.runs.lock import is_claimed
 from pipeline.runs.log import size_of
 from pipeline.runs.model_registry import Registry
+from pipeline.runs.own_folders import is_claimed
 from pipeline.runs.store import StageStore, number_of
 
 

@@ -21,9 +21,9 @@ from pipeline.errors import USER_ERRORS, ConfigError, MissingInputError, Promoti
 from pipeline.run_folder import RunFolder
 from pipeline.runs import own_folders
 from pipeline.runs.fingerprint import Fingerprint
-from pipeline.runs.lock import claimed
 from pipeline.runs.model_registry import Registry, model_digest
 from pipeline.runs.outputs import changed_files
+from pipeline.runs.own_folders import claimed
 from pipeline.runs.provenance import code_version, now
 from pipeline.runs.seen_events import copy_record
 from pipeline.runs.store import Version, number_of

@@ -1,4 +1,4 @@
-"""Locks: one run at a time in a run folder, and claims on the versions that jobs read or write."""
+"""The lock of a folder: one run at a time."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, TextIO
 
 from pipeline.errors import FolderInUseError, RunFolderError, cannot_write
-from pipeline.runs.own_folders import MARKER
 
 #: File with the process id of the holder.
 LOCK: Final = ".lock"
@@ -46,29 +45,6 @@ def locked(folder: Path) -> Iterator[None]:
             file.truncate(0)
             if missing_folders:
                 _remove_if_empty(missing_folders)
-
-
-@contextmanager
-def claimed(folders: Iterable[Path]) -> Iterator[None]:
-    """Claim version folders that a job reads or writes, so that they are not removed; ends with the process."""
-    with ExitStack() as held:
-        for folder in folders:
-            # A folder without the marker is never removed.
-            with contextlib.suppress(FileNotFoundError):
-                fcntl.flock(held.enter_context((folder / MARKER).open()), fcntl.LOCK_SH)
-        yield
-
-
-def is_claimed(folder: Path) -> bool:
-    """Whether a running job has claimed a version folder."""
-    try:
-        with (folder / MARKER).open("r+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
 
 
 def _lock(descriptor: int, file: TextIO, folder: Path) -> None:

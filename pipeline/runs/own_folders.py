@@ -1,14 +1,18 @@
-"""Folders that this code made. Each holds a marker file; only these folders are ever removed."""
+"""Folders that this code made. Each holds a marker file; only these folders are ever removed.
+
+A job claims the folders that it reads or writes by a lock on their markers.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from pipeline.errors import RunFolderError, cannot_write
+from pipeline.errors import FolderInUseError, RunFolderError, cannot_write
 
 MARKER: Final = "made-by-hep-pipeline"
 
@@ -47,6 +51,29 @@ def remove(folder: Path) -> None:
 
 
 @contextlib.contextmanager
+def claimed(folders: Iterable[Path]) -> Iterator[None]:
+    """Claim folders that a job reads or writes, so that they are not removed; the claim ends with the process."""
+    with contextlib.ExitStack() as held:
+        for folder in folders:
+            # A folder without the marker is never removed. Run folders lie where files can be locked.
+            with contextlib.suppress(OSError):
+                fcntl.flock(held.enter_context((folder / MARKER).open()), fcntl.LOCK_SH)
+        yield
+
+
+def is_claimed(folder: Path) -> bool:
+    """Whether a running job has claimed a folder."""
+    try:
+        with (folder / MARKER).open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+@contextlib.contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
     """A folder beside the one of `--out`, which gets its name when the work is done; removed after a failure.
 
@@ -55,15 +82,18 @@ def new_folder(folder: Path) -> Iterator[Path]:
     if folder.exists():
         raise RunFolderError(f"{folder} exists already. Give a new folder with --out, or remove it.")
     unfinished = folder.absolute().with_name(f".{folder.name}.unfinished")
+    if is_claimed(unfinished):
+        raise FolderInUseError(f"Another command is writing {folder}. Wait for its end, or give another --out.")
     try:
         remove(unfinished)
         make(unfinished)
     except OSError as cause:
         raise cannot_write(unfinished, cause, other="another folder with --out") from cause
     try:
-        yield unfinished
-        (unfinished / MARKER).unlink()
-        unfinished.rename(folder)
+        with claimed([unfinished]):
+            yield unfinished
+            (unfinished / MARKER).unlink()
+            unfinished.rename(folder)
     except BaseException:
         with contextlib.suppress(OSError):
             remove(unfinished)

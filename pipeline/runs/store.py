@@ -26,7 +26,6 @@ from ingestion.errors import IngestionError
 from pipeline.errors import RunFolderError, cannot_write
 from pipeline.runs import own_folders
 from pipeline.runs.code_meaning import code_digests
-from pipeline.runs.lock import is_claimed
 from pipeline.runs.manifest import (
     MANIFEST_VERSION,
     POINTER_KIND,
@@ -37,6 +36,7 @@ from pipeline.runs.manifest import (
     sealed,
 )
 from pipeline.runs.outputs import OutputFile, written_files
+from pipeline.runs.own_folders import is_claimed
 from pipeline.runs.state_files import damaged, read_state, write_atomically
 from pipeline.runs.stored_files import KERNELS, StoredFiles, kernel_outputs_of, used_by
 

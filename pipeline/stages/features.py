@@ -23,7 +23,7 @@ from pipeline.machine.doctor import Need
 from pipeline.machine.spark_session import counted
 from pipeline.reporting.cutflow import as_applied, as_json, cutflow, uncertain_mixtures
 from pipeline.runs import own_folders
-from pipeline.runs.lock import claimed
+from pipeline.runs.own_folders import claimed
 from pipeline.runs.store import StageStore
 from pipeline.runs.stored_files import KERNELS
 from pipeline.stages.base import Check, Context, Result, Stage

@@ -17,8 +17,8 @@ from pipeline.commands.promote import rollback
 from pipeline.config import load_config
 from pipeline.run_folder import RunFolder
 from pipeline.runs import own_folders
-from pipeline.runs.lock import claimed
 from pipeline.runs.model_registry import Registry
+from pipeline.runs.own_folders import claimed
 from pipeline.runs.provenance import now
 from pipeline.runs.store import StageStore, Version
 

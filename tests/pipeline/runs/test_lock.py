@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from pipeline.errors import FolderInUseError, RunFolderError
-from pipeline.runs.lock import claimed, locked
+from pipeline.runs.lock import locked
+from pipeline.runs.own_folders import claimed
 from pipeline.runs.store import StageStore
 
 
@@ -94,7 +95,8 @@ def test_a_killed_holder_frees_the_folder(tmp_path: Path) -> None:
     program = f"""
 import os, signal
 from pathlib import Path
-from pipeline.runs.lock import claimed, locked
+from pipeline.runs.lock import locked
+from pipeline.runs.own_folders import claimed
 from pipeline.runs.store import StageStore
 with locked(Path({str(tmp_path)!r})):
     os.kill(os.getpid(), signal.SIGKILL)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 from pathlib import Path
 
 import pytest
 
+from pipeline.errors import FolderInUseError
 from pipeline.runs import own_folders
 from pipeline.runs.own_folders import MARKER
 
@@ -65,3 +69,25 @@ def test_what_an_interrupted_removal_leaves_is_still_ours(ours: Path, monkeypatc
     assert [path.name for path in ours.iterdir()] == [MARKER]
     own_folders.remove(ours)
     assert not ours.exists()
+
+
+def test_a_folder_of_the_user_that_another_command_writes_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "scores"
+    with own_folders.new_folder(folder) as unfinished:
+        (unfinished / "scores.parquet").write_text("half")
+        with pytest.raises(FolderInUseError, match=r"is writing .*scores"), own_folders.new_folder(folder):
+            pytest.fail("two commands write the folder")
+        assert (unfinished / "scores.parquet").read_text() == "half"
+    assert [path.name for path in folder.iterdir()] == ["scores.parquet"]
+
+
+def test_a_folder_of_the_user_may_lie_where_files_cannot_be_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with own_folders.new_folder(tmp_path / "scores") as unfinished:
+        (unfinished / "scores.parquet").write_text("whole")
+    assert (tmp_path / "scores" / "scores.parquet").exists()
