@@ -79,7 +79,7 @@ def _files(process: str, events: int, size: int) -> list[SimulatedFile]:
 def finished(folder: Path, file: SimulatedFile) -> dict[str, Any] | None:
     """The record of a file that is there and complete; else None."""
     path = folder / file.name
-    with suppress(OSError, ValueError, KeyError):
+    with suppress(OSError, ValueError, AttributeError, KeyError, RecursionError):
         record: dict[str, Any] = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
         # Another generator made a file whose record lacks a number; it is made again.
         has_all = record.keys() >= set(Tally._fields)

@@ -132,11 +132,13 @@ def _write(folder: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_result(folder: Path, method: str, values: dict[str, Any], seed: int) -> RunResult | None:
-    """The result that is in the folder of a run; None if there is none."""
-    if not (folder / FILE).exists():
+    """The result that is in the folder of a run; None if there is none, or a damaged one: the run is made again."""
+    try:
+        content = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        own = {"method": method, "values": values, "seed": seed}
+        return _READ.validate_python(content | own)
+    except (FileNotFoundError, ValueError, TypeError, RecursionError):
         return None
-    content = json.loads((folder / FILE).read_text(encoding="utf-8"))
-    return _READ.validate_python({"method": method, "values": values, "seed": seed, **content})
 
 
 def curves_of(ranks: Sequence[Sequence[Record]]) -> dict[str, list[float]]:

@@ -226,6 +226,16 @@ def test_a_file_of_an_earlier_generator_is_made_again(tmp_path: Path) -> None:
     assert production.finished(tmp_path, file) is None
 
 
+@pytest.mark.parametrize("record", ["", "[]", "null", "{}", "[" * 100_000])
+def test_a_file_with_a_damaged_record_is_made_again(tmp_path: Path, record: str) -> None:
+    file = files_of(small())[0]
+    path = tmp_path / file.name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    path.with_suffix(".json").write_text(record)
+    assert production.finished(tmp_path, file) is None
+
+
 def test_fewer_events_remove_finished_files_only_once_the_others_are_made(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

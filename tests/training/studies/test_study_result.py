@@ -109,6 +109,14 @@ def test_a_run_that_diverged_is_a_result(tmp_path: Path) -> None:
     assert read_result(tmp_path / "none", "ad-psgd", {}, 1) is None
 
 
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "7", '{"made_with": "commit 1"}', "[" * 100_000])
+def test_a_run_whose_result_is_damaged_is_made_again(tmp_path: Path, text: str) -> None:
+    write_diverged(tmp_path, code="commit 1")
+    (path,) = tmp_path.iterdir()
+    path.write_text(text)
+    assert read_result(tmp_path, "ad-psgd", {}, 1) is None
+
+
 def test_curves_are_means_over_the_workers_whatever_epochs_each_took_part_in() -> None:
     def record(epoch: int, seconds: float, staleness: dict[str, int]) -> dict[str, Any]:
         names = ("val_accuracy", "val_loss", "train_loss", "train_accuracy", "consensus_distance")
