@@ -15,7 +15,7 @@ _ENOUGH_EVENTS: Final = 50
 #: Share of them with an eta just below pi, if none is above; of one azimuth in an event, 3 % are so near to pi.
 _LIKE_AZIMUTHS: Final = 0.01
 #: Counters of an older ingest, which had fewer.
-_USUAL: Final = {tally.TAGGED_JETS: 1, tally.UNTAGGED_JETS: 1, tally.OTHER_CHARGES: 0, tally.LARGE_MOMENTA: 0}
+_USUAL: Final = {tally.TAGGED_JETS: 1, tally.UNTAGGED_JETS: 1, tally.OTHER_CHARGES: 0}
 #: Sentences about samples, each with what is unusual of their counters.
 _UNUSUAL: Final[dict[str, Callable[[Mapping[str, int]], bool]]] = {
     "No jet of {} has a b-tag. Map another branch as `jets.btag` in ingest.branch_map, lower ingest.min_btag of a "
@@ -26,8 +26,6 @@ _UNUSUAL: Final[dict[str, Callable[[Mapping[str, int]], bool]]] = {
     "discriminant.": lambda counts: _are_many(counts) and counts[tally.TAGGED_JETS] > 0 == counts[tally.UNTAGGED_JETS],
     "Leptons or tracks of {} have charges other than -1 and 1. Map the signed charge in units of e as "
     "`electrons.charge` (muons, tracks) in ingest.branch_map.": lambda counts: counts[tally.OTHER_CHARGES] > 0,
-    "Most momenta of leptons or jets, or MET, of {} are above 1000 GeV: are they in MeV? GeV is "
-    "needed.": lambda counts: 2 * counts[tally.LARGE_MOMENTA] > counts["events"],
 }
 Rows = Sequence[Mapping[str, Any]]
 
@@ -121,6 +119,10 @@ def unusual_content(samples: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
                 f"{counts['rejected_nonfinite']} events of {name} rejected: {branches} not finite. If lists are padded "
                 f"with NaN, set the counts (such as `jets.count`) in ingest.branch_map."
             )
+        any_momenta = _of_kind(counts, tally.ANY_MOMENTA)
+        large = [key for key, each in _of_kind(counts, tally.LARGE_MOMENTA).items() if 2 * each > any_momenta[key]]
+        if large:
+            yield f"Momenta of {', '.join(large)} of {name} are very large: are they in MeV? GeV is needed."
         like_azimuths = _of_kind(counts, tally.LIKE_AZIMUTHS) if _are_many(counts) else {}
         swapped = [key for key, each in like_azimuths.items() if each > _LIKE_AZIMUTHS * counts["events"]]
         if swapped:

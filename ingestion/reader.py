@@ -43,6 +43,7 @@ from ingestion.thresholds import (
     kept_offsets,
     wrapped_azimuths,
 )
+from ingestion.unusual_momenta import large_momenta, like_azimuths
 
 #: Above it, azimuths are hardly in radians: they would be degrees.
 _LARGEST_AZIMUTH: Final = 4 * math.pi
@@ -50,8 +51,6 @@ _LARGEST_AZIMUTH: Final = 4 * math.pi
 _FIX: Final = (
     "Map a branch of integers under ingest.branch_map; for b-tags by a discriminant set its threshold, ingest.min_btag."
 )
-#: Where all are above it, momenta may be in MeV [GeV].
-_LARGE_PT: Final = 1000.0
 
 
 class RawEvents(NamedTuple):
@@ -272,8 +271,8 @@ def select_events(
         tally.TAGGED_JETS: keep & any_per_event(jets.offsets, jets.fields["btag"] != 0),
         tally.UNTAGGED_JETS: keep & any_per_event(jets.offsets, jets.fields["btag"] == 0),
         tally.OTHER_CHARGES: keep & has_other_charge,
-        tally.LARGE_MOMENTA: keep & _has_large_momenta(raw),
-        **{f"{tally.LIKE_AZIMUTHS}{name}": keep & events for name, events in _like_azimuths(raw).items()},
+        **{name: keep & events for name, events in large_momenta(raw.scalars, raw.collections).items()},
+        **{f"{tally.LIKE_AZIMUTHS}{name}": keep & events for name, events in like_azimuths(raw.collections).items()},
         **{
             f"{tally.WITHOUT_WEIGHT}{name}": keep & events
             for name, events in raw.without_weight.items()
@@ -316,21 +315,6 @@ def _not_finite(
             if bad.any():
                 found[branches[f"{name}.{field}"]] = any_per_event(jagged.offsets, bad)
     return {branch: events for branch, events in found.items() if events.any()}
-
-
-def _like_azimuths(raw: RawEvents) -> dict[str, Mask]:
-    """The events with an eta within 3 % below pi, by collection, of those without any eta beyond: azimuths are so."""
-    sizes = {name: np.abs(fields["eta"]) for name, (_, fields) in raw.collections.items()}
-    near = {name: size > 0.97 * np.pi for name, size in sizes.items() if size.max(initial=0.0) <= np.float32(np.pi)}
-    return {name: any_per_event(raw.collections[name].offsets, each) for name, each in near.items() if each.any()}
-
-
-def _has_large_momenta(raw: RawEvents) -> Mask:
-    """The events in which MET or the pT of all electrons, muons or jets is above 1 TeV, as if it were in MeV."""
-    found: Mask = raw.scalars["met"] > _LARGE_PT
-    for offsets, fields in (raw.collections[name] for name in ("electrons", "muons", "jets")):
-        found |= (np.diff(offsets) > 0) & ~any_per_event(offsets, fields["pt"] <= _LARGE_PT)
-    return found
 
 
 def _in_range(raw: RawEvents, above: Mapping[str, Mask | bool], info: FileInfo) -> tuple[RawEvents, Mask]:

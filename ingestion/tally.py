@@ -12,12 +12,15 @@ from numpy.typing import NDArray
 WRAPPED_AZIMUTHS: Final = "events_with_wrapped_azimuths"
 #: Counter of the events that a condition of `label_by` leaves out.
 NO_CLASS: Final = "rejected_no_class"
-#: Counters of kept events: with a jet that has a b-tag, with one that has none, with a charge of a lepton or
-#: track other than -1 and 1, and with momenta as large as if they were in MeV.
+#: Counters of kept events: with a jet that has a b-tag, with one that has none, and with a charge of a lepton or
+#: track other than -1 and 1.
 TAGGED_JETS: Final = "events_with_tagged_jets"
 UNTAGGED_JETS: Final = "events_with_untagged_jets"
 OTHER_CHARGES: Final = "events_with_other_charges"
-LARGE_MOMENTA: Final = "events_of_large_momenta"
+#: Begin of the counters of kept events with momenta as large as if they were in MeV, before the collection, and of
+#: those with any of it, in parts that have such momenta.
+LARGE_MOMENTA: Final = "events_of_large_momenta "
+ANY_MOMENTA: Final = "events_of_any_momenta "
 #: Begin of the counters of kept events with an eta just below pi, before the collection, where none is above pi.
 LIKE_AZIMUTHS: Final = "eta_like_azimuth "
 #: Begin of the counters of kept events without one of `ingest.weights`, before its name.

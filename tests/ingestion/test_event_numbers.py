@@ -154,6 +154,6 @@ def test_copies_whose_hardest_lepton_is_another_follow_most_events_of_the_file()
         {"run": np.full(NUM_EVENTS, 1)},
     ],
 )
-def test_what_is_no_number_of_an_event_is_left_alone(tmp_path: Path, numbers: dict[str, Any]) -> None:
+def test_other_branches_of_these_names_are_left_alone(tmp_path: Path, numbers: dict[str, Any]) -> None:
     again = [with_other_met(event) for event in rows(1)]
     assert num_copies(tmp_path, (0, rows(1), numbers), (0, again, numbers)) == 0

@@ -26,6 +26,7 @@ from ingestion.files import Inventory, expand, inventory
 from ingestion.layout import BranchNames, sources_of
 from ingestion.notes import notes, unusual_content
 from ingestion.reader import Selection
+from ingestion.schema import COLLECTIONS
 from ingestion.settings import IngestSettings, SampleSettings
 
 DATA: Final = Path(__file__).resolve().parents[1] / "data"
@@ -172,7 +173,11 @@ def test_a_rejected_event_names_the_branch(tmp_path: Path) -> None:
     [
         ({}, []),
         ({"scale": 1000.0}, ["are they in MeV?"]),
-        ({"met": 45_000.0}, ["or MET, of made are above 1000 GeV"]),
+        ({"met": 45_000.0}, ["Momenta of MET of made are very large: are they in MeV?"]),
+        *(
+            ({name: 1000.0}, [f"Momenta of {name} of made are very large: are they in MeV?"])
+            for name in ("electrons", "muons", "jets", "tracks", "photons", "neutral_hadrons")
+        ),
         ({"btags": [0, 0]}, ["No jet of made has a b-tag"]),
         ({"btags": [1, 3]}, ["Each jet of made has a b-tag"]),
         ({"btags": []}, []),
@@ -192,7 +197,14 @@ def test_units_charges_and_tags_that_look_wrong_are_named(
             jets=jets,
             tracks=[{**track(9.0, 0, 0), "charge": change.get("track_charge", 1)}],
         )
-        return {**row, "met": change.get("met", row["met"])}
+        row |= {"met": change.get("met", row["met"])}
+        row["photons"], row["neutral_hadrons"] = [tower(0.6, 0, 0)] * 3, [tower(1.1, 0, 0)] * 2
+        # A part of the events has muons.
+        row["muons"] = [lepton(40.0, 0.4, 0.3)] * (number % 3 == 0)
+        for name in COLLECTIONS.keys() & change.keys():
+            size = "et" if "et" in COLLECTIONS[name] else "pt"
+            row[name] = [{**candidate, size: candidate[size] * change[name]} for candidate in row[name]]
+        return row
 
     counts = select(write_delphes(tmp_path / "a.root", [row(number) for number in range(50)])).tally().counts
     unusual = list(unusual_content({"made": counts}))

@@ -26,7 +26,6 @@ NONE_NEGATIVE = {
     "events_with_tagged_jets": 0,
     "events_with_untagged_jets": 0,
     "events_with_other_charges": 0,
-    "events_of_large_momenta": 0,
 }
 
 

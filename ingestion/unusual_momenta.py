@@ -1,0 +1,62 @@
+"""Events whose momenta look as if units or branches were others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingestion import tally
+from ingestion.schema import PARTICLE_COLLECTIONS
+from ingestion.thresholds import Jagged, Mask, any_per_event
+
+#: Where all are above it, momenta may be in MeV [GeV].
+_LARGE_PT: Final = 1000.0
+#: The same of the mean of tracks, photons or neutral hadrons, which is about 1 GeV.
+_LARGE_MEAN_PT: Final = 200.0
+
+
+def like_azimuths(collections: Mapping[str, Jagged]) -> dict[str, Mask]:
+    """The events with an eta within 3 % below pi, by collection, of those without any eta beyond: azimuths are so."""
+    found = {}
+    for name, (offsets, fields) in collections.items():
+        size = np.abs(fields["eta"])
+        is_near_pi = size > 0.97 * np.pi
+        if is_near_pi.any() and size.max() <= np.float32(np.pi):
+            found[name] = any_per_event(offsets, is_near_pi)
+    return found
+
+
+def large_momenta(scalars: Mapping[str, NDArray[Any]], collections: Mapping[str, Jagged]) -> dict[str, Mask]:
+    """The events with momenta as large as if they were in MeV, and those with any, by counter."""
+    is_large = {"MET": _is_above(scalars["met"])}
+    is_any = {"MET": scalars["met"] > 0}
+    for name, candidates in collections.items():
+        is_any[name] = np.diff(candidates.offsets) > 0
+        if name in PARTICLE_COLLECTIONS:
+            is_large[name] = _mean_momenta(candidates) > _LARGE_MEAN_PT
+        else:
+            is_small = ~_is_above(candidates.fields["pt"])
+            is_large[name] = is_any[name] & ~any_per_event(candidates.offsets, is_small)
+    found = {}
+    for name, events in is_large.items():
+        if events.any():
+            found[f"{tally.LARGE_MOMENTA}{name}"] = events
+            found[f"{tally.ANY_MOMENTA}{name}"] = is_any[name]
+    return found
+
+
+def _is_above(momenta: NDArray[Any]) -> Mask:
+    is_above: Mask = np.isfinite(momenta) & (momenta > _LARGE_PT)
+    return is_above
+
+
+def _mean_momenta(candidates: Jagged) -> NDArray[np.float64]:
+    """(num_events,) mean pT or ET of the candidates, 0 without any; those that are not finite count as 0."""
+    counts = np.diff(candidates.offsets)
+    size = candidates.fields["pt" if "pt" in candidates.fields else "et"]
+    finite_size = np.where(np.isfinite(size), size, 0)
+    events = np.repeat(np.arange(len(counts)), counts)
+    return np.bincount(events, finite_size, len(counts)) / np.maximum(counts, 1)
