@@ -12,11 +12,14 @@ from features.dataset import FeatureDataset
 from features.errors import FeatureError
 from models.errors import ModelError
 from models.evaluation.bootstrap import Estimate
+from models.evaluation.floor import shortfall
 from models.evaluation.improvement import improvement
-from models.evaluation.rates import Rates
+from models.evaluation.measurements import EvaluationTask
+from models.evaluation.rounding import with_error
 from models.evaluation.scored_events import ScoredEvents
 from models.networks.registry import NETWORKS
 from models.prediction import predict
+from pipeline.config import Config
 from pipeline.errors import USER_ERRORS, ConfigError, MissingInputError, PromotionError, cannot_write, nearest
 from pipeline.run_folder import RunFolder
 from pipeline.runs import own_folders
@@ -34,7 +37,7 @@ from pipeline.runs.trained_models import (
     refuse_other_features,
     refuse_seen_events,
 )
-from pipeline.stages.evaluate import Evaluate, rates_before
+from pipeline.stages.evaluate import Evaluate, task_of
 from pipeline.stages.table import STAGE_OF
 from pipeline.terminal.progress import Bar
 from training.threads import use_threads
@@ -51,11 +54,11 @@ class PromotionOutcome(NamedTuple):
 def promote(run_folder: RunFolder, *, force: bool = False) -> Iterator[PromotionOutcome]:
     """Compare each network of the current training with the model in use, and promote the better ones.
 
-    Both models predict the raw features of the same test events. A candidate is promoted if there is no model in use,
-    or if the mean cross-entropy improves by more than `promote.min_sigma` standard errors. If the two cannot be
-    compared, as after a change of the features, the model in use stays.
+    Both models predict the raw features of the same test events. A candidate that reaches `promote.at_least` is
+    promoted if there is no model in use, or if the mean cross-entropy improves by more than `promote.min_sigma`
+    standard errors. If the two cannot be compared, as after a change of the features, the model in use stays.
 
-    `force` promotes them independent of the comparison, also if there is none.
+    `force` promotes them independent of floor and comparison, also if there is none.
     """
     use_threads(run_folder.config.train.threads)
     with run_folder.locked():
@@ -101,7 +104,7 @@ def _promote(
     force: bool,
 ) -> tuple[bool, str]:
     """Whether a network was promoted, and why."""
-    trained, rates = upstream["train"], rates_before(run_folder.config, upstream)
+    trained = upstream["train"]
     _refuse_changed_files("train", trained, f"{network}/model/*")
     candidate = _read(network, trained.folder / network, dataset)
     _refuse_seen_events(candidate, dataset, force=force)
@@ -116,25 +119,68 @@ def _promote(
         return True, f"files of {current.name}, the same model, were gone or changed"
     if not force and digest in registry.withdrawn_digests():
         return False, "it was rolled back; --force promotes it anyway"
-    found: Estimate | None = None
-    is_better, reason = True, "there was none in use"
-    if current is not None:
-        try:
-            found = _compare(candidate, current, dataset, rates, bar)
-        except (ModelError, FeatureError) as error:
-            is_better, reason = False, f"it cannot be compared with {current.name}: {error}"
-        else:
-            needed = run_folder.config.promote.min_sigma
-            is_better = found.value > needed * found.error
-            reason = (
-                f"its mean cross-entropy on {dataset.num_rows('test')} test events is "
-                f"{'lower' if found.value >= 0 else 'higher'} than that of {current.name} by {abs(found.value):.4f} +- "
-                f"{found.error:.4f}; a decrease by {needed:g} standard errors is needed"
-            )
-    if not (is_better or force):
-        return False, reason if found else f"{reason} `promote --force` puts it in use anyway."
-    _publish(run_folder, registry, trained, digest, found)
-    return True, reason if is_better else f"--force, although {reason}"
+    task = task_of(run_folder.config, dataset.classes, upstream)
+    events = _scored_events(candidate, dataset, task, bar)
+    verdict = _below_floor(run_folder.config, events, task)
+    if verdict is None:
+        verdict = _compared(run_folder.config, events, current, dataset, task, bar)
+    if not (verdict.is_better or force):
+        advice = "" if verdict.improvement else " `promote --force` puts it in use anyway."
+        return False, f"{verdict.reason}{advice}"
+    _publish(run_folder, registry, trained, digest, verdict.improvement)
+    return True, verdict.reason if verdict.is_better else f"--force, although {verdict.reason}"
+
+
+class _PromotionVerdict(NamedTuple):
+    """Whether a candidate is better than what is in use, and why."""
+
+    is_better: bool
+    reason: str
+    improvement: Estimate | None = None
+    """None without a comparison."""
+
+
+def _below_floor(config: Config, events: ScoredEvents, task: EvaluationTask) -> _PromotionVerdict | None:
+    """The verdict about a candidate that does not reach `promote.at_least`; None about one that does."""
+    try:
+        reason = shortfall(events, task, config.promote.at_least)
+    except ModelError as error:
+        reason = f"it cannot be measured: {error}"
+    if not reason:
+        return None
+    return _PromotionVerdict(is_better=False, reason=reason if reason.endswith(".") else f"{reason}.")
+
+
+def _compared(
+    config: Config,
+    events: ScoredEvents,
+    current: Version | None,
+    dataset: FeatureDataset,
+    task: EvaluationTask,
+    bar: Bar,
+) -> _PromotionVerdict:
+    """The verdict about a candidate, whose test events are given, beside the model in use."""
+    if current is None:
+        return _PromotionVerdict(is_better=True, reason="there was none in use")
+    try:
+        in_use = _read("in-use", current.folder, dataset)
+        _refuse_seen_events(in_use, dataset)
+        gain = improvement(_scored_events(in_use, dataset, task, bar), events)
+    except (ModelError, FeatureError) as error:
+        return _PromotionVerdict(is_better=False, reason=f"it cannot be compared with {current.name}: {error}")
+    needed = config.promote.min_sigma
+    direction = "lower" if gain.value >= 0 else "higher"
+    difference = with_error(abs(gain.value), gain.error, " +- ")
+    reason = (
+        f"its mean cross-entropy on {len(events.labels)} test events is {direction} than that of {current.name} by "
+        f"{difference}; a decrease by {needed:g} standard errors is needed"
+    )
+    return _PromotionVerdict(is_better=gain.value > needed * gain.error, reason=reason, improvement=gain)
+
+
+def _scored_events(model: FoundModel, dataset: FeatureDataset, task: EvaluationTask, bar: Bar) -> ScoredEvents:
+    """The test events with the scores of a model."""
+    return task.scored(predict(model.candidate.model, dataset.files("test"), also=["hlf"], on_events=bar.add))
 
 
 def rollback(run_folder: RunFolder, network: str) -> tuple[str, str]:
@@ -169,22 +215,6 @@ def _refuse_changed_files(stage: str, version: Version, pattern: str) -> None:
             f"{changed[0].place(version.folder)} is gone or changed since `{stage}` wrote it. "
             f"`python -m pipeline {stage} --force` makes it again."
         )
-
-
-def _compare(
-    candidate: FoundModel, current: Version, dataset: FeatureDataset, rates: Rates | None, bar: Bar
-) -> Estimate:
-    """Improvement of a candidate over the model in use."""
-    old = _read("in-use", current.folder, dataset)
-    _refuse_seen_events(old, dataset)
-    before, after = (
-        ScoredEvents.of(
-            predict(each.candidate.model, dataset.files("test"), also=["hlf"], on_events=bar.add),
-            rates and rates.values,
-        )
-        for each in (old, candidate)
-    )
-    return improvement(before, after)
 
 
 def _read(name: str, folder: Path, dataset: FeatureDataset) -> FoundModel:

@@ -108,6 +108,10 @@ class PromoteSettings(StrictSettings):
     min_sigma: float = Field(default=1.0, ge=0)
     """Improvement that a new model needs to replace the model in use: the decrease of the mean cross-entropy on the
     test split, in standard errors of the difference; at least 0."""
+    at_least: float | None = Field(default=None, ge=0, le=1)
+    """Accuracy, in which the classes count alike, that each network needs to be put in use, also the first, from 0 (no
+    floor) to 1; null: better than the best constant answer by more than its error, in accuracy and in mean
+    cross-entropy, and one of `evaluate.working_points` can be measured."""
 
 
 class MlflowSettings(StrictSettings):

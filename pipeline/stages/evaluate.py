@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ingestion.files import FileInfo
     from ingestion.settings import IngestSettings
     from models.evaluation.data_comparison import DataEvents
+    from models.evaluation.measurements import EvaluationTask
     from models.evaluation.rates import Rates
     from models.prediction import Candidate
     from pipeline.reporting.origin import Files
@@ -101,9 +102,7 @@ class Evaluate(Stage):
         dataset = FeatureDataset.load(context.upstream["features"].folder)
         found = trained_models(context.upstream["train"], dataset.classes)
         refuse_other_features(found, dataset.definitions)
-        files = context.upstream["ingest"].manifest["inputs"]
-        rates = rates_before(config, context.upstream)
-        task = make_task(config, dataset.classes, rates, _selection(context), files)
+        task = task_of(config, dataset.classes, context.upstream)
         metrics = evaluated(
             config,
             context.console,
@@ -144,7 +143,7 @@ def evaluated(
     config: Config,
     console: Console,
     candidates: Sequence[Candidate],
-    task: Any,
+    task: EvaluationTask,
     test: Sequence[Path],
     out_dir: Path,
     *,
@@ -283,8 +282,10 @@ def _selection(context: Context) -> FeatureSettings:
     return FeatureSettings.model_validate(context.upstream["features"].manifest["config"]["features"])
 
 
-def make_task(config: Config, classes: list[str], rates: Rates | None, selection: FeatureSettings, files: Files) -> Any:
-    """The settings of an evaluation, a `models.evaluation.measurements.EvaluationTask`.
+def make_task(
+    config: Config, classes: list[str], rates: Rates | None, selection: FeatureSettings, files: Files
+) -> EvaluationTask:
+    """The settings of an evaluation.
 
     `rates` are those before the classifier; `files` are the input files, as the manifest of ingest holds them.
     """
@@ -313,6 +314,13 @@ def make_task(config: Config, classes: list[str], rates: Rates | None, selection
         blind_above=None if config.evaluate.unblind else config.evaluate.blind_above,
         edges=kinematic_edges(selection.min_lepton_pt, selection.max_lepton_abs_eta),
     )
+
+
+def task_of(config: Config, classes: list[str], upstream: Mapping[str, Version]) -> EvaluationTask:
+    """The settings of an evaluation of the current features, which are of some classes."""
+    selection = FeatureSettings.model_validate(upstream["features"].manifest["config"]["features"])
+    files = upstream["ingest"].manifest["inputs"]
+    return make_task(config, classes, rates_before(config, upstream), selection, files)
 
 
 def rates_before(config: Config, upstream: Mapping[str, Version]) -> Rates | None:

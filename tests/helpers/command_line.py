@@ -38,6 +38,8 @@ def small_config(folder: Path, data: Path | str, **changes: Any) -> Path:
         "features": {"feed_workers": 2},
         "train": {"workers": 2, "epochs": 3, "batch_size": 16},
         "evaluate": {"reference": False},
+        # After three epochs a network is no good.
+        "promote": {"at_least": 0},
         "spark": {"master": "local[2]"},
     }
     path = folder / "config.yaml"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -45,6 +46,41 @@ def test_the_first_model_is_put_in_use_as_it_is(nights: TrainedNights) -> None:
     promoted, reason = nights.promote()
     assert not promoted
     assert "in use already" in reason
+
+
+def with_floor(nights: TrainedNights, at_least: float | None) -> RunFolder:
+    config = nights.run_folder.config
+    return RunFolder(
+        config.model_copy(update={"promote": config.promote.model_copy(update={"at_least": at_least})}),
+        Console(quiet=True),
+    )
+
+
+@pytest.mark.parametrize(
+    ("at_least", "words"), [(None, "that of the best constant answer"), (0.9, r"is below promote\.at_least: 0\.9")]
+)
+def test_a_first_network_below_the_floor_is_promoted_only_by_force(
+    nights: TrainedNights, at_least: float | None, words: str
+) -> None:
+    nights.train(0)
+    run_folder = with_floor(nights, at_least)
+    (verdict,) = promote(run_folder)
+    assert not verdict.promoted
+    assert re.search(rf"{words}.*`promote --force` puts it in use anyway\.$", verdict.reason)
+    assert nights.in_use() is None
+    (verdict,) = promote(run_folder, force=True)
+    assert verdict.promoted
+    assert re.search(f"^--force, although its .*{words}", verdict.reason)
+    assert nights.in_use() == nights.made["train"]
+
+
+def test_a_network_that_is_better_than_the_one_in_use_needs_the_floor_too(nights: TrainedNights) -> None:
+    nights.promoted(0)
+    nights.train(200)
+    (verdict,) = promote(with_floor(nights, 1.0))
+    assert not verdict.promoted
+    assert "is below promote.at_least: 1" in verdict.reason
+    assert nights.promote()[0]
 
 
 def export(nights: TrainedNights) -> Path:
