@@ -62,6 +62,8 @@ class Feature(NamedTuple):
     """NumPy dtype of the column's numbers, or `string`."""
     is_list: bool = False
     """Whether an event has one number per particle, in the same order in all such columns, instead of one."""
+    label: str = ""
+    """What stands on axes, in matplotlib's mathtext, without the unit; empty for what follows from the name."""
 
 
 _AZIMUTH: Final = Binning(16, -math.pi, math.pi)

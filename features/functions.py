@@ -38,6 +38,7 @@ def high_level_feature(
     log_above: float = 0.0,
     turning: Turning = Turning.NONE,
     needs: Sequence[str] = (),
+    label: str = "",
 ) -> Callable[[F], F]:
     """Register a function as the high-level feature of its name, behind those that are there.
 
@@ -50,6 +51,7 @@ def high_level_feature(
         log_above: See `features.columns.Feature`.
         turning: See `features.columns.Feature`.
         needs: Branches that it reads from `SelectedEvents.records`; the config names them in `ingest.pass_through`.
+        label: What stands on axes, without the unit, with formulas as in `$p_T / H_T$`; empty for the name.
 
     Raises:
         ValueError: There is such a column, or it has no unit, meaning or name.
@@ -60,7 +62,7 @@ def high_level_feature(
         binning = None if bins is None else Binning(*bins)
         if binning is not None and not (binning.bins >= 1 and binning.low < binning.high):
             raise ValueError(f"the bins of '{name}' are a number above 0, a lower and a higher edge")
-        add_high_level(Feature(name, unit, meaning, binning, log_above=log_above, turning=turning))
+        add_high_level(Feature(name, unit, meaning, binning, log_above=log_above, turning=turning, label=label))
         FUNCTIONS[name] = Computed(function, is_own=True, needs=tuple(needs))
         return function
 

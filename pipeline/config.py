@@ -22,6 +22,7 @@ from pipeline.configuration.keys import Given, Keys, put, source_of
 from pipeline.configuration.mistakes import explain
 from pipeline.configuration.paths import local_folder, locate_paths
 from pipeline.configuration.shell_sections import (
+    USUAL_LUMINOSITY,
     EvaluateSettings,
     ExportSettings,
     MlflowSettings,
@@ -113,6 +114,14 @@ class Config(StrictSettings):
                 f"to one or some of: {', '.join(self.classes)}."
             )
         return self.evaluate.signals or named[:1]
+
+    @property
+    def trigger_luminosity(self) -> float | None:
+        """Instantaneous luminosity of trigger rates [1/(cm2 s)]; None for an offline analysis, which counts events."""
+        if self.evaluate.luminosity is not None:
+            return self.evaluate.luminosity
+        states_luminosity = self.features.integrated_luminosity != FeatureSettings().integrated_luminosity
+        return None if self.evaluate.data or states_luminosity else USUAL_LUMINOSITY
 
     @field_validator("run_dir", mode="before")
     @classmethod

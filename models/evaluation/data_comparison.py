@@ -20,7 +20,7 @@ from models.evaluation.figures import log_odds, odds_range
 from models.evaluation.intervals import Floats
 from models.evaluation.measurements import EvaluationTask, expected_events
 from models.evaluation.scored_events import ScoredEvents
-from models.evaluation.style import COLOURS, PlotLabels, axis_label, legend_below, new_grid, plain, styled
+from models.evaluation.style import COLOURS, GREY, PlotLabels, axis_label, legend_below, new_grid, plain, styled
 
 _BINS: Final = 20
 _COLUMNS: Final = 3
@@ -37,6 +37,9 @@ class DataEvents(NamedTuple):
     """(num_events, num_classes)."""
     copies: Mapping[str, int] = {}
     """Number of events that the `data`, or the `simulation`, hold too."""
+    num_files: int = 0
+    num_entries: int = 0
+    """Entries of the files, before the selection."""
 
 
 class Overlay(NamedTuple):
@@ -93,10 +96,10 @@ def overlays(
     """Histograms of the score and of each high-level feature, and their chi-squares, for JSON.
 
     The simulation is normalised to the luminosity if cross-sections are known, else to the number of data events that
-    are shown. What lies outside an axis is in its outer bins. With `blind_above` the score's bins that reach above it
-    have no data, the features are those of the events below it, of data and simulation alike, and so is each number.
-    Events that one of the `others`, scores of other models, blinds are in no histogram: a model that finds nothing
-    would show them all.
+    are shown, by a `scale`. What lies outside an axis is in its outer bins. With `blind_above` the score's bins that
+    reach above it have no data, the features are those of the events below it, of data and simulation alike, and so is
+    each number. Events that one of the `others`, scores of other models, blinds are in no histogram: a model that finds
+    nothing would show them all.
     """
     expected = expected_events(test, task)
     factors = np.array(list(expected.values())) / np.bincount(test.labels, test.weights, len(task.classes))
@@ -106,9 +109,11 @@ def overlays(
         np.ones(len(each), np.bool_) for each in odds
     ]
     shown = [each & mask for each, mask in zip(score.shown, kept, strict=True)]
-    num_shown, there = int(shown[1].sum()), float(weights[shown[0]].sum())
-    if task.expected is None and there > 0:
-        weights *= num_shown / there
+    num_shown, num_expected = int(shown[1].sum()), float(weights[shown[0]].sum())
+    scale = None
+    if task.expected is None and num_expected > 0:
+        scale = num_shown / num_expected
+        weights *= scale
 
     def overlay(axis: Any, values: Sequence[NDArray[Any]], rows: NDArray[np.bool_], label: str, cut: float) -> Overlay:
         # The first and the last bin hold what lies beyond them.
@@ -133,8 +138,12 @@ def overlays(
         of_shown = (of[each.is_shown] for of in (counts, model, variances))
         squares[name] = chi_square(*of_shown, is_normalised=task.expected is None)
     return found, {
+        "num_files": data.num_files,
+        "num_entries": data.num_entries,
         "num_events": num_shown,
         "blind_above": task.blind_above,
+        "scale": scale,
+        "num_expected": float(weights[shown[0]].sum()),
         "copies": data.copies,
         "chi_square": squares,
     }
@@ -190,11 +199,32 @@ def plot_overlays(
         words = f"χ² = {square['value']:.1f} / {square['degrees']}, p = {square['p_value']:.2g}"
         main.text(0.96, 0.96, words, transform=main.transAxes, ha="right", va="top", fontsize="x-small")
         main.set_ylim(0, 1.35 * main.get_ylim()[1])
+        if not each.is_shown.all():
+            _mark_blinded(main, each)
         # Negative weights may leave a bin without a ratio.
         shown.view()[model.values() <= 0] = np.nan
         _plot_ratio(below, shown, model, each.label)
     legend_below(figure, panels[0][0], columns=5)
     return figure
+
+
+def data_labels(labels: PlotLabels, numbers: Mapping[str, Any]) -> PlotLabels:
+    """The words on figures of data: how the simulation is scaled, and whether some data are blinded."""
+    note = "Data and simulation"
+    if numbers["scale"] is not None:
+        note += f" \N{MULTIPLICATION SIGN} {numbers['scale']:.3g}"
+    if numbers["blind_above"] is not None:
+        note += f", blinded above a score of {numbers['blind_above']:g}"
+    return labels._replace(sample_note=note)
+
+
+def _mark_blinded(axes: Axes, overlay: Overlay) -> None:
+    """A grey region without data, and what it is."""
+    end = overlay.data.axes[0].edges[-1]
+    axes.axvspan(overlay.blind_from, end, color=GREY, alpha=0.15, linewidth=0)
+    middle = (overlay.blind_from + end) / 2
+    place = axes.get_xaxis_transform()
+    axes.text(middle, 0.8, "blinded", transform=place, ha="center", fontsize="small", fontstyle="italic")
 
 
 def _plot_ratio(axes: Axes, data: Any, model: Any, label: str) -> None:

@@ -18,7 +18,7 @@ from models.errors import UndefinedMetricError
 from models.evaluation import figures as plots
 from models.evaluation.bootstrap import estimate
 from models.evaluation.curves import EfficiencyCurve
-from models.evaluation.data_comparison import DataEvents, ScoreAxis, overlays, plot_overlays
+from models.evaluation.data_comparison import DataEvents, ScoreAxis, data_labels, overlays, plot_overlays
 from models.evaluation.importance import chosen_events, importance, num_predicted
 from models.evaluation.intervals import Floats
 from models.evaluation.measurements import (
@@ -135,6 +135,7 @@ def evaluate(
 
 def _metrics(predicted: Sequence[Predicted], task: EvaluationTask) -> dict[str, Any]:
     best = max(predicted, key=lambda each: each.area[0])
+    before = task.rates.of_classes(task.classes) if task.rates else None
     return {
         "classes": list(task.classes),
         "signal": task.signal.words,
@@ -144,7 +145,9 @@ def _metrics(predicted: Sequence[Predicted], task: EvaluationTask) -> dict[str, 
             "words": task.mixture.words,
         },
         "num_events": predicted[0].numbers["num_events"],
-        "rates_before": task.rates.of_classes(task.classes) if task.rates else None,
+        "rates_before": before if task.rates and not task.rates.are_events else None,
+        "events_before": before if task.rates and task.rates.are_events else None,
+        "luminosity": None if task.labels_of_expected.luminosity == "" else task.labels_of_expected.luminosity,
         "best": best.candidate.name,
         "behind_best": {each.candidate.name: estimate(best.area - each.area)._asdict() for each in predicted},
         "runs": {each.candidate.name: each.numbers for each in predicted},
@@ -277,7 +280,7 @@ def _plot(found: Predicted, train: ScoredEvents | None, task: EvaluationTask, fo
             list(task.signals),
             classes,
             numbers["significance"],
-            labels,
+            task.labels_of_expected._replace(model=found.candidate.name),
         ),
         "calibration": plots.plot_calibration(numbers["calibration"], labels),
     }
@@ -300,7 +303,7 @@ def _add_data(
         others = [each for name, each in scores.items() if name != model]
         drawn, numbers = overlays(found.test, data[model], task, others)
         found.numbers["data"] = numbers
-        labels = task.labels._replace(model=model, sample_note="Data and simulation")
+        labels = data_labels(task.labels_of_expected._replace(model=model), numbers)
         inputs = {name: each for name, each in drawn.items() if name != "score"}
         for name, some in (("data_score", {"score": drawn["score"]}), ("data_inputs", inputs)):
             # If all events are blinded, no input is left to show.

@@ -12,11 +12,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator, StrMethodFormatter
+from numpy.typing import NDArray
 
 from features.columns import HIGH_LEVEL, hlf_names
 from models.evaluation.curves import EfficiencyCurve, ratio, weighted_histogram
 from models.evaluation.intervals import Floats, WeightSums
-from models.evaluation.rounding import NOT_MEASURABLE
+from models.evaluation.rounding import NOT_MEASURABLE, with_interval
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.style import (
     COLOURS,
@@ -162,7 +163,10 @@ def plot_discriminant(
     if (best := found["best"]) is None:
         below.plot([], [], " ", label="behind every cut effectively fewer than 10 background events")
     else:
-        words = f"highest: {found['asimov'][best]:.3g}" + ", perhaps more at tighter cuts" * found["best_is_at_end"]
+        highest = {"value": found["asimov"][best], "low": found["low"][best], "high": found["high"][best]}
+        words = f"highest: {with_interval(highest)}"
+        if found["best_is_at_end"]:
+            words += ", perhaps more at tighter cuts"
         below.plot(cuts[best], found["asimov"][best], color=COLOURS[1], marker="o", linestyle="", label=words)
     below.set(xlabel="log10 of signal / background (score)", ylabel="Significance", ylim=(0, None))
     main.legend(fontsize="small")
@@ -347,8 +351,26 @@ def _draw(
     bars = np.maximum([middle - ends[0], ends[1] - middle], 0)
     # Models stand beside each other, so that no bar hides another.
     look = point_look(number) | {"markersize": 5, "elinewidth": 1.4, "capsize": 2}
-    axes.errorbar(np.minimum(across[marked] + 0.004 * number, 1.0), middle, bars, **look)
-    return [value, *ends]
+    shift = 0.004 * number
+    axes.errorbar(np.minimum(across[marked] + shift, 1.0), middle, bars, **look)
+    limits = _draw_limits(axes, curve, places, shift, look["color"], power=power)
+    return [value, *ends, limits]
+
+
+def _draw_limits(
+    axes: Axes, curve: EfficiencyCurve, places: NDArray[np.int64], shift: float, colour: str, *, power: int
+) -> Floats:
+    """Arrows from the limits at working points where no background passes; returns the limits."""
+    is_limit = (curve.background_efficiency[places] <= 0) & (curve.high[places] > 0)
+    limited = places[is_limit]
+    limits = curve.high[limited] ** power
+    end = 0.5 if power > 0 else 2.0
+    for across, limit in zip(curve.signal_efficiency[limited], limits, strict=True):
+        place = min(across + shift, 1.0)
+        arrow = {"arrowstyle": "-|>", "color": colour, "linewidth": 1.4, "shrinkA": 0, "shrinkB": 0}
+        axes.annotate("", (place, limit * end), (place, limit), arrowprops=arrow)
+        axes.plot([place - 0.004, place + 0.004], [limit, limit], color=colour, linewidth=1.4)
+    return np.concatenate([limits, limits * end])
 
 
 def _draw_ratio(

@@ -25,7 +25,7 @@ from models.evaluation.intervals import Floats, WeightSums
 from models.evaluation.rates import Rates
 from models.evaluation.scored_events import ScoredEvents, balanced, weights_in_words
 from models.evaluation.significance import significance
-from models.evaluation.style import PlotLabels
+from models.evaluation.style import PlotLabels, luminosity_text
 from models.evaluation.working_points import FEWEST_EVENTS, measurable_to, working_points
 
 ALL_BACKGROUNDS: Final = "all backgrounds"
@@ -53,6 +53,8 @@ class EvaluationTask(NamedTuple):
     """Wanted efficiencies of all backgrounds, at which the signal is reported."""
     expected: Mapping[int, float] | None = None
     """Expected number of events of each class; None: those of the test split."""
+    luminosity: float | None = None
+    """Integrated luminosity of the expected events [1/pb]; None if it is unknown."""
     uncertainty: float = 0.0
     """Relative uncertainty of the expected background."""
     blind_above: float | None = None
@@ -69,6 +71,13 @@ class EvaluationTask(NamedTuple):
         """The signal: its classes in the fractions of their rates, or in equal parts."""
         found = mixture_of(self.classes, self.signals, self.rates if self.by_rate else None)
         return found._replace(words=" + ".join(self.classes[label] for label in self.signals))
+
+    @property
+    def labels_of_expected(self) -> PlotLabels:
+        """The words on plots of expected events, with their luminosity."""
+        if self.expected is None or self.luminosity is None:
+            return self.labels
+        return self.labels._replace(luminosity=luminosity_text(self.luminosity))
 
     def scored(self, predictions: pa.Table) -> ScoredEvents:
         """Events of a table from `models.prediction.predict`, their samples in the proportions of the rates."""
@@ -215,9 +224,12 @@ def _points(events: ScoredEvents, scored: Scored, task: EvaluationTask) -> list[
     if task.rates is None or not task.rates.are_events:
         return points
     found = significance(scored, expected_events(events, task), task.uncertainty)
-    columns = {"value": found["asimov"], "low": found["low"], "high": found["high"]}
     for place, point in enumerate(points):
-        point["significance"] = {name: float(values[place]) for name, values in columns.items()}
+        value, low, high = (float(found[name][place]) for name in ("asimov", "low", "high"))
+        point["significance"] = {"value": value, "low": low, "high": high}
+        # Without background it has no value.
+        if math.isnan(value):
+            point["significance"]["limit"] = "lower"
     return points
 
 

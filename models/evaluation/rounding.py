@@ -63,12 +63,15 @@ def with_error(value: float | None, error: float | None, sign: str = " ± ") -> 
 def limit_of(interval: Interval, most: float = math.inf) -> Literal["upper", "lower"] | None:
     """Which end of an interval is a limit: `upper` where nothing passes, `lower` where a share is `most` or above it.
 
+    What grows without a bound where no background passes has no value, and says itself that it has a lower limit.
+
     Examples:
         >>> limit_of({"value": 0.0, "low": 0.0, "high": 0.1}), limit_of({"value": 1.0, "low": 0.9, "high": 1.0}, 1.0)
         ('upper', 'lower')
     """
     if not is_measured(interval):
-        return None
+        is_limit = interval.get("limit") == "lower" and _is_finite(interval.get("low"))
+        return "lower" if is_limit else None
     if interval["value"] <= 0:
         return "upper"
     if interval["value"] >= most > interval["low"]:
@@ -96,10 +99,13 @@ def with_interval(
         >>> with_interval({"value": 1.0, "low": 0.9931, "high": 1.0}, scale=100, symbol=" %", most=1.0)
         '> 99.31 %'
     """
-    if interval is None or not is_measured(interval):
+    if interval is None:
         return NOT_MEASURABLE
-    low, value, high = (scale * interval[name] for name in ("low", "value", "high"))
     limit = limit_of(interval, most)
+    if not is_measured(interval):
+        low = scale * interval["low"] if limit else 0.0
+        return f"> {_limit_text(low, low)}{symbol}" if low > 0 else NOT_MEASURABLE
+    low, value, high = (scale * interval[name] for name in ("low", "value", "high"))
     if limit == "upper":
         return f"< {_limit_text(high, high)}{symbol}" if high > 0 else NOT_MEASURABLE
     if limit == "lower":
@@ -142,8 +148,11 @@ def inverse_with_interval(share: Interval | None) -> str:
 
 def is_measured(interval: Interval) -> bool:
     """Whether value and both ends of an interval are there and finite."""
-    numbers = [interval.get(name) for name in ("value", "low", "high")]
-    return all(number is not None and math.isfinite(number) for number in numbers)
+    return all(_is_finite(interval.get(name)) for name in ("value", "low", "high"))
+
+
+def _is_finite(number: float | None) -> bool:
+    return number is not None and math.isfinite(number)
 
 
 def _places_of_interval(up: float, down: float) -> int:

@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.style import context
 
-from features.columns import Feature
+from features.columns import HIGH_LEVEL, Feature
 from ingestion.allocation import usable_cores
 
 COLOURS: Final = ("#3f90da", "#bd1f01", "#ffa90e", "#832db6", "#94a4a2", "#a96b59")
@@ -77,6 +77,8 @@ class PlotLabels(NamedTuple):
     energy_tev: float | None
     model: str = ""
     """Name of the model; empty on figures of several models, whose legend names them."""
+    luminosity: str = ""
+    """Integrated luminosity of the events, or empty where they have none."""
 
 
 #: Labels of figures without a sample.
@@ -158,6 +160,16 @@ def new_grid(
     return figure, list(grid[:panels, 0] if len(ratios) == 1 else grid[:panels])
 
 
+def luminosity_text(per_pb: float) -> str:
+    """An integrated luminosity [1/pb] as physicists write it.
+
+    Examples:
+        >>> luminosity_text(1.2), luminosity_text(36_300)
+        ('1.2 pb⁻¹', '36.3 fb⁻¹')
+    """
+    return f"{per_pb:g} pb⁻¹" if per_pb < 1000 else f"{per_pb / 1000:g} fb⁻¹"
+
+
 @styled
 def put_labels(left: Axes, right: Axes, labels: PlotLabels) -> None:
     """Write experiment and sample above the left axes, model and energy above the right axes."""
@@ -178,7 +190,9 @@ def put_labels(left: Axes, right: Axes, labels: PlotLabels) -> None:
     # It may be wider than its panel.
     beside.set_in_layout(False)
     energy = "" if labels.energy_tev is None else f"{labels.energy_tev:g} TeV"
-    about = ", ".join(each for each in (labels.model, energy) if each)
+    if labels.luminosity:
+        energy = f"{labels.luminosity} ({energy})" if energy else labels.luminosity
+    about = ", ".join(words for words in (labels.model, energy) if words)
     right.set_title(about, loc="right", fontsize="small", parse_math=False)
 
 
@@ -250,13 +264,14 @@ def plain(words: str) -> str:
 
 
 def symbol_of(name: str) -> str:
-    """How physicists write a feature.
+    """How physicists write a feature; one of a plugin has the label that it gives.
 
     Examples:
         >>> symbol_of("ht"), symbol_of("lepton_charge")
         ('$H_T$', 'Lepton charge')
     """
-    return _SYMBOLS.get(name, name[:1].upper() + name[1:].replace("_", " "))
+    own_label = next((feature.label for feature in HIGH_LEVEL if feature.name == name), "")
+    return own_label or _SYMBOLS.get(name) or name[:1].upper() + name[1:].replace("_", " ")
 
 
 def axis_label(feature: Feature) -> str:

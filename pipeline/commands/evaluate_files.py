@@ -201,7 +201,7 @@ def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _
         # Efficiencies of a sample are the same for any factor.
         factors = {name: {"factor": 1.0, "stated_sum": each.stated_sum} for name, each in generated.items()}
         steps = cutflow(read.counters, {**selected, "normalisation": factors}, known.model_dump(mode="json"))
-        rates = rates_behind_cutflow(known, steps)
+        rates = rates_behind_cutflow(known, steps, known.features)
     keys = distinct_keys(keys_folder(context.data_dir / "events"))
     return _Events(", ".join(inputs), made.files, rates, read.inputs, keys)
 

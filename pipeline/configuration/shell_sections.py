@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, PositiveInt, SecretStr, field_validator
 
 from ingestion.settings import StrictSettings
 from pipeline.configuration.credentials import holds_credential
 from pipeline.configuration.spark_masters import is_master
+
+#: Instantaneous luminosity of trigger rates where none is set [1/(cm2 s)].
+USUAL_LUMINOSITY: Final = 2e34
 
 
 class SparkSettings(StrictSettings):
@@ -71,8 +74,10 @@ class EvaluateSettings(StrictSettings):
     fractions: Literal["rate", "equal"] = "rate"
     """Fractions f_b of the backgrounds in the score p_signal / sum f_b p_b of the working points, and in the background
     efficiency of all of them together: in proportion to their rates if all cross-sections are known, or equal."""
-    luminosity: float = Field(default=2e34, gt=0)
-    """Instantaneous luminosity for trigger rates [1/(cm2 s)]. Rates need the cross-sections of all samples."""
+    luminosity: float | None = Field(default=None, gt=0, examples=[2e34])
+    """Instantaneous luminosity for trigger rates [1/(cm2 s)]; null is 2e34, unless the analysis is offline: with
+    `evaluate.data`, or a `features.integrated_luminosity` other than 1, the events of that luminosity are reported
+    instead. Both need the cross-sections of all samples."""
     data: list[str] = Field(default=[], examples=[["data/*.root"]])
     """Paths, globs or URLs of ROOT files without labels, such as collision data: the report compares their inputs and
     scores with the simulation. Tree and branches are those of `ingest`; each event counts 1."""

@@ -30,7 +30,7 @@ from models.evaluation.style import (
 #: Captions of the figures, by the part of a histogram's name before the dot.
 CAPTIONS: Final = {
     "hlf": "High-level features of the selected events by class, and the number of particles; areas are 1, error bars "
-    "statistical; what lies outside an axis is not shown.",
+    "statistical; what lies outside an axis is not shown, nor a feature whose events are all in one bin.",
     "particles": "Main features of the particles (of the first events of each row group, a random sample).",
 }
 
@@ -47,9 +47,19 @@ def plot_card(
     """Write `hlf` and, if there are any, `particles` as PNG and PDF to a new folder."""
     folder.mkdir()
     for kind in CAPTIONS:
-        chosen = {name: each for name, each in histograms.items() if name.startswith(f"{kind}.")}
-        if any(np.any(each.variances(flow=True)) for each in chosen.values()):
-            save_figure(plot_distributions(chosen, classes, labels), folder / kind)
+        shown = {
+            name: histogram
+            for name, histogram in histograms.items()
+            if name.startswith(f"{kind}.") and shows_something(histogram)
+        }
+        if shown:
+            save_figure(plot_distributions(shown, classes, labels), folder / kind)
+
+
+def shows_something(histogram: hist.Hist[Any]) -> bool:
+    """Whether a panel would show a distribution: events inside the axis, and not all of them in one bin."""
+    is_filled = np.asarray(histogram.variances(flow=True)).sum(axis=1) > 0
+    return bool(is_filled[1:-1].any() and is_filled.sum() > 1)
 
 
 @styled

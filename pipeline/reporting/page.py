@@ -15,6 +15,7 @@ from ingestion.notes import notes
 from models.evaluation.intervals import Efficiency
 from models.evaluation.own_figures import OWN_FIGURES
 from models.evaluation.rounding import inverse_with_interval, with_error
+from pipeline.configuration.shell_sections import USUAL_LUMINOSITY
 from pipeline.configuration.yaml_text import write_yaml
 from pipeline.reporting import summary
 from pipeline.reporting.card import CAPTIONS
@@ -38,8 +39,9 @@ _SIDE_BY_SIDE: Final = {
     "background_efficiency": "ROC curves on the test split: how much background passes (down is better) when a share "
     "of the signal is kept, by the score that is best against the background of the panel. Bars at the measurable "
     "working points, and bands of the ratios, are intervals of one standard deviation from the bootstrap; "
-    "the ratios' errors are paired. Where no background event passes there is no line. Grey: not measurable, since "
-    "fewer than 10 signal events are expected to fail.",
+    "the ratios' errors are paired. Where no background event passes there is no line, and at a working point an "
+    "arrow begins at the limit. Grey: not measurable, since "
+    "effectively fewer than 10 signal events fail.",
     "rejection": "The same as background rejection, 1 / background efficiency (up is better).",
     "importance": "Permutation importance: area under the signal's ROC curve that is lost when the values of one "
     "feature are shuffled among the test events; bars are errors of the events and of five shuffles.",
@@ -146,7 +148,11 @@ def _content(versions: Mapping[str, Version], report: dict[str, Any]) -> dict[st
         "weighted": shows_weights(steps),
         "bad_files": counters["ingest"]["bad_files"],
         "gridsearch": counters.get("gridsearch"),
-        "luminosity": config["evaluate"]["luminosity"],
+        "luminosity": config["evaluate"]["luminosity"] or USUAL_LUMINOSITY,
+        "metrics_luminosity": counters["evaluate"].get("luminosity"),
+        "events_before": counters["evaluate"].get("events_before"),
+        "uncertainty": config["evaluate"].get("background_uncertainty", 0.0),
+        "about_data": summary.about_data(counters["evaluate"]),
         "answer": summary.answer(counters["evaluate"]),
         "shown_point": summary.point_to_show(runs),
         "kinds": [*dict.fromkeys(kinds)],

@@ -135,7 +135,17 @@ def answer(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
 def _events(point: Mapping[str, Any]) -> dict[str, str]:
     """Signal, background and significance behind a cut of an offline analysis; empty for a trigger."""
     names = ("signal_events", "background_events", "significance")
-    return {name: number(point[name]) for name in names} if "events" in point else {}
+    return {name: _compared(number(point[name])) for name in names} if "events" in point else {}
+
+
+def _compared(text: str) -> str:
+    """A number behind its symbol: with an equals sign, unless it is a limit.
+
+    Examples:
+        >>> _compared("120"), _compared("< 3.7")
+        ('= 120', '< 3.7')
+    """
+    return text if text.startswith(("<", ">")) else f"= {text}"
 
 
 def _best_cut(run: Mapping[str, Any]) -> str:
@@ -151,6 +161,24 @@ def _best_cut(run: Mapping[str, Any]) -> str:
         f"The highest significance is {highest}{beyond}, with {powers(signal)} signal and {powers(background)} "
         f"background events above the cut at {threshold:.4f}."
     )
+
+
+def about_data(metrics: Mapping[str, Any]) -> str:
+    """What data an evaluation has beside the simulation, and how these are scaled and blinded; empty without data."""
+    numbers = next(iter(metrics["runs"].values())).get("data", {})
+    # Evaluations of earlier releases do not say how many there were.
+    if "num_entries" not in numbers:
+        return ""
+    num_files, blind_above = numbers["num_files"], numbers["blind_above"]
+    files = f"Data: {numbers['num_entries']:,} entries in {num_files:,} {'file' if num_files == 1 else 'files'}"
+    shown = f"{numbers['num_events']:,} events pass the selection"
+    if blind_above is not None:
+        # How many are blinded would tell what blinding hides.
+        shown += f" and are shown; those that a model scores above {blind_above:g} are blinded"
+    expected = f"the simulation expects {powers(numbers['num_expected'], 4)} of those shown at {metrics['luminosity']}"
+    if numbers["scale"] is not None:
+        expected = f"the simulation is scaled by {powers(numbers['scale'])} to those shown"
+    return f"{files}; {shown}; {expected}."
 
 
 def unmeasurable(metrics: Mapping[str, Any]) -> str:

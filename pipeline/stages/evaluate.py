@@ -19,6 +19,7 @@ from pipeline.config import Config
 from pipeline.configuration.keys import flat_items
 from pipeline.errors import MissingInputError
 from pipeline.reporting.cutflow import Step, cutflow, labels_of
+from pipeline.reporting.summary import about_data
 from pipeline.runs.outputs import COUNTERS
 from pipeline.runs.store import Version
 from pipeline.stages.base import Check, Context, Result, Stage, StageInputs
@@ -178,6 +179,8 @@ def evaluated(
         )  # fmt: skip
     for table in evaluation_tables(metrics):
         console.print(table)
+    if sentence := about_data(metrics):
+        say(sentence)
     for model, run in metrics["runs"].items():
         for sentence in run["not_measurable"]:
             say(f"note: {model}: {sentence}")
@@ -252,7 +255,7 @@ def _data(context: Context, candidates: Sequence[Candidate], dataset: FeatureDat
         keys.append(event_keys(raw.scalars, raw.collections)[selected])
         for scorer, found in zip(scorers, scores, strict=True):
             found.append(scorer.of_block(block))
-    context.say(f"data: {len(files)} files, {sum(info.entries for info in files)} entries")
+    num_entries = sum(info.entries for info in files)
     if not sum(map(len, hlf)):
         raise MissingInputError("evaluate.data: no event of these files passes the selection. Give others, or none.")
     features, copies = np.concatenate(hlf), _copies(context.upstream["ingest"], np.concatenate(keys))
@@ -260,7 +263,7 @@ def _data(context: Context, candidates: Sequence[Candidate], dataset: FeatureDat
         if number:
             context.say(f"note: {number} events of evaluate.data are copies of others in the {where}")
     return {
-        each.name: DataEvents(features, np.concatenate(found).astype(np.float64), copies)
+        each.name: DataEvents(features, np.concatenate(found).astype(np.float64), copies, len(files), num_entries)
         for each, found in zip(candidates, scores, strict=True)
     }
 
@@ -298,8 +301,11 @@ def make_task(
             f"the features were made for the classes {classes}; the config has {config.classes} now. Run `python -m "
             f"pipeline features` first, or `python -m pipeline run` for all, with the same options."
         )
-    # From the rates at one luminosity to the events of another.
-    factor = selection.integrated_luminosity / (config.evaluate.luminosity * _PB_PER_CM2)
+    expected = None
+    if rates is not None:
+        # From the rates at one luminosity to the events of another.
+        factor = selection.integrated_luminosity / _luminosity_of_rates(config, selection)
+        expected = {label: rates.of_class(label) * factor for label in range(len(classes))}
     return EvaluationTask(
         classes=classes,
         signals=[classes.index(name) for name in config.signals],
@@ -309,7 +315,8 @@ def make_task(
         seed=config.train.seed,
         by_rate=config.evaluate.fractions == "rate",
         background_points=config.evaluate.background_working_points,
-        expected=rates and {label: rates.of_class(label) * factor for label in range(len(classes))},
+        expected=expected,
+        luminosity=selection.integrated_luminosity,
         uncertainty=config.evaluate.background_uncertainty,
         blind_above=None if config.evaluate.unblind else config.evaluate.blind_above,
         edges=kinematic_edges(selection.min_lepton_pt, selection.max_lepton_abs_eta),
@@ -338,23 +345,36 @@ def rates_before(config: Config, upstream: Mapping[str, Version]) -> Rates | Non
         **{key: ingested["config"][key] for key in ("samples", "ingest")},
         **{key: selected["config"][key] for key in ("classes", "features")},
     }
-    found = rates_behind_cutflow(config, cutflow(ingested["counters"], selected["counters"], described))
+    selection = FeatureSettings.model_validate(selected["config"]["features"])
+    steps = cutflow(ingested["counters"], selected["counters"], described)
+    found = rates_behind_cutflow(config, steps, selection)
     # The events have the labels of then.
     return found and found._replace(labels=labels)
 
 
-def rates_behind_cutflow(config: Config, steps: Sequence[Step]) -> Rates | None:
-    """Rates of the samples of a config after the last step of their cutflow; None as for `rates_before`."""
+def rates_behind_cutflow(config: Config, steps: Sequence[Step], selection: FeatureSettings) -> Rates | None:
+    """Rates of the samples of a config after the last step of their cutflow; None as for `rates_before`.
+
+    Those of an offline analysis are numbers of events.
+    """
     from models.evaluation.bootstrap import Estimate
     from models.evaluation.rates import Rates
 
-    found = {}
+    per_pb = _luminosity_of_rates(config, selection)
+    rates = {}
     for sample in (part for each in config.samples for part in each.by_label()):
         passed = steps[-1].weighted.get(sample.name)
         if sample.cross_section_pb is None or passed is None or passed.value <= 0:
             return None
-        per_pb = config.evaluate.luminosity * _PB_PER_CM2
         size, error = (each * per_pb for each in (sample.cross_section_pb, sample.cross_section_error_pb))
         of_selection = size * (passed.high - passed.low) / 2
-        found[sample.name] = Estimate(size * passed.value, math.hypot(of_selection, error * passed.value))
-    return Rates(found, labels_of(sample.model_dump() for sample in config.samples))
+        rates[sample.name] = Estimate(size * passed.value, math.hypot(of_selection, error * passed.value))
+    labels = labels_of(sample.model_dump() for sample in config.samples)
+    return Rates(rates, labels, are_events=config.trigger_luminosity is None)
+
+
+def _luminosity_of_rates(config: Config, selection: FeatureSettings) -> float:
+    """Luminosity by which a cross-section becomes a rate [1/(pb s)], or in an offline analysis events [1/pb]."""
+    if config.trigger_luminosity is None:
+        return selection.integrated_luminosity
+    return config.trigger_luminosity * _PB_PER_CM2

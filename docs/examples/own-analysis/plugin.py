@@ -20,7 +20,13 @@ from training.algorithms.method import Traits, algorithm
 from training.topology import topology
 
 
-@high_level_feature(unit="1", meaning="MET significance: MET / sqrt(HT + 1 GeV)", bins=(30, 0, 30), log_above=5)
+@high_level_feature(
+    unit="1",
+    meaning="MET significance: MET / sqrt(HT + 1 GeV)",
+    bins=(30, 0, 30),
+    log_above=5,
+    label=r"$E_T^{miss} / \sqrt{H_T}$",
+)
 def met_significance(events: SelectedEvents) -> Any:
     """From flat arrays, one number per event; sums over jets go by `sum_over_jets`."""
     return events.met / np.sqrt(events.sum_over_jets(events.jets.pt) + 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,3 +98,19 @@ def test_a_model_that_lets_nothing_pass_and_negative_weights_can_be_drawn(tmp_pa
     figure = plot({"all": models}, "signal", {}, POINTS, 0.95, LABELS)
     assert outside(figure) == []
     save_figure(figure, tmp_path / "plot")
+
+
+@pytest.mark.parametrize("rejection", [False, True])
+def test_where_no_background_passes_an_arrow_begins_at_the_limit(rejection: bool) -> None:
+    curve = made_curve(6)
+    assert curve.background_efficiency[89] == 0
+    figure = plot_curves({"QCD": {"hlf": curve}}, "ttbar", {}, [0.9], 1.0, LABELS, rejection=rejection)
+    main = figure.axes[0]
+    arrows: list[Any] = [text for text in main.texts if getattr(text, "arrow_patch", None)]
+    (arrow,) = arrows
+    limit = 1 / curve.high[89] if rejection else curve.high[89]
+    (_, begin), (_, end) = arrow.xyann, arrow.xy
+    assert begin == pytest.approx(limit)
+    # A rejection may be larger, an efficiency smaller.
+    assert (end > begin) == rejection
+    assert main.get_ylim()[0] < min(begin, end) < max(begin, end) < main.get_ylim()[1]

@@ -7,10 +7,10 @@ import pytest
 from matplotlib.patches import StepPatch
 
 from features.columns import hlf_names
-from models.evaluation.data_comparison import DataEvents, ScoreAxis, chi_square, overlays, plot_overlays
+from models.evaluation.data_comparison import DataEvents, ScoreAxis, chi_square, data_labels, overlays, plot_overlays
 from models.evaluation.measurements import EvaluationTask
 from models.evaluation.scored_events import ScoredEvents
-from models.evaluation.style import NO_LABELS
+from models.evaluation.style import NO_LABELS, PlotLabels
 
 EXPECTED = {0: 300.0, 1: 100.0}
 
@@ -56,6 +56,28 @@ def test_without_cross_sections_the_simulation_has_as_many_events_as_the_data() 
     data, model = found["met"].data, found["met"].model
     square = chi_square(data.values(), model.values(), model.variances(), is_normalised=True)
     assert numbers["chi_square"]["met"] == square
+
+
+def test_numbers_of_the_data_say_what_is_shown_and_how_the_simulation_is_scaled() -> None:
+    _, numbers, _ = compared(expected=EXPECTED)
+    assert (numbers["num_events"], numbers["scale"]) == (400, None)
+    assert numbers["num_expected"] == pytest.approx(400)
+    _, numbers, _ = compared(blind_above=0.5)
+    assert numbers["num_expected"] == pytest.approx(numbers["num_events"])
+    # 4000 simulated events, half of which are signal, and 400 events of data.
+    assert 0.1 < numbers["scale"] < 0.2
+
+
+def test_a_figure_of_blinded_data_says_so_with_luminosity_and_energy() -> None:
+    found, numbers, _ = compared(expected=EXPECTED, blind_above=0.5)
+    labels = data_labels(PlotLabels("", "Simulation", 13.6, "hlf", "36 fb⁻¹"), numbers)
+    figure = plot_overlays({"score": found["score"]}, numbers, task(), labels)
+    main = figure.axes[0]
+    assert "blinded" in [text.get_text() for text in main.texts]
+    assert main.get_title(loc="left") == "Data and simulation, blinded above a score of 0.5"
+    assert main.get_title(loc="right") == "hlf, 36 fb⁻¹ (13.6 TeV)"
+    _, scaled, _ = compared()
+    assert data_labels(NO_LABELS, scaled).sample_note.startswith("Data and simulation × 0.1")  # noqa: RUF001
 
 
 def test_above_the_score_no_data_are_shown_also_not_in_the_features() -> None:

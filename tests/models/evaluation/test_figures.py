@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import StepPatch
 
-from features.columns import hlf_names
-from models.evaluation import figures
+from features.columns import Feature, hlf_names
+from models.evaluation import figures, style
 from models.evaluation.bootstrap import Replicas
 from models.evaluation.curves import KINEMATIC_EDGES
 from models.evaluation.figures import plot_curves
@@ -113,6 +113,14 @@ def test_figures_keep_within_their_axes_and_style_and_say_what_they_are_of(name:
     lefts = panels if is_twin else [each for each in panels if each.get_subplotspec().is_first_col()]
     if name != "importance":
         assert all(each.get_ylabel() for each in lefts)
+
+
+def test_a_feature_of_a_plugin_has_the_label_that_it_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Feature("share", "GeV", "a share", label="$p_T / H_T$")
+    monkeypatch.setattr(style, "HIGH_LEVEL", [*style.HIGH_LEVEL, own])
+    assert style.axis_label(own) == "$p_T / H_T$ [GeV]"
+    assert style.symbol_of("share") == "$p_T / H_T$"
+    assert style.axis_label(own._replace(name="own_share", label="")) == "Own share [GeV]"
 
 
 def test_the_experiment_and_the_kind_of_events_stand_as_they_are_given() -> None:

@@ -22,6 +22,7 @@ from models.evaluation.intervals import efficiency
 from models.evaluation.measurements import EvaluationTask, accuracy, measure, mixture_of, replicas_of
 from models.evaluation.rates import Rates
 from models.evaluation.scored_events import ScoredEvents
+from models.evaluation.significance import asimov_significance
 from models.evaluation.style import NO_LABELS
 from models.evaluation.variations import variations, with_weights
 from models.prediction import Candidate, Predictor
@@ -113,6 +114,37 @@ def test_numbers_of_two_classes_stood_twice(monkeypatch: pytest.MonkeyPatch, sig
     assert list(found["train_against_test"][ours]) == names
     assert list(found["auc_against"]) == [other]
     assert found["auc"][ours]["value"] == pytest.approx(found["auc_against"][other]["value"])
+
+
+def test_an_offline_analysis_has_signal_background_and_significance_behind_each_point() -> None:
+    before = {"QCD": 100.0, "ttbar": 80.0, "W+jets": 40.0}
+    rates = known(before)._replace(are_events=True)
+    events = made_events(600)
+    found = measured(events, rates=rates, expected=dict(enumerate(before.values())), uncertainty=0.1)
+    (point,) = found["working_points"]
+    assert "rates" not in point
+    kept = {name: share["value"] for name, share in point["backgrounds"].items()} | {"ttbar": point["signal"]["value"]}
+    assert {name: number["value"] for name, number in point["events"].items()} == pytest.approx(
+        {name: before[name] * share for name, share in kept.items()}
+    )
+    signal, background = point["signal_events"]["value"], point["background_events"]["value"]
+    assert background == pytest.approx(100 * kept["QCD"] + 40 * kept["W+jets"])
+    assert point["purity"]["value"] == pytest.approx(signal / (signal + background))
+    significance = point["significance"]
+    expected = asimov_significance(np.array([signal]), np.array([background]), 0.1)
+    assert significance["value"] == pytest.approx(float(expected[0]))
+    assert significance["low"] < significance["value"] < significance["high"]
+
+
+def test_without_background_behind_a_cut_the_significance_has_a_lower_limit() -> None:
+    labels = np.repeat([0, 1, 2], 100)
+    before = dict.fromkeys(CLASSES, 50.0)
+    rates = known(before)._replace(are_events=True)
+    found = measured(bare(labels, np.eye(3)[labels]), rates=rates, expected=dict(enumerate(before.values())))
+    significance = found["working_points"][0]["significance"]
+    assert (significance["value"], significance["limit"]) == (None, "lower")
+    # 50 signal events on less than 1.84 of 200 at 84 %, that is, on less than about one.
+    assert significance["low"] == pytest.approx(float(asimov_significance(np.array(50.0), np.array(1.0), 0.0)), rel=0.3)
 
 
 def test_several_classes_are_the_signal_together() -> None:

@@ -55,3 +55,9 @@ def test_an_infinite_rejection_is_a_lower_limit() -> None:
     assert inverse_with_interval({"value": 0.0, "low": 0.0, "high": 0.004}) == "> 250"
     assert inverse_with_interval({"value": 0.01, "low": 0.0, "high": 0.02}) == "100 (50 to ∞)"
     assert inverse_with_interval({"value": 0.01, "low": None, "high": None}) == "not measurable"
+
+
+def test_what_has_no_value_may_have_a_lower_limit() -> None:
+    assert with_interval({"value": None, "low": 27.31, "high": None, "limit": "lower"}) == "> 27"
+    assert with_interval({"value": None, "low": None, "high": None, "limit": "lower"}) == "not measurable"
+    assert with_interval({"value": None, "low": 27.31, "high": None}) == "not measurable"

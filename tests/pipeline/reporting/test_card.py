@@ -55,6 +55,26 @@ def test_distributions_lie_inside_axes_with_physicists_names(kind: str) -> None:
     )
 
 
+def test_features_without_a_distribution_have_no_panel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    made = made_histograms("hlf")
+    isolations = [name for name in made if "_iso_" in name]
+    for name in isolations:
+        made[name].reset()
+        made[name].fill(np.zeros(50), np.zeros(50, np.int64))
+    made["hlf.ht"].reset()
+    made["hlf.ht"].fill(np.full(50, 1e9), np.zeros(50, np.int64))
+    shown: list[str] = []
+
+    def note(histograms: dict[str, hist.Hist[Any]], *_: object) -> None:
+        shown.extend(histograms)
+
+    monkeypatch.setattr("pipeline.reporting.card.plot_distributions", note)
+    monkeypatch.setattr("pipeline.reporting.card.save_figure", lambda *_: None)
+    plot_card(made, ["QCD", "ttbar"], PlotLabels("", "", None), tmp_path / "card")
+    assert len(isolations) == 3
+    assert set(shown) == made.keys() - {*isolations, "hlf.ht"}
+
+
 @pytest.mark.slow
 def test_a_dataset_without_particles_ended_the_report_as_a_bug(tmp_path: Path) -> None:
     made = made_histograms("hlf") | made_histograms("particles", events=0)

@@ -98,6 +98,38 @@ def with_all(made: Versions) -> None:
         runs["hlf"][key] = varied if key == "weights_envelope" else {"one +2 %": varied, "other": varied}
 
 
+def with_events(made: Versions) -> None:
+    """An offline analysis of blinded data, with a model that lets no background pass."""
+    counted = {"value": 120.4, "low": 110.0, "high": 131.0}
+    few, none = {"value": 4.2, "low": 2.1, "high": 8.0}, {"value": 0.0, "low": 0.0, "high": 3.7}
+    evaluated = counters(made, "evaluate")
+    evaluated |= {"rates_before": None, "events_before": {"QCD": 4000.0, "top": 140.0}, "luminosity": "36 fb⁻¹"}
+    scan = {"asimov": [12.3], "low": [11.1], "high": [13.2], "signal": [99.0], "background": [3.0], "threshold": [0.9]}
+    data = {
+        "num_files": 2, "num_entries": 12_345, "num_events": 6000,
+        "blind_above": 0.5, "scale": None, "num_expected": 6012.3, "copies": {}, "chi_square": {},
+    }  # fmt: skip
+    for model, run in evaluated["runs"].items():
+        point = run["working_points"][0]
+        background, passes = (few, point["all_backgrounds"]) if model == "hlf" else (none, none | {"high": 0.01})
+        purity = (
+            {"value": 1.0, "low": 0.97, "high": 1.0}
+            if background is none
+            else {"value": 0.97, "low": 0.9, "high": 0.99}
+        )
+        significance: dict[str, Any] = {"value": 30.0, "low": 25.0, "high": 36.0}
+        if background is none:
+            significance = {"value": None, "low": 27.3, "high": None, "limit": "lower"}
+        point |= {
+            "all_backgrounds": passes,
+            "backgrounds": {"QCD": passes},
+            "events": {"QCD": background, "top": counted},
+        }
+        point |= {"signal_events": counted, "background_events": background, "significance": significance}
+        point["purity"] = purity
+        run |= {"data": data, "significance": {**scan, "best": 0, "best_is_at_end": model == "hlf"}}
+
+
 def with_little(made: Versions) -> None:
     """No working point can be measured."""
     for run in counters(made, "evaluate")["runs"].values():
@@ -105,11 +137,13 @@ def with_little(made: Versions) -> None:
     (made["evaluate"].folder / "plots" / "importance.png").unlink()
 
 
-@pytest.mark.parametrize(("change", "optional"), [(with_all, ("gridsearch", "export")), (with_little, ())])
+@pytest.mark.parametrize(
+    ("change", "optional"), [(with_all, ("gridsearch", "export")), (with_little, ()), (with_events, ())]
+)
 def test_the_words_and_tables_of_the_page_are_those_of_the_golden_file(
     tmp_path: Path, change: Callable[[Versions], None], optional: tuple[str, ...], *, update_golden: bool
 ) -> None:
-    made = made_versions(tmp_path, optional=optional, rates=change is not with_little)
+    made = made_versions(tmp_path, optional=optional, rates=change is with_all)
     change(made)
     compared_with = compared("mine") if change is with_all else {}
     html = render(made, REPORT, tmp_path / "card", comparisons=compared_with)

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pytest
 from feature_datasets import write_dataset
 from made_manifests import made_versions
+from rich.console import Console
 
 from features.kernels import EnergyScales
+from features.settings import FeatureSettings
+from models.errors import UndefinedMetricError
 from pipeline.config import Config
 from pipeline.errors import MissingInputError
 from pipeline.runs.store import Version
-from pipeline.stages.evaluate import Evaluate, _shifted, make_task, rates_before
+from pipeline.stages.evaluate import Evaluate, _shifted, evaluated, make_task, rates_before
+
+if TYPE_CHECKING:
+    from features.dataset import FeatureDataset
+    from models.prediction import Candidate
 
 
 def finished(folder: Path) -> dict[str, Version]:
@@ -44,6 +53,70 @@ def test_rates_are_cross_section_times_luminosity_times_efficiency_of_the_select
     assert {name: each.value for name, each in rates.of_samples.items()} == pytest.approx({"qcd": 800, "ttbar": 6.4})
     assert rates.of_classes(["QCD", "top"]) == pytest.approx({"QCD": 800, "top": 6.4})
     assert rates.of_samples["qcd"].error == pytest.approx(800 * 0.19 / 0.4, rel=0.1)
+
+
+def test_an_offline_analysis_counts_the_events_of_its_luminosity(tmp_path: Path) -> None:
+    config, stages = made_config(tmp_path, (1e5, 800.0), data=["data.root"]), finished(tmp_path)
+    features = {**stages["features"].manifest["config"]["features"], "integrated_luminosity": 30.0}
+    stages["features"].manifest["config"]["features"] = features
+    rates = rates_before(config, stages)
+    assert rates is not None
+    assert rates.are_events
+    # 4 of 10 events pass.
+    assert rates.of_classes(["QCD", "top"]) == pytest.approx({"QCD": 0.4 * 30 * 1e5, "top": 0.4 * 30 * 800})
+    task = make_task(config, config.classes, rates, FeatureSettings.model_validate(features), [])
+    assert task.expected == pytest.approx({0: rates.of_class(0), 1: rates.of_class(1)})
+    assert task.labels_of_expected.luminosity == "30 pb⁻¹"
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "luminosity", "expected"),
+    [
+        ({}, 1.0, 2e34),
+        ({"luminosity": 1e34}, 1.0, 1e34),
+        ({"data": ["data.root"]}, 1.0, None),
+        ({}, 3e4, None),
+        # What is set prevails.
+        ({"data": ["data.root"], "luminosity": 1e34}, 3e4, 1e34),
+    ],
+)
+def test_without_a_set_luminosity_an_offline_analysis_has_no_trigger_rates(
+    tmp_path: Path, evaluate: dict[str, Any], luminosity: float, expected: float | None
+) -> None:
+    config = made_config(tmp_path, (1e5, 800.0), **evaluate)
+    features = config.features.model_copy(update={"integrated_luminosity": luminosity})
+    assert config.model_copy(update={"features": features}).trigger_luminosity == expected
+
+
+def test_without_trees_that_learn_the_evaluation_continues_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Reference:
+        classes: ClassVar = ["QCD", "top"]
+        class_weights = (1.0, 1.0)
+
+        def files(self, _: str) -> list[Path]:
+            return []
+
+    def refuse(*_: object, **__: object) -> None:
+        raise UndefinedMetricError("trees cannot learn ['top']: no events of positive weight.")
+
+    given: list[object] = []
+
+    def evaluate(candidates: Sequence[object], *_: object, **__: object) -> dict[str, Any]:
+        given.extend(candidates)
+        return {"runs": {"hlf": {"not_measurable": ["it has no weight."]}}}
+
+    monkeypatch.setattr("models.evaluation.boosted_trees.boosted_trees", refuse)
+    monkeypatch.setattr("models.evaluation.evaluation.evaluate", evaluate)
+    monkeypatch.setattr("pipeline.stages.evaluate.evaluation_tables", lambda _: [])
+    config, text = made_config(tmp_path, (1e5, 800.0)), io.StringIO()
+    task = make_task(config, config.classes, None, config.features, [])
+    console, reference = Console(file=text, width=200), cast("FeatureDataset", Reference())
+    evaluated(config, console, [cast("Candidate", "hlf")], task, [], tmp_path, reference=reference, train=[])
+    assert given == ["hlf"]
+    assert "note: no boosted trees as a reference: trees cannot learn ['top']" in text.getvalue()
+    assert "note: hlf: it has no weight." in text.getvalue()
 
 
 def test_the_error_of_a_cross_section_reached_no_rate(tmp_path: Path) -> None:

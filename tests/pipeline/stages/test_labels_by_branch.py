@@ -87,7 +87,7 @@ def test_classes_of_one_sample_go_through_all_stages(top: Top) -> None:
     config = top.runner().run_folder.config
     rates = rates_before(config, {name: top.version(name) for name in ("ingest", "features")})
     assert rates is not None
-    per_pb = config.evaluate.luminosity * 1e-36
+    per_pb = (config.trigger_luminosity or 0.0) * 1e-36
     assert rates.of_class(1) == pytest.approx(120 * 30 / 240 * per_pb)
     assert rates.of_class(0) == pytest.approx((120 * 90 / 240 + 80 * 60 / 80) * per_pb)
 

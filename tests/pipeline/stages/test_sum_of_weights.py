@@ -83,7 +83,7 @@ def test_a_skim_took_the_cross_section_of_the_whole_sample_without_a_word(skim: 
     config = skim.runner().run_folder.config
     rates = rates_before(config, upstream)
     assert rates is not None
-    assert rates.of_samples["qcd"].value == pytest.approx(1000 * 30 / 400 * config.evaluate.luminosity * 1e-36)
+    assert rates.of_samples["qcd"].value == pytest.approx(1000 * 30 / 400 * (config.trigger_luminosity or 0.0) * 1e-36)
 
 
 def test_the_sum_follows_the_files_and_a_number_makes_the_features_stale_only(skim: Skim) -> None:
