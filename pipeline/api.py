@@ -1,6 +1,6 @@
 """For notebooks and other programs: finished runs, models in use, features and scores. All else is private.
 
->>> from pipeline.api import current_model, load_run
+>>> from hep_pipeline import current_model, load_run
 >>> run = load_run("demo")  # doctest: +SKIP
 >>> current_model(run.folder).scores(run.events())  # doctest: +SKIP
 """
@@ -8,15 +8,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import awkward as ak
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from features.dataset import FeatureDataset
 from features.settings import FeatureSettings
+from ingestion.paths import located
 from ingestion.storage import place
+from models.prediction_files import probability_branches
 from pipeline.errors import NoOutputYetError
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.store import StageStore
@@ -24,9 +29,17 @@ from pipeline.scoring import EventClassifier, features_of, load_classifier
 
 if TYPE_CHECKING:
     import hist
-    import pyarrow as pa
 
-__all__ = ["EventClassifier", "FeatureSettings", "Run", "current_model", "features_of", "load_classifier", "load_run"]
+__all__ = [
+    "EventClassifier",
+    "FeatureSettings",
+    "Run",
+    "current_model",
+    "features_of",
+    "load_classifier",
+    "load_run",
+    "predict",
+]
 
 
 class Run(NamedTuple):
@@ -118,3 +131,29 @@ def current_model(run: Run | str | Path, network: str | None = None) -> EventCla
     """
     folder = run.folder if isinstance(run, Run) else Path(run)
     return load_classifier(Registry.in_use(folder, network).folder)
+
+
+def predict(files: str | Path | Sequence[str | Path], model: EventClassifier) -> pa.Table:
+    """Scores of all entries of ROOT files, which need no labels, as the command `predict` writes them.
+
+    Args:
+        files: Paths, globs or URLs.
+        model: From `current_model`, `load_classifier` or `Run.classifier`.
+
+    Returns:
+        Arrow: `file`, `entry`, `flag` (0 with scores), `predicted` (-1 without scores), `probability_<class>` (NaN
+        without scores).
+
+    Raises:
+        ingestion.errors.IngestionError: A file is missing or cannot be read.
+    """
+    chosen = [files] if isinstance(files, (str, Path)) else files
+    settings, infos = model.files([located(str(path)) for path in chosen], lambda _: None)
+    kinds = {"file": pa.string(), "entry": pa.int64(), "flag": pa.int8(), "predicted": pa.int64()}
+    schema = pa.schema(kinds | dict.fromkeys(probability_branches(model.classes), pa.float32()))
+    pieces = [schema.empty_table()]
+    for info in infos:
+        for raw, scored in model.entries(info, settings):
+            columns = {"file": np.full(raw.num_events, info.path), **model.columns(raw, scored)}
+            pieces.append(pa.table(columns, schema=schema))
+    return pa.concat_tables(pieces)

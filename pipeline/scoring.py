@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -13,18 +13,20 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from features.columns import INPUT_COLUMNS
+from features.functions import needed_branches
 from features.kernel_pass import stated_items, unmixed_rows
 from features.kernels import OUTCOMES, SELECTED, FeatureBlock, build_features
 from features.matrices import list_columns, matrices_of, model_inputs, of_columns
 from features.schema import stated
 from features.settings import FeatureSettings
-from ingestion.files import FileInfo
+from ingestion.files import FileInfo, found_files
 from ingestion.plugins import load
 from ingestion.reader import RawEvents, Selection, read_events, select_events
 from ingestion.schema import COLLECTIONS
-from ingestion.settings import IngestSettings
+from ingestion.settings import NO_WEIGHT, IngestSettings, SampleSettings
 from models.errors import ModelError
 from models.prediction import Predictor
+from models.prediction_files import probability_branches
 from pipeline.runs.models_on_disk import find_models
 from pipeline.runs.trained_models import FoundModel, refuse_other_settings
 
@@ -116,6 +118,38 @@ class EventClassifier(NamedTuple):
             probability = np.full((raw.num_events, len(self.classes)), np.nan, np.float32)
             probability[kept[block.selected]] = self.of_block(block)
             yield raw, ScoredEntries(flag, probability)
+
+    def files(
+        self, inputs: Sequence[str], say: Callable[[str], None], *, keep: Sequence[str] = ()
+    ) -> tuple[IngestSettings, list[FileInfo]]:
+        """How to read ROOT files without labels, and the files.
+
+        Args:
+            inputs: Globs or URLs.
+            say: Called with notes about the files.
+            keep: Branches of one number per event, as pass-through columns.
+
+        Raises:
+            ingestion.errors.IngestionError: A file is missing or cannot be read.
+        """
+        passed_through = list(dict.fromkeys([*keep, *needed_branches()]))
+        settings = IngestSettings.model_validate(self.reading.model_dump() | {"pass_through": passed_through})
+        sample = SampleSettings(name="inputs", label=0, files=list(inputs), weight=NO_WEIGHT)
+        found = found_files(
+            [sample], settings, say, strict=True, needs_particles=self.selection.particles, needs_weights=False
+        )
+        return settings, found.infos
+
+    def columns(self, raw: RawEvents, scored: ScoredEntries) -> dict[str, NDArray[Any]]:
+        """The columns of scores: `entry`, `flag`, `predicted` (-1 without scores), `probability_<class>`."""
+        best = np.nan_to_num(scored.probability, nan=-1.0).argmax(axis=1)
+        columns: dict[str, NDArray[Any]] = {
+            "entry": raw.entries,
+            "flag": scored.flag,
+            "predicted": np.where(scored.flag == 0, best, -1),
+        }
+        probabilities = np.ascontiguousarray(scored.probability.T)
+        return columns | dict(zip(probability_branches(self.classes), probabilities, strict=True))
 
     @property
     def _needed(self) -> FeatureSettings:

@@ -12,20 +12,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import uproot
 from numpy.typing import NDArray
 
 from features.dataset import FeatureDataset
-from features.functions import needed_branches
 from ingestion.conflicts import of_tree
 from ingestion.errors import BadFilesError, IngestionError
-from ingestion.files import FileInfo, found_files
+from ingestion.files import FileInfo
 from ingestion.paths import located
 from ingestion.plugins import load_from_environment
-from ingestion.settings import NO_WEIGHT, IngestSettings, SampleSettings
+from ingestion.settings import IngestSettings
 from models.prediction_files import probability_branches
 from pipeline.configuration.paths import chosen_folder
 from pipeline.errors import ConfigError
@@ -97,13 +95,7 @@ def predict(
     classifier = load_classifier(place)
     if taken := sorted({*keep} & {*OWN_COLUMNS, *probability_branches(classifier.classes)}):
         raise ConfigError(f"--keep: {', '.join(taken)} is a column of the scores themselves. Keep other branches.")
-    read = list(dict.fromkeys([*keep, *needed_branches()]))
-    settings = IngestSettings.model_validate(classifier.reading.model_dump() | {"pass_through": read})
-    sample = SampleSettings(name="inputs", label=0, files=[located(each) for each in inputs], weight=NO_WEIGHT)
-    infos = found_files(
-        [sample], settings, run_folder.say, strict=True, needs_particles=classifier.selection.particles,
-        needs_weights=False,
-    ).infos  # fmt: skip
+    settings, infos = classifier.files([located(path) for path in inputs], run_folder.say, keep=keep)
     # The samples of the training may have stated the tree themselves.
     uuids = [each for info in infos for each in (info.uuid, of_tree(info.uuid, settings.tree_name))]
     if classifier.dataset and (seen := count_seen_of(FeatureDataset.load(classifier.dataset), uuids)):
@@ -184,16 +176,7 @@ def _score_file(
     try:
         with _writer(path, classifier.classes, {name: info.pass_through[name] for name in keep}) as write:
             for raw, scored in classifier.entries(info, settings):
-                has_scores = scored.flag == 0
-                best = np.nan_to_num(scored.probability, nan=-1.0).argmax(axis=1)
-                columns: dict[str, NDArray[Any]] = {
-                    "entry": raw.entries,
-                    "flag": scored.flag,
-                    "predicted": np.where(has_scores, best, -1),
-                }
-                branches = probability_branches(classifier.classes)
-                columns |= dict(zip(branches, np.ascontiguousarray(scored.probability.T), strict=True))
-                write(columns | raw.pass_through)
+                write(classifier.columns(raw, scored) | raw.pass_through)
                 counts.update(scored.flag.tolist())
                 on_events(raw.num_events)
     except IngestionError as problem:

@@ -21,7 +21,7 @@ from undisturbed_run import Undisturbed
 import pipeline.api
 from features.columns import COLUMNS
 from models.prediction_files import probability_branches
-from pipeline.api import Run, current_model, load_run
+from pipeline.api import Run, current_model, load_run, predict
 from pipeline.errors import MissingInputError, NoOutputYetError
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(600)]
@@ -72,6 +72,17 @@ def test_the_lines_of_the_docs_score_a_run_as_its_evaluation_did(run: Run) -> No
     names = probability_branches(run.classes)
     for event in found["predicted"].to_pylist():
         assert score[event["file_uuid"], event["entry"]] == pytest.approx([event[name] for name in names], abs=1e-6)
+
+
+def test_files_are_scored_as_the_evaluation_did(run: Run) -> None:
+    file = SAMPLES / "ttbar_13TeV_PU20_0.root"
+    scored = predict(file, run.classifier("hlf")).to_pandas()
+    with uproot.open(file) as root:
+        assert len(scored) == root["Delphes"].num_entries
+        known = run.predictions("hlf").to_pandas().query("file_uuid == @uuid", local_dict={"uuid": str(root.file.uuid)})
+    assert scored.probability_ttbar[known.entry].to_numpy() == pytest.approx(known.probability_ttbar, abs=1e-5)
+    assert (scored.predicted < 0).equals(scored.flag != 0)
+    assert scored.file.unique() == [str(file)]
 
 
 def test_everything_public_is_described() -> None:
