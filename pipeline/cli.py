@@ -283,8 +283,7 @@ def validate(asked: Asked) -> None:
     from pipeline.commands.validate import validate
 
     run_folder = asked.run_folder()
-    features = run_folder.store("features").current()
-    for line in validate(run_folder.config, run_folder.console, features=features):
+    for line in validate(run_folder.config, run_folder.console):
         say(line)
 
 

@@ -1,17 +1,12 @@
-"""What is set has an effect, or it is refused: keys that act only beside others, mechanisms that a run can reach."""
+"""What is set has an effect, or it is refused: keys that act only beside others."""
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
-
-Unit = Literal["steps", "steps of an epoch", "epochs", "workers"]
-"""What a run has a number of."""
 
 
 class Needs(NamedTuple):
@@ -70,47 +65,3 @@ class SettingsSection(BaseModel):
     def _set_keys_have_an_effect(self) -> Self:
         refuse_without_effect(self, self.NEEDS)
         return self
-
-
-class Mechanism(NamedTuple):
-    """Something in a training that acts for the first time after some steps or epochs, or between some workers."""
-
-    does: str
-    """What it does when it acts, in words: `SlowMo makes an outer step`."""
-    key: str
-    """The key of `train` that says when."""
-    value: float
-    needs: Callable[[float], int] = math.ceil
-    """The lowest number of units in a run in which it acts, for a value of the key."""
-    unit: Unit = "steps"
-    counter: str = ""
-    """Name under which the records count how often it acted; empty for none."""
-
-    def why_idle(self, run: Mapping[Unit, int]) -> str:
-        """Why it never acts in a run with these numbers of units, and what to do; empty if it can act.
-
-        Examples:
-            >>> found = Mechanism("SlowMo makes no outer step", "slowmo.tau", 20)
-            >>> found.why_idle({"steps": 20})
-            ''
-            >>> print(found.why_idle({"steps": 16}).partition(". ")[2])
-            Lower train.slowmo.tau to at most 16, or raise train.epochs
-        """
-        number, needed = run[self.unit], self.needs(self.value)
-        if number >= needed:
-            return ""
-        if self.unit == "workers":
-            return (
-                f"{self.does}: it needs at least {needed} workers, and train.workers is {number}. Raise that, or "
-                f"leave it out"
-            )
-        has = f"there are {number} epoch(s)" if self.unit == "epochs" else f"a worker takes about {number} {self.unit}"
-        largest = bisect_right(range(math.ceil(self.value)), number, key=self.needs) - 1
-        lower = f"Lower train.{self.key} to at most {largest}" if largest > 0 else f"Leave train.{self.key} out"
-        more = "raise train.epochs" if self.unit != "steps of an epoch" else "lower train.batch_size"
-        return f"{self.does}: train.{self.key} is {self.value:g}, and {has}. {lower}, or {more}"
-
-
-def between_workers(does: str, *, counter: str = "", at_least: int = 2) -> Mechanism:
-    """What acts between a number of workers."""
-    return Mechanism(does, "workers", 0, lambda _: at_least, "workers", counter)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from dataclasses import replace
 from enum import StrEnum
@@ -14,7 +13,7 @@ from ingestion.plugins import when_loaded
 from training.algorithms.base import StatePolicy
 from training.algorithms.method import Traits
 from training.algorithms.registry import METHODS, AnyMethod, SlowMoSettings, any_method
-from training.effects import Mechanism, Needs, SettingsSection, Unit, between_workers
+from training.effects import Needs, SettingsSection
 from training.errors import IdleSettingError
 
 #: Number of seeds that there are.
@@ -211,61 +210,54 @@ class TrainSettings(SettingsSection):
             for word in self.launcher_args
             if word.split("=")[0] in numbers
         ]
-        run: dict[Unit, int] = {"epochs": self.epochs}
-        problems += [why for each in self.mechanisms if each.unit == "epochs" and (why := each.why_idle(run))]
+        schedule = self.schedule
+        if schedule.warmup_epochs > self.epochs:
+            problems.append(
+                f"schedule.warmup_epochs: {schedule.warmup_epochs:g} of {self.epochs} epoch(s): the learning rate "
+                f"never reaches its full value. Lower it, or raise train.epochs"
+            )
+        late = [f"{epoch:g}" for epoch in schedule.milestones if epoch >= self.epochs]
+        if late:
+            problems.append(
+                f"schedule.milestones: {', '.join(late)} of {self.epochs} epoch(s): the learning rate does not fall "
+                f"there. Leave them out, or raise train.epochs"
+            )
         if problems:
             raise ValueError("; ".join(problems))
         return self
 
     @property
-    def mechanisms(self) -> list[Mechanism]:
-        """What acts now and then in a training with these settings."""
-        found = [*self.algorithm.mechanisms]
-        schedule, bound, every = self.schedule, self.staleness_bound, self.checkpoint_steps
+    def counters(self) -> list[str]:
+        """Names in the records of what a training with these settings does now and then."""
+        names = [*self.algorithm.counters]
         if self.slowmo is not None:
-            found.append(Mechanism("SlowMo makes no outer step", "slowmo.tau", self.slowmo.tau, counter="slowmo_steps"))
-        if bound is not None:
-            words = "no worker waits for a slower one but at the end of an epoch"
-            found.append(Mechanism(words, "staleness_bound", bound, lambda steps: int(steps) + 2, "steps of an epoch"))
-            found.append(between_workers("staleness_bound has no effect", counter="bounded_steps"))
-        if every is not None:
-            words = "no checkpoint is written within an epoch"
-            found.append(
-                Mechanism(
-                    words, "checkpoint_steps", every, lambda steps: int(steps) + 1, "steps of an epoch", "checkpoints"
-                )
-            )
-        if self.skew is not None:
-            found.append(between_workers("skew has no effect"))
-        if self.launcher != "mpirun":
-            found.append(
-                between_workers("launcher has no effect, since one worker trains in the process of the command")
-            )
-        words = "the learning rate never reaches its full value"
-        found.append(Mechanism(words, "schedule.warmup_epochs", schedule.warmup_epochs, unit="epochs"))
-        words = "the learning rate does not fall there"
-        late = max(schedule.milestones, default=0.0)
-        found.append(Mechanism(words, "schedule.milestones", late, lambda epoch: math.floor(epoch) + 1, "epochs"))
-        return found
+            names.append("slowmo_steps")
+        if self.staleness_bound is not None:
+            names.append("bounded_steps")
+        if self.checkpoint_steps is not None:
+            names.append("checkpoints")
+        return names
 
-    def refuse_idle(self, rows: int) -> None:
-        """Refuse a training on this number of events in which something that is set can never act.
+    def refuse_idle(self) -> None:
+        """Refuse one worker beside what only several workers do; a config may leave their number to `--workers`.
 
         Raises:
-            IdleSettingError: There is such a setting; the message names it, and what to do.
+            IdleSettingError: There is such a setting; the message names all.
         """
-        if rows < self.workers:
-            return  # The shares of the workers say so.
-        steps = -(-rows // (self.batch_size * self.workers))
-        run: dict[Unit, int] = {
-            "steps": steps * self.epochs,
-            "steps of an epoch": steps,
-            "epochs": self.epochs,
-            "workers": self.workers,
+        if self.workers > 1:
+            return
+        is_idle = {
+            f"algorithm: {self.algorithm.name}": self.algorithm.traits.needs_others,
+            f"staleness_bound: {self.staleness_bound}": self.staleness_bound is not None,
+            "skew": self.skew is not None,
+            f"launcher: {self.launcher}": self.launcher != "mpirun",
         }
-        idle = [why for each in self.mechanisms if (why := each.why_idle(run))]
+        idle = [f"train.{key}" for key, has_no_effect in is_idle.items() if has_no_effect]
         if idle:
-            raise IdleSettingError("; ".join(idle) + ".")
+            raise IdleSettingError(
+                f"{', '.join(idle)} has no effect: it needs at least 2 workers, and train.workers is 1. Raise that, or "
+                f"leave it out."
+            )
 
     @property
     def traits(self) -> Traits:

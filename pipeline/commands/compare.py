@@ -240,7 +240,7 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
             f"training. Add --set train.launcher=mpirun (or srun)."
         )
     subject, data = _subject(run_folder, study)
-    _refuse_idle(settings, data["counts"]["train"][-1])
+    _refuse_idle(settings)
     cores, code = usable_cores(), code_version()
     runs = planned_runs(settings, subject, config.train, folder, code_of=code_of)
     digest = digest_of_study(settings, runs)
@@ -267,18 +267,16 @@ def _result(run_folder: RunFolder, study: Study, folder: Path, command: str) -> 
     return made_now
 
 
-def _refuse_idle(study: StudySettings, rows: int) -> None:
-    """Refuse a study with runs in which something that is set can never act, before any begins."""
+def _refuse_idle(study: StudySettings) -> None:
+    """Refuse a study with runs in which one worker does what only several can, before any begins."""
     found = []
     for where, method, values in _combinations(study):
-        train = study.train_settings(method, values, 1)
-        seen = train.batch_size * train.workers * study.times_only if study.times_only else rows
         try:
-            train.refuse_idle(seen)
+            study.train_settings(method, values, 1).refuse_idle()
         except IdleSettingError as idle:
             found.append(f"  {where}: {idle}")
     if found:
-        raise ConfigError("\n".join(["compare: in these runs something that is set could never act:", *found]))
+        raise ConfigError("\n".join(["compare: in these runs something that is set has no effect:", *found]))
 
 
 def code_of(subject: Subject, train: TrainSettings, is_simulated: bool) -> str:

@@ -13,21 +13,15 @@ from ingestion.notes import notes
 from models.networks.registry import NETWORKS
 from pipeline.config import Config
 from pipeline.configuration.contradictions import simulated_processes
-from pipeline.runs.store import Version
 from pipeline.stages.train import refuse_idle
 from pipeline.terminal.progress import Bar
 
 
-def validate(config: Config, console: Console, *, features: Version | None = None) -> Iterator[str]:
-    """Find the input files and check them as `ingest` will: trees, branches; yields lines for the terminal.
-
-    The features in use say how many steps a training has; None: not known.
-    """
+def validate(config: Config, console: Console) -> Iterator[str]:
+    """Find the input files and check them as `ingest` will: trees, branches; yields lines for the terminal."""
     signals = config.signals
     for network in config.model.names:
-        # The grid search may give other epochs and batches.
-        searched = config.model.of(network).is_searched
-        refuse_idle(network, config.training_of(network), None if searched else features)
+        refuse_idle(network, config.training_of(network))
     for network, kind in NETWORKS.items():
         is_set = network in config.train_by_network or config.model.of(network) != kind()
         if is_set and network not in config.model.names:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -16,7 +15,6 @@ from pipeline.config import Config
 from pipeline.configuration.keys import flat_items
 from pipeline.machine.doctor import Need
 from pipeline.runs.provenance import now
-from pipeline.runs.store import Version
 from pipeline.stages.base import Check, Context, Part, Result, Stage
 from pipeline.terminal.tables import describe, rank_table
 from training.algorithms.method import METHODS
@@ -132,28 +130,23 @@ def modules_of_method(settings: TrainSettings) -> list[str]:
 
 
 def _planned(context: Context, network: ModelName, folder: str, settings: TrainSettings) -> _Planned:
-    """A training that is to come; before any begins, those are refused in which something that is set cannot act."""
+    """A training that is to come; before any begins, one worker is refused for what only several do."""
     from pipeline.runs.best_settings import with_best_settings
 
     model = context.config.model.of(network)
     if folder not in context.taken_over_parts:
         if model.is_searched:
             model, settings = with_best_settings(model, settings, context.upstream["gridsearch"], context.say)
-        refuse_idle(network, settings, context.upstream["features"])
+        refuse_idle(network, settings)
     return model, settings
 
 
-def refuse_idle(network: ModelName, settings: TrainSettings, features: Version | None) -> None:
-    """Refuse a training in which something that is set can never act.
-
-    Without `features`, the number of events is not known.
-    """
-    from features.dataset import FeatureDataset
+def refuse_idle(network: ModelName, settings: TrainSettings) -> None:
+    """Refuse a training of one worker with what only several workers do."""
     from training.errors import IdleSettingError
 
-    rows = sys.maxsize if features is None else sum(FeatureDataset.load(features.folder).counts["train"])
     try:
-        settings.refuse_idle(rows)
+        settings.refuse_idle()
     except IdleSettingError as cause:
         raise IdleSettingError(f"{network}: {cause}") from None
 

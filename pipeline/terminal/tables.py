@@ -74,7 +74,7 @@ def _efficiency(each: Efficiency | None) -> str:
 
 
 def rank_table(summary: dict[str, Any]) -> Grid:
-    """Steps, events and time of each rank; how often each mechanism acted; and whether all events were used."""
+    """Steps, events and time of each rank; what they did now and then; and whether all events were used."""
     ranks = summary["per_rank"]
     columns: dict[str, Callable[[dict[str, Any]], str]] = {
         "rank": lambda rank: str(rank["rank"]),

@@ -20,7 +20,7 @@ class AdPsgdSettings(GossipSettings):
 @algorithm(
     "ad-psgd",
     AdPsgdSettings,
-    Traits(title="AD-PSGD", synchronous=False, equal_steps=False, pairs=True),
+    Traits(title="AD-PSGD", synchronous=False, equal_steps=False, pairs=True, needs_others=True),
 )
 class AdPsgd(GossipAlgorithm):
     """x_i <- average - gamma * g_i(snapshot): wait-free, with one average begun at every step.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient, Worker
 from training.algorithms.method import MethodSettings, Traits, algorithm
-from training.effects import Mechanism, between_workers
 
 
 class ArSgdSettings(MethodSettings):
@@ -17,10 +16,7 @@ class ArSgdSettings(MethodSettings):
 
     name: Literal["ar-sgd"]
 
-    @property
-    @override
-    def mechanisms(self) -> tuple[Mechanism, ...]:
-        return (between_workers("ar-sgd averages no gradients", counter="averages", at_least=1),)
+    COUNTERS: ClassVar[tuple[str, ...]] = ("averages",)
 
 
 @algorithm("ar-sgd", ArSgdSettings, Traits(title="AR-SGD", exact_average=True, linear_rate=True))

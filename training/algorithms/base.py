@@ -107,8 +107,8 @@ class Algorithm(SavedAttributes, ABC):
 
     def __init__(self, settings: MethodSettings, worker: Worker) -> None:
         self.model, self.optimizer, self.transport = worker.model, worker.optimizer, worker.transport
-        self.acted: Counter[str] = Counter({each.counter: 0 for each in settings.mechanisms if each.counter})
-        """How often each mechanism of the method acted on this worker."""
+        self.acted: Counter[str] = Counter(dict.fromkeys(settings.counters, 0))
+        """How often the method did on this worker what it does now and then."""
         self.skipped = 0
         """Number of steps without an update because the gradient or the update was not finite."""
 

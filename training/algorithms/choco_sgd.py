@@ -48,7 +48,7 @@ def expand(message: Vector, like: Vector) -> Vector:
     return expanded
 
 
-@algorithm("choco-sgd", ChocoSgdSettings, Traits(title="CHOCO-SGD"))
+@algorithm("choco-sgd", ChocoSgdSettings, Traits(title="CHOCO-SGD", needs_others=True))
 class ChocoSgd(NeighbourAlgorithm):
     """y_i = x_i - eta g_i; h_j <- h_j + Q(y_j - h_j) for all j; x_i+ = y_i + gamma sum_j w_ij (h_j - h_i).
 

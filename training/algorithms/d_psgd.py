@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient, Worker
 from training.algorithms.method import MethodSettings, Traits, algorithm
-from training.effects import Mechanism, between_workers
 from training.topology import TopologyName, shared_topology
 from training.transports.basics import Vector, is_finite
 
@@ -20,10 +19,7 @@ class NeighbourSettings(MethodSettings):
     topology: TopologyName = "ring"
     """Communication graph."""
 
-    @property
-    @override
-    def mechanisms(self) -> tuple[Mechanism, ...]:
-        return (between_workers(f"{self.name} has no neighbours", counter="exchanges"),)
+    COUNTERS: ClassVar[tuple[str, ...]] = ("exchanges",)
 
 
 class NeighbourAlgorithm(Algorithm):
@@ -62,7 +58,7 @@ class DPsgdSettings(NeighbourSettings):
     name: Literal["d-psgd"]
 
 
-@algorithm("d-psgd", DPsgdSettings, Traits(title="D-PSGD"))
+@algorithm("d-psgd", DPsgdSettings, Traits(title="D-PSGD", needs_others=True))
 class DPsgd(NeighbourAlgorithm):
     """x_i <- sum_j w_ij x_j - gamma * g_i(x_i): the gradient is taken at x_i, before the average.
 

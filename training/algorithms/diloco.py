@@ -10,7 +10,6 @@ from typing_extensions import override
 from training.algorithms.base import Worker
 from training.algorithms.local_sgd import LocalSgd, LocalSgdSettings
 from training.algorithms.method import Traits, algorithm
-from training.effects import Mechanism
 from training.transports.basics import Vector, is_finite
 
 
@@ -24,12 +23,6 @@ class DiLoCoSettings(LocalSgdSettings):
     """Learning rate of the outer step, greater than 0."""
     outer_momentum: float = Field(default=0.9, ge=0, lt=1)
     """Momentum factor of the outer step, at least 0 and below 1."""
-
-    @property
-    @override
-    def mechanisms(self) -> tuple[Mechanism, ...]:
-        # The outer momentum acts with one worker too.
-        return super().mechanisms[:1]
 
 
 @algorithm("diloco", DiLoCoSettings, Traits(title="DiLoCo", exact_average=True, averages_models=True))

@@ -13,7 +13,7 @@ from typing_extensions import override
 from training.algorithms.base import Algorithm, ComputeGradient, Worker
 from training.algorithms.method import Traits, algorithm
 from training.algorithms.server import ServerAlgorithm, ServerSettings, server_traits
-from training.effects import Mechanism, Needs
+from training.effects import Needs
 from training.transports.basics import Vector, is_finite
 from training.transports.parameter_server import Layout, ParameterServer, Shard
 
@@ -47,15 +47,8 @@ class ElasticSettings(ServerSettings):
 
     @property
     @override
-    def mechanisms(self) -> tuple[Mechanism, ...]:
-        # By `snapshot` the first exchange of changed models is part of the step after the window.
-        late = int(self.gradient == "snapshot")
-        words = f"{self.name} exchanges nothing, and the run would return the initial model"
-        exchanges = Mechanism(words, "algorithm.local_steps", self.local_steps, lambda steps: int(steps) + late)
-        if not self.equilibrium_stop:
-            return (*super().mechanisms, exchanges)
-        stops = Mechanism("no step is short enough for an equilibrium", "epochs", 1, counter="equilibrium_stops")
-        return (*super().mechanisms, exchanges._replace(needs=lambda _: 1 + late), stops)
+    def counters(self) -> tuple[str, ...]:
+        return (*super().counters, "equilibrium_stops") if self.equilibrium_stop else super().counters
 
 
 class ElasticAlgorithm(ServerAlgorithm):

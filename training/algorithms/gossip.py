@@ -12,7 +12,6 @@ from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient, Counters, Worker
 from training.algorithms.method import HostNetworkSettings
-from training.effects import Mechanism, between_workers
 from training.random_streams import random_stream
 from training.topology import TopologyName, shared_topology
 from training.transports.basics import Vector, is_finite
@@ -57,10 +56,7 @@ class GossipSettings(HostNetworkSettings):
     topology: TopologyName = "complete"
     """Communication graph."""
 
-    @property
-    @override
-    def mechanisms(self) -> tuple[Mechanism, ...]:
-        return (between_workers(f"{self.name} averages no pairs", counter="averages_begun"),)
+    COUNTERS: ClassVar[tuple[str, ...]] = ("averages_begun",)
 
 
 class GossipAlgorithm(Algorithm):

@@ -17,7 +17,6 @@ from training.algorithms.base import (
     reset_optimizer,
 )
 from training.algorithms.method import MethodSettings, Traits, algorithm
-from training.effects import Mechanism, between_workers
 from training.transports.basics import Vector
 
 
@@ -28,15 +27,14 @@ class LocalSgdSettings(MethodSettings):
     local_steps: int = Field(default=3, ge=1)
     """Number H of local steps between two averages, at least 1."""
 
-    @property
-    @override
-    def mechanisms(self) -> tuple[Mechanism, ...]:
-        words = f"{self.name} never averages"
-        averages = Mechanism(words, "algorithm.local_steps", self.local_steps, counter="averages")
-        return averages, between_workers(words)
+    COUNTERS: ClassVar[tuple[str, ...]] = ("averages",)
 
 
-@algorithm("local-sgd", LocalSgdSettings, Traits(title="LocalSGD", exact_average=True, averages_models=True))
+@algorithm(
+    "local-sgd",
+    LocalSgdSettings,
+    Traits(title="LocalSGD", exact_average=True, averages_models=True, needs_others=True),
+)
 class LocalSgd(Algorithm):
     """x_i <- x_i - gamma * g_i, H times, then x_i <- sum_j x_j / m."""
 

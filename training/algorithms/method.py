@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar, get_args
 
 from typing_extensions import override
 
-from training.effects import Mechanism, SettingsSection
+from training.effects import SettingsSection
 
 A = TypeVar("A", bound=type[Any])
 
@@ -41,6 +41,8 @@ class Traits:
     """Whether the steps of the base optimiser are at the server, and so its momentum and moments, which stay there."""
     plain_sgd: bool = False
     """Whether it is for steps of SGD only."""
+    needs_others: bool = False
+    """Whether one worker alone trains as with plain SGD: the method is what several do together."""
     joint_model: bool = False
     """Whether the model is a joint one that pulls the workers: for agents of Spark too, and not within SlowMo."""
 
@@ -71,6 +73,8 @@ class TransportOptions(NamedTuple):
 class MethodSettings(SettingsSection):
     """Settings of a method; the fields are the keys of `train.algorithm`."""
 
+    #: What the method does now and then, whatever its settings.
+    COUNTERS: ClassVar[tuple[str, ...]] = ()
     #: Keys that change the speed but not the result: they never make a stage stale.
     SPEED_ONLY: ClassVar[frozenset[str]] = frozenset()
 
@@ -88,9 +92,9 @@ class MethodSettings(SettingsSection):
         return getattr(self, "local_steps", 1)
 
     @property
-    def mechanisms(self) -> Sequence[Mechanism]:
-        """What the method does now and then; its counters are names in `Algorithm.counters`."""
-        return ()
+    def counters(self) -> tuple[str, ...]:
+        """Names in `Algorithm.counters` of what the method does now and then with these settings."""
+        return self.COUNTERS
 
     @property
     def transport_options(self) -> TransportOptions:

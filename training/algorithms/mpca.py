@@ -12,7 +12,7 @@ from typing_extensions import override
 from training.algorithms.base import Algorithm, ComputeGradient, Counters, Worker
 from training.algorithms.method import MethodSettings, Traits, TransportOptions, algorithm
 from training.algorithms.mpca_joint import MOST_SHARDS, JointModel, MpcaConstants
-from training.effects import Mechanism, Needs
+from training.effects import Needs
 from training.transports.basics import Vector, is_finite
 
 
@@ -49,17 +49,7 @@ class MpcaSettings(MpcaConstants, MethodSettings):
     def traits(self) -> Traits:
         return replace(super().traits, synchronous=self.is_fixed, equal_steps=self.is_fixed)
 
-    @property
-    @override
-    def mechanisms(self) -> tuple[Mechanism, ...]:
-        cycles = Mechanism("mpca never exchanges", "algorithm.cycle_steps", self.cycle_steps or 1, counter="cycles")
-
-        def needed(free: float) -> int:
-            # The ends of epochs exchange too where cycles have fixed steps.
-            return 1 if self.is_fixed or not free else self.shards * int(free) + 2
-
-        words = "no joint model pulls a worker"
-        return (cycles, Mechanism(words, "algorithm.alpha_free", self.alpha_free, needed, counter="pulls"))
+    COUNTERS: ClassVar[tuple[str, ...]] = ("cycles", "pulls")
 
 
 @algorithm(

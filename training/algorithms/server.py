@@ -17,7 +17,6 @@ from typing_extensions import override
 
 from training.algorithms.base import Algorithm, ComputeGradient, Counters, Worker
 from training.algorithms.method import HostNetworkSettings, Traits
-from training.effects import Mechanism, between_workers
 from training.transports.basics import Vector, is_finite
 from training.transports.parameter_server import ParameterServer, Push, Rule, Shard
 
@@ -33,10 +32,7 @@ class ServerSettings(HostNetworkSettings):
     shards: int | None = Field(default=1, ge=1)
     """Number of parts of the server, at least 1, each with a lock and an owner; null: one for each worker."""
 
-    @property
-    @override
-    def mechanisms(self) -> tuple[Mechanism, ...]:
-        return (between_workers(f"{self.name} never pushes", counter="pushes", at_least=1),)
+    COUNTERS: ClassVar[tuple[str, ...]] = ("pushes",)
 
 
 class ServerAlgorithm(Algorithm):
@@ -219,12 +215,6 @@ class WindowSettings(ServerSettings):
 
     local_steps: int = Field(default=1, ge=1)
     """Number of local steps between two pushes, at least 1. The steps after the last push do not reach the server."""
-
-    @property
-    @override
-    def mechanisms(self) -> tuple[Mechanism, ...]:
-        words = f"no window of {self.name} ends before the run does"
-        return (*super().mechanisms, Mechanism(words, "algorithm.local_steps", self.local_steps))
 
 
 class WindowAlgorithm(ServerAlgorithm):

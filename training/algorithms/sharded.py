@@ -14,7 +14,7 @@ from typing_extensions import override
 from training.algorithms.base import ComputeGradient, Worker
 from training.algorithms.method import TransportOptions, algorithm
 from training.algorithms.server import ServerAlgorithm, ServerSettings, server_traits
-from training.effects import Mechanism, Needs
+from training.effects import Needs
 from training.transports.basics import Vector
 from training.transports.parameter_server import Layout, Push, Rule, Shard, Where
 
@@ -111,14 +111,8 @@ class ShardedSettings(ServerSettings):
 
     @property
     @override
-    def mechanisms(self) -> tuple[Mechanism, ...]:
-        found = [*super().mechanisms]
-        if self.bound is not None:
-            words = "no worker waits for an exchange"
-            found.append(Mechanism(words, "algorithm.bound", self.bound, lambda bound: int(bound) + 1))
-        if self.drop_rate:
-            found.append(Mechanism("no element of a gradient is dropped", "epochs", 1, counter="elements_dropped"))
-        return tuple(found)
+    def counters(self) -> tuple[str, ...]:
+        return (*super().counters, "elements_dropped") if self.drop_rate else super().counters
 
 
 @algorithm("sharded", ShardedSettings, replace(server_traits("Sharded server"), server_optimizer=True))

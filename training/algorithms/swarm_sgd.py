@@ -10,7 +10,7 @@ from typing_extensions import override
 from training.algorithms.base import ComputeGradient, Worker
 from training.algorithms.gossip import GossipAlgorithm, GossipSettings
 from training.algorithms.method import Traits, algorithm
-from training.effects import Mechanism, Needs
+from training.effects import Needs
 from training.random_streams import random_stream
 
 
@@ -27,20 +27,11 @@ class SwarmSgdSettings(GossipSettings):
     local_steps_law: Literal["fixed", "geometric"] = "fixed"
     """Number of local steps: always `local_steps`, or geometrically distributed with this mean."""
 
-    @property
-    @override
-    def mechanisms(self) -> tuple[Mechanism, ...]:
-        if self.local_steps_law == "geometric":
-            return super().mechanisms
-        words = "swarm-sgd never averages"
-        averages = Mechanism(words, "algorithm.local_steps", self.local_steps, counter="averages_begun")
-        return (*super().mechanisms, averages)
-
 
 @algorithm(
     "swarm-sgd",
     SwarmSgdSettings,
-    Traits(title="SwarmSGD", synchronous=False, equal_steps=False, pairs=True),
+    Traits(title="SwarmSGD", synchronous=False, equal_steps=False, pairs=True, needs_others=True),
 )
 class SwarmSgd(GossipAlgorithm):
     """x_i <- x_i - gamma * g_i, H times, then x_i, x_j <- (x_i + x_j) / 2 with a random neighbour j.

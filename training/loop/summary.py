@@ -61,15 +61,15 @@ def samples_of(history: Sequence[Record]) -> dict[str, int]:
 
 
 def acted(settings: TrainSettings, numbers: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """How often each mechanism of the settings acted, by its counter, added up; without what nobody counted.
+    """How often a training did what its settings ask for now and then, added up; without what nobody counted.
 
     Examples:
         >>> settings = TrainSettings(slowmo={"tau": 4}, checkpoint_steps=2)
         >>> acted(settings, [{"averages": 8, "slowmo_steps": 2}, {"averages": 8, "slowmo_steps": 2}])
         {'averages': 16, 'slowmo_steps': 4}
     """
-    names = [each.counter for each in settings.mechanisms if each.counter]
-    return {name: sum(each.get(name, 0) for each in numbers) for name in names if any(name in each for each in numbers)}
+    counted = [name for name in settings.counters if any(name in each for each in numbers)]
+    return {name: sum(each.get(name, 0) for each in numbers) for name in counted}
 
 
 def summary_of_rank(records: list[Record]) -> Record:

@@ -194,18 +194,12 @@ def test_results_of_code_that_no_commit_has_were_published(
         compare.compare(run_folder, study, command="compare", publish=tmp_path / "docs")
 
 
-def test_a_study_with_runs_whose_mechanism_never_acts_is_refused_with_all_of_them() -> None:
+def test_a_study_with_one_worker_for_what_only_several_do_is_refused_with_all_such_runs() -> None:
     """Their rows were those of the plain method, and were judged."""
-    methods = {
-        "ar-sgd": {"train": {}},
-        "slow": {"train": {"slowmo": {"tau": 12}}},
-        "local": {"train": {"algorithm": "local-sgd"}, "vary": {"train.epochs": [1]}},
-    }
-    train = {"workers": 4, "batch_size": 8, "epochs": 2}
-    study = made_study(train=train, methods=methods, vary={"train.epochs": [1, 2]})
-    compare._refuse_idle(study, 32 * 12)
-    with pytest.raises(ConfigError, match=r"never act:\n  slow, train.epochs 1: SlowMo .* at most 10.*\Z"):
-        compare._refuse_idle(study, 32 * 10)
+    methods = {"ar-sgd": {"train": {}}, "local": {"train": {"algorithm": "local-sgd"}}}
+    compare._refuse_idle(made_study(methods=methods, vary={"train.workers": [2, 4]}))
+    with pytest.raises(ConfigError, match=r"no effect:\n  local, train.workers 1: train.algorithm: local-sgd .*\Z"):
+        compare._refuse_idle(made_study(methods=methods, vary={"train.workers": [1, 4]}))
 
 
 STUDY = "title: A\nsource: B 2020\nminutes: 1\nreference: sgd\nmethods: {sgd: {train: {algorithm: sgd}}}\n"

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from feature_datasets import write_dataset
 from minimal_configs import MINIMAL
 from rich.console import Console
 
@@ -30,15 +27,15 @@ def test_a_program_of_notify_that_is_not_there_was_valid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("train", "words"),
+    ("network_of_search", "train", "problem"),
     [
-        ({"algorithm": "ad-psgd"}, "hlf: ad-psgd averages no pairs: it needs at least 2 workers"),
-        ({"slowmo": {"tau": 200}, "epochs": 1}, "train.slowmo.tau is 200, and a worker takes about 2 steps"),
+        (False, {"algorithm": "ad-psgd"}, "hlf: train.algorithm: ad-psgd has no effect: it needs at least 2 workers"),
+        (True, {"skew": {}}, "hlf: train.skew has no effect: it needs at least 2 workers"),
     ],
-    ids=str,
 )
-def test_a_training_whose_mechanism_never_acts_was_valid(tmp_path: Path, train: dict[str, Any], words: str) -> None:
-    write_dataset(tmp_path, rows={"train": [64], "val": [16], "test": [16]})
-    features = cast("Any", SimpleNamespace(folder=tmp_path))
-    with pytest.raises(IdleSettingError, match=words):
-        list(validate(Config.model_validate({**MINIMAL, "train": train}), Console(quiet=True), features=features))
+def test_one_worker_is_refused_for_what_only_several_do(
+    network_of_search: bool, train: dict[str, Any], problem: str
+) -> None:
+    chosen = {**MINIMAL, "train": train, "model": {"hlf": {"from_gridsearch": network_of_search}}}
+    with pytest.raises(IdleSettingError, match=problem):
+        list(validate(Config.model_validate(chosen), Console(quiet=True)))
