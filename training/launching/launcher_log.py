@@ -10,6 +10,8 @@ from typing import Final, NamedTuple
 RULE: Final = "-" * 60
 _RULE: Final = re.compile(r"^-{20,}\n", re.MULTILINE)
 _LONGEST: Final = 400
+#: A line such as `  Remote host:   host2`.
+_DETAIL: Final = re.compile(r"\s*[A-Z][\w ()]*:\s+\S")
 #: Lines that come with every start or end, and say nothing of its cause.
 _NOISE: Final = re.compile(
     r"setpgid\(|sent help message|help_aggregate|Killed by signal|known hosts|already been reported|^\s*$"
@@ -81,8 +83,18 @@ def _statements(log: str) -> Iterator[_Statement]:
         is_block = number % 2 == 1
         lines = without_noise(part).splitlines()
         if is_block:
-            lines = [" ".join(lines)]
+            lines = [_shortened(lines)]
         for line in lines:
             text = " ".join(line.split())
             if text:
                 yield _Statement(text, is_block)
+
+
+def _shortened(lines: list[str]) -> str:
+    """A message of mpirun on one line; of a long one the first sentence, and what it says of hosts and processes."""
+    text = " ".join(" ".join(lines).split())
+    if len(text) <= _LONGEST:
+        return text
+    first_sentence = re.split(r"(?<=\.) ", text, maxsplit=1)[0]
+    details = [line for line in lines if _DETAIL.match(line)]
+    return " ".join([first_sentence, *details])

@@ -41,7 +41,15 @@ An MPI communication peer process has unexpectedly disconnected.  This
 usually indicates a failure in the peer process (e.g., a crash or
 otherwise exiting without calling MPI_FINALIZE first).
 
+Although this local MPI process will likely now behave unpredictably
+(it may even hang or crash), the root cause of this problem is the
+failure of the peer -- that is what you need to investigate.  For
+example, there may be a core file that you can examine.  More
+generally: such peer hangups are frequently caused by application bugs
+or other external events.
+
   Local host: host1
+  Local PID:  8437
   Peer hostname: host2
 {RULE}
 """
@@ -68,6 +76,7 @@ SRUN = "srun: error: host2: task 1: Killed"
         (f"{ABORT}{PEER}{SETPGID}\n{SILENT}\n{LOST_DAEMON}", SILENT),
         (f"{ABORT}{LOST_DAEMON}{EXECUTOR}\n", EXECUTOR),
         (ABORT + PEER + LOST_DAEMON, "on node host2"),
+        (ABORT + PEER, "unexpectedly disconnected. Local host: host1 Local PID: 8437 Peer hostname: host2"),
         (f"srun: error: host1: task 0: Exited with exit code 1\n{SRUN}\n", SRUN),
         (f"{ABORT}srun: error: Node failure on host2\n", "srun: error: Node failure on host2"),
         (f"{ABORT}ssh: connect to host host2 port 22: No route to host\n{DAEMON}", "No route to host"),
