@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from cluster_runs import LONG, Local, OnHost, Tried, said
-from clusters import Standalone
+from clusters import SPARK_PAGE, Standalone
 from network_hosts import Network
 from ranks import wait_until
 from training_runs import flat_weights
 from undisturbed_run import assert_same
+
+from pipeline.terminal.exit_codes import Exit
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
@@ -33,8 +36,8 @@ def test_ingest_features_and_gridsearch(
     hosts: Network, spark: Standalone, local: Local, tmp_path: Path, tried: Tried
 ) -> None:
     runs = on_cluster(hosts, tmp_path, spark)
+    runs.run_as_written(SPARK_PAGE)
     for stage, words in (("ingest", "the same events"), ("features", "the same rows"), ("gridsearch", "same scores")):
-        runs.run(stage)
         assert_same(runs.version(stage), local.version(stage), stage, tests=[])
         tried(CLUSTER, stage, words)
 
@@ -67,7 +70,7 @@ def test_ranks_in_executors(hosts: Network, spark: Standalone, local: Local, tmp
     executor = next(each for each in hosts.processes(1, "CoarseGrainedExecutorBackend") if each.name() == "java")
     executor.kill()
     words = " ".join(said(process).split())
-    assert "a rank was lost (" in words
+    assert re.search(r"a rank was lost \(the executor on host2 .* is lost", words), words
     assert "all start again from the last checkpoint" in words
     here = runs.version("train") / "hlf"
     np.testing.assert_array_equal(flat_weights(here), flat_weights(local.trained(*LONG)))
@@ -95,3 +98,22 @@ def test_a_run_folder_that_an_executor_does_not_see(
     assert f"do not share the storage of the driver, host1: host3 does not see {runs.run_dir}/ingest/" in words
     assert "memory" not in words
     tried(CLUSTER, "ingest; run_dir is not on shared storage", "refused at the start; names the host")
+
+
+def test_a_master_that_is_down_and_workers_that_are_too_small(
+    hosts: Network, spark: Standalone, tmp_path: Path, tried: Tried
+) -> None:
+    runs = on_cluster(hosts, tmp_path, spark)
+    port = f"spark.master=spark://{hosts.names[0]}:7999"
+    process = runs.start("ingest", sets=[port])
+    words = said(process, fails=True)
+    assert process.returncode == Exit.MAY_PASS
+    assert "no Spark master answers at spark://host1:7999" in words
+    tried(CLUSTER, "ingest; the master is down", "refused at the start with exit code 75")
+    waiting = runs.start("ingest", sets=["spark.conf={spark.executor.memory: 64g}"])
+    output = waiting.stdout
+    assert output is not None
+    assert any("waiting for an executor of spark://host1:7077" in line for line in output)
+    waiting.terminate()
+    waiting.communicate(timeout=120)
+    tried(CLUSTER, "ingest; no worker is large enough", "says that it waits for an executor")

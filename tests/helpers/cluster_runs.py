@@ -13,6 +13,7 @@ from typing import Any, Final
 from command_line import SAMPLES, small_config, version_of
 from lent_spark import command
 from network_hosts import Network
+from page_commands import code_blocks
 from ranks import wait_until
 
 from pipeline.config import load_config
@@ -103,8 +104,24 @@ class OnHost:
 
     def start(self, *words: str, sets: Sequence[str] = ()) -> subprocess.Popen[str]:
         """Start a command."""
+        return self._start(self.command(*words, sets=sets))
+
+    def run_as_written(self, page: Path) -> str:
+        """Run the commands of the pipeline of a page, as they stand there; returns what they said."""
+        folder = self.config.parent
+        # The page is for a reader in the folder of a checkout, who has written the config.
+        if not (folder / ".venv").exists():
+            (folder / ".venv").symlink_to(sys.prefix)
+        shutil.copyfile(self.config, folder / "my.yaml")
+        lines = [
+            line for block in code_blocks(page) for line in block if line.startswith(".venv/bin/python -m pipeline")
+        ]
+        assert lines
+        return "".join(said(self._start(["bash", "-c", line])) for line in lines)
+
+    def _start(self, command: Sequence[str]) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            self._hosts.on_host(0, *self.command(*words, sets=sets)),
+            self._hosts.on_host(0, *command),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -11,11 +11,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Final
 
 from network_hosts import Network
+from page_commands import CHECKOUT, code_blocks
 from ranks import wait_until
 
-BIN = Path(sys.executable).parent
+SPARK_PAGE: Final = CHECKOUT / "docs" / "clusters" / "spark-standalone.md"
+_PAGE_OF_MASTER: Final = "deploy.master.Master"
+_PAGE_OF_WORKER: Final = "deploy.worker.Worker"
 
 _SSHD = """
 Port 22
@@ -68,28 +72,33 @@ class Ssh:
 
 
 class Standalone:
-    """A standalone Spark: the master on the first host, a worker with one core on each of the next."""
+    """A standalone Spark by the commands of its page: the master on the first host, workers on the next."""
 
     def __init__(self, hosts: Network, folder: Path, *, workers: int) -> None:
         self._hosts, self._folder = hosts, folder
         folder.mkdir()
         self.master = f"spark://{hosts.names[0]}:7077"
-        self._start(0, "master.Master", "--host", hosts.names[0], "--port", "7077", "--webui-port", "8080")
+        # The page is for a reader in the folder of a checkout.
+        (folder / ".venv").symlink_to(sys.prefix)
+        self._start(0, _PAGE_OF_MASTER)
         for number in range(1, workers + 1):
             self.start_worker(number)
 
     def start_worker(self, number: int) -> None:
         """Start the worker of a host, and wait until the master knows it."""
         before = self._registered()
-        words = ["--cores", "1", "--memory", "1200m", "--work-dir", str(self._folder / "work"), self.master]
-        self._start(number, "worker.Worker", "--host", self._hosts.names[number], *words)
+        self._start(number, _PAGE_OF_WORKER)
         wait_until(lambda: self._registered() > before, what="the worker is registered", seconds=120)
 
-    def _start(self, number: int, service: str, *words: str) -> None:
+    def _start(self, number: int, service: str) -> None:
+        """Start the service that a block of the page starts; the page's host2 is each host of a worker."""
+        block = next(block for block in code_blocks(SPARK_PAGE) if any(service in line for line in block))
+        lines = [line.replace("--host host2", f"--host {self._hosts.names[number]}") for line in block]
         log = self._folder / f"{service.rpartition('.')[2].lower()}-{number}.log"
-        command = [str(BIN / "spark-class"), f"org.apache.spark.deploy.{service}", *words]
-        environment = {**os.environ, "SPARK_DAEMON_MEMORY": "256m"}
-        self._hosts.serve(number, log, *command, env=environment)
+        settings = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_WORKER_DIR": str(self._folder / "work")}
+        without_spark = {name: value for name, value in os.environ.items() if "SPARK" not in name}
+        script = "\n".join(["set -e", f"cd {self._folder}", *lines])
+        self._hosts.serve(number, log, "bash", "-c", script, env=without_spark | settings)
 
     def _registered(self) -> int:
         log = self._folder / "master-0.log"

@@ -1,0 +1,66 @@
+"""The commands that the pages of the documentation show, as they stand there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from itertools import chain
+from pathlib import Path
+from typing import Final, NamedTuple
+
+CHECKOUT: Final = Path(__file__).resolve().parents[2]
+_PIPELINE: Final = re.compile(r"(?:\$ )?(?:\S*python -m pipeline|(?:\S*/)?hep-pipeline) (.+)")
+_MAKE: Final = re.compile(r"(?:\$ )?make ([a-z].*)")
+#: Where a shell ends a command.
+_ENDS: Final = frozenset({"|", "||", "&&", ";", ">", ">>"})
+
+
+class PageCommand(NamedTuple):
+    """A command of a page."""
+
+    page: str
+    line: str
+    words: tuple[str, ...]
+    """Without the program."""
+    may_fail: bool
+    """Whether `|| true` follows."""
+
+
+def code_blocks(page: Path) -> list[list[str]]:
+    """Lines of each code block of a page; blocks are fenced or indented."""
+    blocks: list[list[str]] = [[]]
+    is_fenced = False
+    for line in page.read_text(encoding="utf-8").splitlines():
+        if line.startswith("```"):
+            is_fenced = not is_fenced
+            blocks.append([])
+        elif is_fenced or line.startswith("    "):
+            blocks[-1].append(line.strip())
+        elif blocks[-1]:
+            blocks.append([])
+    return [block for block in blocks if block]
+
+
+def pipeline_commands(page: Path) -> list[PageCommand]:
+    """Commands of the pipeline, in code blocks and in the text."""
+    return _commands(page, _PIPELINE)
+
+
+def make_commands(page: Path) -> list[PageCommand]:
+    """Commands of make, in code blocks and in the text."""
+    return _commands(page, _MAKE)
+
+
+def _commands(page: Path, pattern: re.Pattern[str]) -> list[PageCommand]:
+    in_blocks = list(chain.from_iterable(code_blocks(page)))
+    inline = re.findall(r"`([^`\n]+)`", page.read_text(encoding="utf-8"))
+    commands = []
+    for line in in_blocks + inline:
+        match = pattern.fullmatch(line)
+        if match is None:
+            continue
+        words = shlex.split(match[1], comments=True)
+        ends = [number for number, word in enumerate(words) if word in _ENDS]
+        own_words = words[: min(ends, default=len(words))]
+        commands.append(PageCommand(str(page.relative_to(CHECKOUT)), line, tuple(own_words), "||" in words))
+    return commands
