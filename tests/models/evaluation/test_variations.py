@@ -89,7 +89,8 @@ def test_the_area_is_the_weighted_share_of_pairs_in_order() -> None:
     labels, scores = rng.integers(0, 3, 60), rng.integers(0, 12, (60, 3)) + 0.5
     probabilities, is_selected = scores / scores.sum(axis=1, keepdims=True), rng.uniform(size=60) < 0.8
     hlf = np.zeros((60, len(hlf_names())), np.float32)
-    events = ScoredEvents(labels, probabilities, rng.uniform(0.5, 2, 60), hlf, np.full(60, "a"))
+    # The weights of a class add up to less than 1.
+    events = ScoredEvents(labels, probabilities, 0.01 * rng.uniform(0.5, 2, 60), hlf, np.full(60, "a"))
     task = TASK._replace(classes=["QCD", "ttbar", "W+jets"])
     weights = rng.uniform(0.5, 2, 60)
     ratio = probabilities[:, 1] / (probabilities[:, 0] + probabilities[:, 2])

@@ -116,7 +116,10 @@ def test_sections_that_do_not_fit_each_other_are_refused(chosen: dict[str, Any],
         Config.model_validate({**MINIMAL, **chosen})
 
 
-@pytest.mark.parametrize("name", sorted({*unmixed_schema().names, *features_schema().names}))
+OF_PREDICTIONS = {"predicted", "probability_ttbar"}
+
+
+@pytest.mark.parametrize("name", sorted({*unmixed_schema().names, *features_schema().names, *OF_PREDICTIONS}))
 def test_a_pass_through_branch_has_no_name_of_ours(name: str) -> None:
     """`core` and `hlf` stood twice in the kernels' files, which ended the mixing as a bug of ours."""
     with pytest.raises(ValidationError, match=re.escape(f"there is a column '{name}' already")):

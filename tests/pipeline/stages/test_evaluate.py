@@ -209,3 +209,31 @@ def test_a_shift_of_two_percent_multiplies_the_scale_of_its_name_by_1_02(
         context: Any = SimpleNamespace(config=config, upstream=upstream)
         assert _shifted(context, dataset) == expected
         assert len(asked) == (6 if expected else 0)
+
+
+@pytest.mark.parametrize("num_predicted", [5, 6])
+def test_networks_predict_the_test_split_and_are_compared_with_the_training_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_predicted: int
+) -> None:
+    dataset = write_dataset(tmp_path / "set", rows={"train": [4], "val": [5], "test": [6]})
+    asked: dict[str, Any] = {}
+
+    def evaluated(_config: Any, _console: Any, _candidates: Any, _task: Any, test: Any, *_: Any, **options: Any) -> Any:
+        asked.update(options, test=test)
+        return {"runs": {"hlf": {"accuracy": {"value": 0.5, "error": 0.1}, "num_events": num_predicted}}}
+
+    monkeypatch.setattr("pipeline.runs.trained_models.trained_models", lambda *_: [])
+    for name, replacement in {"rates_before": None, "make_task": None, "_shifted": {}}.items():
+        monkeypatch.setattr(f"pipeline.stages.evaluate.{name}", lambda *_, replacement=replacement: replacement)
+    monkeypatch.setattr("pipeline.stages.evaluate.evaluated", evaluated)
+    upstream = finished(tmp_path)
+    upstream["features"] = upstream["features"]._replace(folder=dataset.folder)
+    config = made_config(tmp_path, (1e5, 800.0))
+    found = SimpleNamespace(details=None)
+    context: Any = SimpleNamespace(
+        config=config, upstream=upstream, console=None, out_dir=tmp_path / "out", found=found
+    )
+    (check,) = Evaluate().run(context).checks
+    assert [asked[split] for split in ("test", "train")] == [dataset.files(split) for split in ("test", "train")]
+    assert asked["reference"].folder == dataset.folder
+    assert check.passed is (num_predicted == 6)
