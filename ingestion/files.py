@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from glob import has_magic
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from ingestion.baskets import basket_boundaries, chunk_edges
@@ -24,11 +21,9 @@ from ingestion.conflicts import (
 )
 from ingestion.errors import (
     BadFilesError,
-    FilesToComeError,
     IngestionError,
     MissingBranchError,
     MissingTreeError,
-    NoFilesError,
     UnclosedFileError,
     grouped,
     nearest_names,
@@ -39,30 +34,14 @@ from ingestion.layout import BranchNames, sources_of
 from ingestion.root_format import TREES, check_header, open_root
 from ingestion.schema import PARTICLE_COLLECTIONS, SCALARS
 from ingestion.settings import NO_WEIGHT, IngestSettings, OnBadFile, SampleSettings
-from ingestion.storage import is_remote, matching, patiently, size_and_time
+from ingestion.sources import SourceFile, expand
+from ingestion.storage import patiently, size_and_time
 from ingestion.suggestions import key_of_field, lines_to_paste
 from ingestion.weights import generated_sum, like_weights, list_lengths, refuse_other_scale, sign_of_a_skim
 
 _INSPECTORS: Final = 8
 #: What a sample states of names, which its files keep.
 _NAMES: Final = ("tree", "branch_map", "label_by", "weights")
-
-
-class SourceFile(NamedTuple):
-    """A file that the config names, with the sample it belongs to."""
-
-    sample: SampleSettings
-    path: str
-    needs_weight: bool = True
-    """Whether the file must have the branch of `sample.weight`; else it may be one of collision data."""
-    needs_particles: bool = True
-    """Whether the file must have tracks, photons and neutral hadrons."""
-
-    @property
-    def sum_branch(self) -> str | None:
-        """The branch or bin of the sample's `sum_of_weights`, if it is none of the numbers."""
-        stated = self.sample.sum_of_weights
-        return stated if isinstance(stated, str) else None
 
 
 class FileInfo(NamedTuple):
@@ -170,60 +149,6 @@ def found_files(
         say(f"left for another run: {words}")
     refuse_waiting(found.waiting, {info.sample for info in found.infos}, [bad.sample for bad in found.bad])
     return found
-
-
-def expand(samples: Iterable[SampleSettings], *, on_unmatched: Callable[[str], None] | None = None) -> list[SourceFile]:
-    """All files of all samples, sorted within each pattern.
-
-    A glob that matches nothing while its sample has other files may be of files to come, or mistyped: `on_unmatched` is
-    called with a warning. Without it, such a glob is an error.
-
-    Raises:
-        NoFilesError: A named file is missing, or a sample has no files; FilesToComeError, if they may come later.
-        UnreachableFileError: A server does not answer.
-    """
-    found: list[SourceFile] = []
-    for sample in samples:
-        matches = [patiently(matching, pattern) for pattern in sample.files]
-        missing = unmatched = [pattern for pattern, paths in zip(sample.files, matches, strict=True) if not paths]
-        if on_unmatched and len(unmatched) < len(matches):
-            missing = [pattern for pattern in unmatched if not _may_come_later(pattern)]
-        if missing:
-            named = " or ".join(f"'{_absolute(pattern)}'" for pattern in missing)
-            raise (FilesToComeError if all(map(_awaits_files, missing)) else NoFilesError)(
-                f"sample '{sample.name}': no file matches {named}.{_nearest(_absolute(missing[0]))} Correct the path."
-            )
-        if on_unmatched:
-            for name in map(_absolute, unmatched):
-                on_unmatched(f"sample '{sample.name}': no file matches '{name}' (yet?); its other files are taken")
-        found += [SourceFile(sample, path) for paths in matches for path in paths]
-    return found
-
-
-def _absolute(pattern: str) -> str:
-    """A pattern for messages; the name of the current folder may have wildcards in it that are none."""
-    return pattern if is_remote(pattern) else str(Path(pattern).absolute())
-
-
-def _may_come_later(pattern: str) -> bool:
-    """Whether a pattern may match nothing for a while: it needs wildcards."""
-    # In web addresses a question mark is no wildcard: it begins the query.
-    is_web = pattern.startswith(("http://", "https://"))
-    return has_magic(pattern.replace("?", "") if is_web else pattern)
-
-
-def _awaits_files(pattern: str) -> bool:
-    """Whether a pattern is right, as far as can be seen without files: the folder before its wildcards is there."""
-    fixed = Path(*itertools.takewhile(lambda part: not has_magic(part), Path(pattern).parts))
-    return _may_come_later(pattern) and (is_remote(pattern) or fixed.is_dir())
-
-
-def _nearest(pattern: str) -> str:
-    """Words about what is in the folder of a local pattern, or in the nearest existing folder above it."""
-    if is_remote(pattern):
-        return ""
-    folder = next(each for each in Path(pattern).parents if each.is_dir())
-    return nearest_names(pattern, [str(path) for path in folder.iterdir() if not path.name.startswith(".")])
 
 
 def inventory(

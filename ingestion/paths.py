@@ -13,6 +13,8 @@ from ingestion.errors import IngestionError, nearest_names
 
 _VARIABLE: Final = re.compile(r"\$(?:(?P<name>[A-Za-z_]\w*)|\{(?P<braced>[^}]*)\}?)", re.ASCII)
 _ANY_DEPTH: Final = "**"
+#: The innermost braces with several choices, or with a range of numbers.
+_BRACES: Final = re.compile(r"\{(?:(?P<choices>[^{}]*,[^{}]*)|(?P<first>\d+)\.\.(?P<last>\d+))\}")
 
 
 class PathError(IngestionError):
@@ -53,6 +55,29 @@ def _value(variable: re.Match[str]) -> str:
         f"'{variable.string}': the environment has no variable '{name}'.{nearest_names(name, list(os.environ))} A "
         f"variable is $NAME or ${{NAME}}"
     )
+
+
+def without_braces(pattern: str) -> list[str]:
+    """The patterns that braces stand for, as in a shell; a name with braces that is there stands for itself.
+
+    Examples:
+        >>> without_braces("run{1..3}/{a,b}.root")[:3]
+        ['run1/a.root', 'run1/b.root', 'run2/a.root']
+    """
+    braces = _BRACES.search(pattern)
+    if braces is None or os.path.lexists(pattern):
+        return [pattern]
+    choices = (braces["choices"] or "").split(",")
+    if braces["first"]:
+        first, last = int(braces["first"]), int(braces["last"])
+        step = 1 if first <= last else -1
+        width = len(braces["first"]) if braces["first"].startswith("0") else 0
+        choices = [f"{number:0{width}d}" for number in range(first, last + step, step)]
+    start, end = braces.span()
+    patterns = []
+    for choice in choices:
+        patterns += without_braces(pattern[:start] + choice + pattern[end:])
+    return list(dict.fromkeys(patterns))
 
 
 def matching_here(pattern: str) -> list[str]:

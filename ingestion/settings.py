@@ -68,8 +68,8 @@ class SampleSettings(StrictSettings):
     holds; null leaves them out. Exactly one holds for each event. Those of class 1 are then called `<name>.1`."""
     files: list[str] = Field(min_length=1)
     """Paths, globs or URLs of the sample's ROOT files, `bundled://*` for the bundled ones, or `simulate://NAME` for a
-    process of `simulate`. `~`, `$NAME` and `**` are as in a shell. At least one must match; a glob may match nothing
-    yet."""
+    process of `simulate`. `~`, `$NAME`, `**` and `{a,b}` are as in a shell. At least one must match; a glob may match
+    nothing yet."""
     weight: str | None = Field(default=None, min_length=1)
     """Weight of the generator: a branch (`genWeight`), a number of a list per event (`LHEWeight[3]`, from 0), or `none`
     (every event has weight 1, as in collision data); null for that of the layout, Event.Weight or genWeight,

@@ -135,6 +135,10 @@ def size_and_time(path: str) -> tuple[int, str]:
         with answers(path, "its size"):
             info: dict[str, Any] = filesystem.info(name)
     except (OSError, ValueError) as cause:
+        if not is_remote(path) and Path(path).is_symlink():
+            raise UnreadableFileError(
+                f"{path} is a link to '{Path(path).readlink()}', which is not there. Correct or remove the link."
+            ) from cause
         raise UnreadableFileError(f"{path} cannot be opened ({cause}). Check the path and its permissions.") from cause
     if info.get("type") == "directory":
         raise UnreadableFileError(f"{path} is a folder. Give a glob of the files in it, such as '{path}/*.root'.")
@@ -147,10 +151,11 @@ def size_and_time(path: str) -> tuple[int, str]:
 
 
 def matching(pattern: str) -> list[str]:
-    """Sorted paths or URLs that match; an existing path matches itself."""
+    """Sorted paths or URLs that match; an existing path, also of a link to nothing, matches itself."""
     filesystem, name = file_system(pattern)
+    is_link = not is_remote(pattern) and Path(pattern).is_symlink()
     # An existing name is no pattern, even with wildcards in it.
-    if _exists(filesystem, name, pattern):
+    if is_link or _exists(filesystem, name, pattern):
         return [pattern]
     if not has_magic(name):
         return []

@@ -26,7 +26,7 @@ from ingestion.plugins import load_from_environment
 from ingestion.settings import IngestSettings
 from models.prediction_files import probability_branches
 from pipeline.configuration.paths import chosen_folder
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, cannot_write, out_of_room
 from pipeline.machine.spark_session import counted
 from pipeline.run_folder import RunFolder
 from pipeline.runs.model_registry import Registry
@@ -113,7 +113,11 @@ def predict(
         else:
             with Bar(run_folder.console, "predict", "events", total) as bar:
                 found = [_score_file(classifier, settings, keep, *each, on_events=bar.add) for each in work]
-        BadFilesError.raise_any([each for each in found if not isinstance(each, FileDone)])
+        failed = [result for result in found if not isinstance(result, FileDone)]
+        for name, error in failed:
+            if isinstance(error, OSError):
+                raise cannot_write(out / name, error, other="another folder with --out") from error
+        BadFilesError.raise_any([(path, error) for path, error in failed if isinstance(error, IngestionError)])
     files = [each._replace(path=str(out / Path(each.path).name)) for each in found if isinstance(each, FileDone)]
     return Done(files, total / max(time.monotonic() - began, 1e-9))
 
@@ -143,7 +147,7 @@ def _on_spark(
     keep: Sequence[str],
     work: Sequence[tuple[FileInfo, Path]],
     total: int,
-) -> list[FileDone | tuple[str, IngestionError]]:
+) -> list[FileDone | tuple[str, IngestionError | OSError]]:
     """Score each file in a task."""
     with Bar(run_folder.console, "Spark", "") as bar:
         show = partial(bar, 0, 0)
@@ -154,7 +158,7 @@ def _on_spark(
     try:
         with Bar(run_folder.console, "predict", "events") as bar, counted(spark, bar, total) as done:
 
-            def run(each: tuple[FileInfo, Path]) -> FileDone | tuple[str, IngestionError]:
+            def run(each: tuple[FileInfo, Path]) -> FileDone | tuple[str, IngestionError | OSError]:
                 return _score_file(_loaded(absolute), settings, keep, *each, on_events=done.add)
 
             return list(spark.parallelize(work, run_folder.spark.num_tasks(len(work))).map(run).collect())
@@ -170,8 +174,8 @@ def _score_file(
     path: Path,
     *,
     on_events: Callable[[int], object],
-) -> FileDone | tuple[str, IngestionError]:
-    """Write the scores of a file; an error of the file is a result, since Spark would try the task again."""
+) -> FileDone | tuple[str, IngestionError | OSError]:
+    """Write the scores of a file; an error of the file, or of the disk, is a result: Spark would try the task again."""
     counts: Counter[int] = Counter()
     try:
         with _writer(path, classifier.classes, {name: info.pass_through[name] for name in keep}) as write:
@@ -181,6 +185,11 @@ def _score_file(
                 on_events(raw.num_events)
     except IngestionError as problem:
         return info.path, problem
+    except Exception as error:
+        cause = out_of_room(error)
+        if cause is None:
+            raise
+        return path.name, cause
     return FileDone(str(path), info.entries, {name: counts[flag] for flag, name in enumerate(FLAGS) if counts[flag]})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
@@ -15,6 +16,7 @@ from stages_here import without_spark
 from ingestion.errors import IngestionError
 from pipeline.commands.predict import predict
 from pipeline.config import load_config
+from pipeline.errors import RunFolderError
 from pipeline.run_folder import RunFolder
 
 pytestmark = pytest.mark.slow
@@ -65,3 +67,12 @@ def test_files_that_fail_while_they_are_scored_are_named_and_leave_no_scores(sco
             scoring.predict(tmp_path / "out", "qcd_0.root", *names)
         assert [name in str(caught.value) for name in damaged] == [name in names for name in damaged]
         assert list(tmp_path.iterdir()) == []
+
+
+def test_scores_without_room_name_their_file(scoring: Scoring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_room(*_: object, **__: object) -> tuple[str, OSError]:
+        return "qcd_0.scores.parquet", OSError(errno.EFBIG, "File too large")
+
+    monkeypatch.setattr("pipeline.commands.predict._score_file", without_room)
+    with pytest.raises(RunFolderError, match=r"out/qcd_0\.scores\.parquet cannot be written .*`ulimit -f`.*--out"):
+        scoring.predict(tmp_path / "out", "qcd_0.root")
