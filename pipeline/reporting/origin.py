@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from ingestion.generation.settings import PRESETS
+from ingestion.known_layouts import LAYOUTS, BranchLayout
 from models.evaluation.style import PlotLabels
 from pipeline.runs.store import StageStore
 
@@ -46,7 +47,8 @@ def origin_of(config: Mapping[str, Any], files: Files) -> Origin:
     is_bundled = bool(files) and all(file["uuid"] in BUNDLED for file in files)
     is_made = bool(files) and all(_process(config, file) for file in files)
     has_generator = files and not any("weight" in file["missing_optional"] for file in files)
-    trees = {sample["tree"] or config["ingest"]["tree"] for sample in config["samples"]}
+    layout = LAYOUTS[BranchLayout(config["ingest"].get("layout", BranchLayout.DELPHES))]
+    trees = {sample["tree"] or config["ingest"]["tree"] or layout.tree for sample in config["samples"]}
     note = "Simulation" if has_generator or trees == {"Delphes"} else ""
     if is_bundled:
         note = "Simulation, technical sample"

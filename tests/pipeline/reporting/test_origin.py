@@ -77,7 +77,12 @@ def test_cross_sections_of_ones_own_were_called_illustrative(
 
 @pytest.mark.parametrize(
     ("tree", "missing", "note"),
-    [("Delphes", ["weight"], "Simulation"), ("Events", [], "Simulation"), ("Events", ["weight"], "")],
+    [
+        ("", ["weight"], "Simulation"),
+        ("Delphes", ["weight"], "Simulation"),
+        ("Events", [], "Simulation"),
+        ("Events", ["weight"], ""),
+    ],
 )
 def test_events_without_weights_of_a_generator_were_called_simulation(
     tmp_path: Path, tree: str, missing: list[str], note: str
