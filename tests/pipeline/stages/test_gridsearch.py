@@ -8,8 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from minimal_configs import MINIMAL
 from rich.console import Console
 
+from pipeline.config import Config
 from pipeline.stages import gridsearch
 from training.gridsearch import results
 from training.gridsearch.results import Cost, Score
@@ -35,3 +37,28 @@ def test_best_json_holds_the_winner_of_the_last_round_of_halving(
     best, found = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("best", "search"))
     assert best == {"hidden": [8], "batch_size": 64, "learning_rate": 0.01, "epochs": 6}
     assert found["scores"][found["chosen"]]["trial"] == best
+
+
+@pytest.mark.parametrize(
+    ("chosen", "is_another"),
+    [
+        ({"train": {"optimizer": "sgd"}}, True),
+        ({"train": {"weight_decay": 0.1}}, True),
+        ({"train": {"seed": 7}}, True),
+        ({"train": {"schedule": {"warmup_epochs": 2}}}, True),
+        ({"gridsearch": {"folds": 3}}, True),
+        # Those of the trials, and those of how the chosen one is trained.
+        ({"train": {"batch_size": 7}}, False),
+        ({"train": {"epochs": 9}}, False),
+        ({"train": {"workers": 3}}, False),
+        ({"train": {"reader": "arrow"}}, False),
+    ],
+    ids=str,
+)
+def test_trainings_are_repeated_for_another_grid_optimiser_or_seed_alone(
+    chosen: dict[str, Any], is_another: bool
+) -> None:
+    before, after = (
+        gridsearch.GridSearch().parts(Config.model_validate({**MINIMAL, **changes})) for changes in ({}, chosen)
+    )
+    assert (before != after) is is_another

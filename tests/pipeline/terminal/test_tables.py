@@ -73,9 +73,14 @@ def exported() -> list[Grid]:
     return [export_table({"particles": found})]
 
 
-@pytest.mark.parametrize("make", [searched, ranks, evaluated, exported])
-def test_tables_fit_80_columns_with_each_number_whole(make: Callable[[], list[Grid]]) -> None:
-    for table in make():
+@pytest.mark.parametrize(
+    ("make", "num_rows"), [(searched, [10]), (ranks, [1]), (evaluated, [3, 6, 6, 3, 1]), (exported, [1])]
+)
+def test_tables_fit_80_columns_with_each_number_whole(make: Callable[[], list[Grid]], num_rows: list[int]) -> None:
+    tables = make()
+    # Below a row of heads.
+    assert [len(table.rows) - 1 for table in tables] == num_rows
+    for table in tables:
         file = io.StringIO()
         Console(file=file, width=80, force_terminal=True, color_system=None).print(table)
         shown = re.sub(r"\x1b\[[0-9;]*m", "", file.getvalue())

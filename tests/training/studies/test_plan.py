@@ -9,7 +9,8 @@ import pytest
 from made_study import made_runs, made_study
 
 from models.networks.hlf_settings import HlfSettings
-from training.studies.plan import PlannedRun, Subject, digest_of_study
+from training.settings import TrainSettings
+from training.studies.plan import PlannedRun, Subject, digest_of_study, planned_runs
 from training.workloads.hep_settings import HepSettings
 
 NETWORK = HlfSettings(hidden=[4])
@@ -58,6 +59,19 @@ def test_measured_times_depend_on_the_network_between_hosts() -> None:
 
     assert of("simulate", None) == of("simulate", "ib0")
     assert of("mpi", None) != of("mpi", "ib0")
+
+
+@pytest.mark.parametrize("execution", ["simulate", "mpi"])
+def test_the_code_of_a_run_is_that_of_its_method_and_of_what_executes_it(execution: str) -> None:
+    asked = set()
+
+    def code_of(_: Subject, train: TrainSettings, is_simulated: bool) -> str:
+        asked.add((train.algorithm.name, is_simulated))
+        return f"{train.algorithm.name} {is_simulated}"
+
+    subject = Subject(HepSettings(folder=Path("features"), network=NETWORK), "a")
+    planned_runs(made_study(execution=execution), subject, TrainSettings(), Path("study"), code_of=code_of)
+    assert asked == {(name, execution == "simulate") for name in ("ar-sgd", "sgd", "ad-psgd")}
 
 
 def test_a_method_makes_only_its_own_runs_stale() -> None:
