@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
@@ -21,7 +21,7 @@ from pipeline.config import Config
 from pipeline.configuration.credentials import shown
 from pipeline.errors import NOT_THERE_YET, CheckFailedError, ConfigError, RunFolderError, cannot_write, out_of_room
 from pipeline.machine.doctor import Need
-from pipeline.run_folder import RunFolder
+from pipeline.run_folder import RunFolder, in_use
 from pipeline.runs.code_meaning import code_digests
 from pipeline.runs.fingerprint import Fingerprint, Input, reasons_to_run
 from pipeline.runs.outputs import missing_files
@@ -80,27 +80,20 @@ class Runner:
         """The state of every stage; a stage is also stale if a stage that it reads will run."""
         plans: dict[str, StagePlan] = {}
         for stage in self.wanted():
-            current, damage = self._current(stage)
+            current, damage = _without_damage(self.run_folder.store(stage.name).current)
             reads = [*stage.upstream_of(self.config), *stage.optional_upstream]
             before = {name: plans[name].state for name in reads if name in plans}
             ends = [name for name, state in before.items() if state in {State.FAILS, State.WAITS}]
             waits_for = [name for name, state in before.items() if state.runs]
             notes = [*(_other_packages(current) if current else ()), *self._unfinished(stage)]
-            if damage:
-                state, reasons = State.FAILS, [damage]
-            elif ends:
+            if ends:
                 state, reasons = before[ends[0]], [f"{name} {before[name]}" for name in ends]
             else:
                 state, reasons = self._state(stage, current, waits_for)
+            if damage and state is State.MISSING:
+                state, reasons = State.STALE, [damage]
             plans[stage.name] = StagePlan(stage, state, reasons, current, notes)
         return list(plans.values())
-
-    def _current(self, stage: Stage) -> tuple[Version | None, str]:
-        """The version in use of a stage, and what is wrong with it; no version if it cannot be read."""
-        try:
-            return self.run_folder.store(stage.name).current(), ""
-        except RunFolderError as damage:
-            return None, str(damage)
 
     def _state(self, stage: Stage, current: Version | None, waits_for: Sequence[str]) -> tuple[State, list[str]]:
         """The state of a stage, with reasons, if all that it reads is or will be there."""
@@ -111,7 +104,7 @@ class Runner:
                     stage.find_inputs(self.config, None, self.console)
                 return State.MISSING, []
             reasons = ["the output of a stage that it reads is gone"]
-            if all(self.run_folder.store(name).current() for name in stage.upstream_of(self.config)):
+            if all(in_use(self.run_folder.store(name)) for name in stage.upstream_of(self.config)):
                 found = stage.find_inputs(self.config, current, self.console)
                 after = self._fingerprint(stage, found, self.run_folder.upstream(stage, mixed=True))
                 reasons = _reasons_to_replace(current, after, _missing(current), ignore=waits_for)
@@ -209,14 +202,15 @@ class Runner:
     def _run_stage(self, stage: Stage, *, force: bool) -> bool:
         """Run a stage unless it is up to date; returns whether it ran."""
         store = self.run_folder.store(stage.name)
-        current, upstream = store.recovered(), self.run_folder.upstream(stage)
+        current, damage = _without_damage(store.recovered)
+        upstream = self.run_folder.upstream(stage)
         # With --force, the version in use may be damaged: nothing is taken over from it.
         believed = None if force else current
         found = stage.find_inputs(self.config, believed, self.console)
         # Before the work: a change during the work makes the stage stale again.
         fingerprint = self._fingerprint(stage, found, upstream)
         missing = _missing(believed) if believed else []
-        reasons = _reasons_to_replace(current, fingerprint, missing) if current else ["first run"]
+        reasons = _reasons_to_replace(current, fingerprint, missing) if current else [damage or "first run"]
         reasons = reasons or ["--force"] * force
         if current and not reasons:
             self.console.print(f"[bold]{stage.name}[/]: up to date", highlight=False)
@@ -337,6 +331,14 @@ class Runner:
         own = {} if parts else read
         whole = made_of(found.inputs | own, stage.config_items(self.config), stage.entry_points(self.config))
         return replace(whole, parts=parts)
+
+
+def _without_damage(read: Callable[[], Version | None]) -> tuple[Version | None, str]:
+    """A version that can be read, and what is wrong with one that cannot."""
+    try:
+        return read(), ""
+    except RunFolderError as damage:
+        return None, str(damage)
 
 
 def _missing(version: Version) -> list[str]:

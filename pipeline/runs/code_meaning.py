@@ -88,11 +88,14 @@ def _whole_plugin(name: str, file: Path) -> tuple[dict[str, Path], dict[str, Pat
     modules, data = {}, {}
     for path in sorted(folder.rglob("*")):
         inner = path.relative_to(folder)
+        # Those of editors, version control and the interpreter are no part of the plugin.
+        if any(name.startswith((".", "__pycache__")) or name.endswith("~") for name in inner.parts):
+            continue
         if path.name == "__init__.py":
             modules[".".join([package, *inner.parent.parts])] = path
         elif path.suffix == ".py":
             modules[".".join([package, *inner.with_suffix("").parts])] = path
-        elif path.is_file() and "__pycache__" not in inner.parts:
+        elif path.is_file():
             data[f"{package}/{inner.as_posix()}"] = path
     return modules, data
 

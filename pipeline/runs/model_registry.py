@@ -33,7 +33,6 @@ class Registry(StageStore):
 
     kind: ClassVar[type[StageManifest | ModelManifest]] = ModelManifest
     subject: ClassVar[str] = "network"
-    remedy: ClassVar[str] = "run `promote`, which puts the newest promoted model in use"
 
     def __init__(self, run_dir: Path, network: str) -> None:
         super().__init__(run_dir, network, group=REGISTRY)
@@ -58,6 +57,10 @@ class Registry(StageStore):
         if network is not None and network not in there:
             raise ConfigError(f"no model of '{network}' is in use.{nearest(network, there)}")
         return there[network or next(iter(there))]
+
+    @property
+    def _remedy(self) -> str:
+        return f"Remove {self.pointer} and run `promote`, which puts the newest promoted model in use."
 
     def promoted(self) -> list[str]:
         """Names of the models that were not withdrawn, the oldest first."""

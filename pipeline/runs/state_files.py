@@ -67,4 +67,5 @@ def _first_mistake(error: ValidationError) -> str:
     key = ".".join(map(str, mistake["loc"]))
     if mistake["type"] == "missing":
         return f"the key '{key}' is missing"
-    return f"{key}: {mistake['msg']}" if key else mistake["msg"]
+    reason = mistake["msg"].removeprefix("Value error, ")
+    return f"{key}: {reason}" if key else reason

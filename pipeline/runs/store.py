@@ -81,7 +81,6 @@ class StageStore:
     """What a manifest says."""
     subject: ClassVar[str] = "stage"
     """The key of a manifest that names the stage."""
-    remedy: ClassVar[str] = "run the stage again"
 
     def __init__(self, run_dir: Path, stage: str, *, group: str = "", storage: Path | None = None) -> None:
         self.stage = stage
@@ -107,13 +106,25 @@ class StageStore:
         return Version(name, self.folder / name, manifest)
 
     def recovered(self) -> Version | None:
-        """The version in use; the pointer is first set to a newer complete one, which a kill left without it."""
-        current = self.current()
+        """The version in use; the pointer is first set to a newer complete one, which a kill left without it.
+
+        A damaged pointer is set to the newest complete version.
+
+        Raises:
+            RunFolderError: The version in use is damaged.
+        """
+        current = damage = None
+        try:
+            current = self.current()
+        except RunFolderError as problem:
+            damage = problem
         for name in self.complete()[-1:]:
             made_here = (self.manifest_of(name) or {}).get("manifest_version") == MANIFEST_VERSION
             if name != (current and current.name) and made_here and own_folders.is_ours(self.folder / name):
                 self.point_to(name)
                 return self.current()
+        if damage is not None:
+            raise damage
         return current
 
     def names(self, folder: Path) -> bool:
@@ -131,15 +142,16 @@ class StageStore:
         """
         if not os.path.lexists(self.pointer):
             return None
-        name = read_state(self.pointer, POINTER_KIND, remedy=self._what_to_do).version
+        name = read_state(self.pointer, POINTER_KIND, remedy=self._remedy).version
         folder = self.folder / name
         if not folder.is_dir():
-            raise damaged(self.pointer, f"there is no folder {folder}", self._what_to_do)
+            raise damaged(self.pointer, f"there is no folder {folder}", self._remedy)
         return name
 
     @property
-    def _what_to_do(self) -> str:
-        return f"Remove {self.pointer} and {self.remedy}."
+    def _remedy(self) -> str:
+        """What to do about a damaged version."""
+        return f"`python -m pipeline {self.stage}` makes it again."
 
     def next_folder(self, digest: str) -> Path:
         """Folder of the next version; this makes nothing."""
@@ -200,10 +212,10 @@ class StageStore:
 
     def _manifest(self, name: str) -> dict[str, Any]:
         path = self.folder / name / MANIFEST
-        manifest = read_manifest(path, self.kind, remedy=self._what_to_do)
+        manifest = read_manifest(path, self.kind, remedy=self._remedy)
         subject = manifest.get(self.subject, self.stage)
         if subject != self.stage:
-            raise damaged(path, f"{self.subject}: it is that of '{subject}'", self._what_to_do)
+            raise damaged(path, f"{self.subject}: it is that of '{subject}'", self._remedy)
         return manifest
 
     def point_to(self, name: str) -> None:

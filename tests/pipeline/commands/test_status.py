@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from command_line import SAMPLES, small_config
+from night_files import Night
 from published_by_hand import made_model_manifest, publish
+from stages_here import run_here, without_spark
 from typer.testing import CliRunner
 
 from pipeline.cli import app
@@ -77,15 +79,14 @@ def test_status_names_a_damaged_model(config: Path) -> None:
     assert done.exit_code == Exit.USER_ERROR
 
 
-def test_plan_says_which_stage_is_damaged_and_what_to_do(config: Path) -> None:
+def test_plan_says_that_a_damaged_version_is_made_again(config: Path) -> None:
     words = spoil(StageStore(config.parent / "run", "features"), "counters")
     done = CliRunner().invoke(app, ["plan", "--json", "--config", str(config)])
     assert done.exit_code == Exit.OK, done.output
     plans = {plan["stage"]: plan for plan in json.loads(done.stdout)}
-    assert plans["features"]["state"] == "would fail"
+    assert (plans["features"]["state"], plans["features"]["would_run"]) == ("stale", True)
     assert plans["features"]["reasons"][0].startswith(words)
-    assert "and run the stage again" in plans["features"]["reasons"][0]
-    assert plans["train"]["reasons"] == ["features would fail"]
+    assert "features would run, and its result may change" in plans["train"]["reasons"]
     assert plans["ingest"]["state"] == "stale"
 
 
@@ -95,3 +96,14 @@ def test_a_damaged_version_is_no_bug_of_ours(config: Path, command: str) -> None
     done = CliRunner().invoke(app, [command, "--config", str(config)])
     assert done.exit_code == Exit.USER_ERROR, done.output
     assert words in " ".join(done.stderr.split())
+
+
+def test_run_makes_a_damaged_version_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_spark(monkeypatch, tmp_path)
+    night = Night(tmp_path)
+    night.run("ingest")
+    words = spoil(night.runner().run_folder.store("ingest"), "counters")
+    said = run_here(tmp_path / "config.yaml", "ingest")
+    assert f"ingest: {words}" in said
+    assert night.version("ingest").name.startswith("0002-")
+    assert "ingest: up to date" in run_here(tmp_path / "config.yaml", "ingest")

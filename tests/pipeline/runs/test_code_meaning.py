@@ -168,6 +168,8 @@ def changed_in_plugin(before: dict[str, str], entry: str = "my_package.parts.tri
         ("late.py", "scale = 2\n", {"my_package.late"}),
         ("parts/tables/efficiency.csv", "1,3\n", {"my_package/parts/tables/efficiency.csv"}),
         ("parts/new.py", "x = 1\n", {"my_package.parts.new"}),
+        (".helper.py.swp", "x", set()),
+        ("helper.py~", "x", set()),
     ],
 )
 def test_the_whole_package_of_an_installed_plugin_counts(

@@ -201,7 +201,7 @@ def test_a_damaged_pointer_is_named_with_its_key_and_the_fix(tmp_path: Path, tex
     store = StageStore(tmp_path, "ingest")
     commit(store)
     store.pointer.write_text(text)
-    words = rf"current\.json is damaged: .*{SPOILT_POINTERS[text]}.* Remove .*current\.json and run the stage again"
+    words = rf"current\.json is damaged: .*{SPOILT_POINTERS[text]}.* `python -m pipeline ingest` makes it again"
     with pytest.raises(RunFolderError, match=f"(?s){words}"):
         store.current()
     assert not store.names(store.folder / "0001-abcdef01")
@@ -218,8 +218,21 @@ def test_a_pointer_that_is_no_text_file_is_named(tmp_path: Path, kind: str) -> N
         store.pointer.write_bytes(b"\xff\xfe")
     else:
         store.pointer.symlink_to(tmp_path / "nothing")
-    with pytest.raises(RunFolderError, match=r"current\.json is damaged: .* Remove .*current\.json"):
+    with pytest.raises(
+        RunFolderError, match=r"current\.json is damaged: .* `python -m pipeline ingest` makes it again"
+    ):
         store.current()
+
+
+def test_a_damaged_pointer_is_set_to_the_newest_complete_version(tmp_path: Path) -> None:
+    store = StageStore(tmp_path, "ingest")
+    commit(store)
+    newest = commit(store)
+    store.pointer.write_text("[]")
+    assert store.recovered() == newest == store.current()
+    (newest.folder / "manifest.json").write_text("{}")
+    with pytest.raises(RunFolderError, match="'manifest_version' is missing"):
+        store.recovered()
 
 
 def test_a_link_to_a_version_of_another_stage_is_damage(tmp_path: Path) -> None:
@@ -260,7 +273,9 @@ def test_a_wrong_value_in_a_manifest_is_named_with_its_key(tmp_path: Path, key: 
     version = commit(store, counters={"events": 7})
     path = version.folder / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
-    with pytest.raises(RunFolderError, match=rf"(?s)manifest\.json is damaged: .*{words}.* Remove .*current\.json"):
+    with pytest.raises(
+        RunFolderError, match=rf"(?s)manifest\.json is damaged: .*{words}.* `python -m pipeline ingest` makes"
+    ):
         store.current()
     assert store.manifest_of(version.name) is None
 
@@ -281,7 +296,9 @@ def test_a_manifest_that_is_no_object_is_named(tmp_path: Path, text: str) -> Non
     store = StageStore(tmp_path, "ingest")
     path = commit(store).folder / "manifest.json"
     path.write_text(text)
-    with pytest.raises(RunFolderError, match=r"manifest\.json is damaged: .* Remove .*current\.json"):
+    with pytest.raises(
+        RunFolderError, match=r"manifest\.json is damaged: .* `python -m pipeline ingest` makes it again"
+    ):
         store.current()
     assert store.manifest_of("0001-abcdef01") is None
 
