@@ -46,6 +46,7 @@ _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 _LONGEST_FOLDER: Final = 64
 #: Further options of the driver's JVM.
 JVM_VARIABLE: Final = "HEP_PIPELINE_JVM_OPTIONS"
+_LOST_EXECUTOR: Final = re.compile(r"\((\S+) executor (\S+)\): ExecutorLostFailure \(.*?\) Reason: (.*)")
 _ADVICE: Final = (
     "Check space and permissions of the run folder and of spark.local.dir; that all executors see run folder and input "
     "files under the paths of the driver; and their memory and logs. --debug shows all messages of Spark."
@@ -215,6 +216,10 @@ def _cause(words: str) -> str:
 
     Of an exception that was raised from another one, the last says most: it is the one that names the fix.
     """
+    if lost := _LOST_EXECUTOR.search(words):
+        host, number, reason = lost.groups()
+        killed = " (killed, often for memory)" if re.search(r"\b137\b", reason) else ""
+        return f"executor {number} on {host} was lost: {reason.strip()}{killed}"[:500]
     lines = [line.strip() for line in words.splitlines() if line.strip()]
     chosen, is_followed = "", True
     for line in lines:

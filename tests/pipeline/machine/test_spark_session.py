@@ -45,6 +45,17 @@ ZeroDivisionError: division by zero
     assert "Job aborted" in _cause("words\n: org.apache.spark.SparkException: Job aborted due to lost executor")
 
 
+def test_a_lost_executor_is_named_first() -> None:
+    message = (
+        "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times, most "
+        "recent failure: Lost task 0.3 in stage 0.0 (TID 3) (10.0.0.3 executor 2): ExecutorLostFailure (executor 2 "
+        "exited caused by one of the running tasks) Reason: Command exited with code 137\nDriver stacktrace:"
+    )
+    assert _cause(message) == (
+        "executor 2 on 10.0.0.3 was lost: Command exited with code 137 (killed, often for memory)"
+    )
+
+
 @pytest.mark.spark
 def test_a_local_spark_leaves_the_environment_as_it_was(spark: SparkContext) -> None:
     # SPARK_LOCAL_IP stayed at 127.0.0.1, and executors of a later cluster looked for the driver on their own hosts.
