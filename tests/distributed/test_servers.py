@@ -90,7 +90,7 @@ def ranks(request: pytest.FixtureRequest, cases: Cases) -> dict[str, list[dict[s
 def test_ranks_do_on_mpi_what_they_do_in_the_simulator(ranks: dict[str, list[dict[str, Any]]]) -> None:
     for name in ranks.keys() & FIXED.keys():
         for found, expected in zip(ranks[name], simulated(nested(FIXED[name]), **way(name)), strict=True):
-            for key in ("result", "own", "current", "residual"):
+            for key in ("result", "own", "current", "not_sent"):
                 np.testing.assert_allclose(found[key], expected[key], atol=1e-12, err_msg=f"{name}, {key}")
             assert found["counted"] == expected["counted"]
             assert all(times > 0 for times in found["counted"].values())
@@ -101,6 +101,6 @@ def test_nothing_is_lost_when_all_push_at_once(ranks: dict[str, list[dict[str, A
     for name in LOOSE:
         trained = ranks[f"loose {name}"]
         sent = (np.array(trained[0]["result"]) - np.linspace(-1, 1, 7)) / 0.1
-        kept_back = -sum(np.array(rank["residual"]) for rank in trained)
+        kept_back = -sum(np.array(rank["not_sent"]) for rank in trained)
         np.testing.assert_allclose(sent + kept_back, trained[0]["pulled"], atol=1e-9, err_msg=name)
         assert all(rank["result"] == trained[0]["result"] for rank in trained)

@@ -12,18 +12,18 @@ from training.algorithms.base import Algorithm
 from training.flat_model import FlatModel
 from training.loop.making import make_algorithm
 from training.settings import TrainSettings
-from training.transports.basics import run_now
+from training.transports.basics import Vector, run_now
 from training.transports.mpi import MpiTransport
 from training.transports.transport import Transport
 
-SIZE, STEPS = 7, 6
+SIZE, STEPS, RATE = 7, 6, 0.1
 #: Counters that say how often a worker met the server, or partners.
 COUNTED = ("pushes", "averages_begun", "averages_received")
 
 
 def settings(section: dict[str, Any], workers: int) -> TrainSettings:
     """A training with SGD."""
-    defaults = {"workers": workers, "precision": "float64", "optimizer": "sgd", "learning_rate": 0.1}
+    defaults = {"workers": workers, "precision": "float64", "optimizer": "sgd", "learning_rate": RATE}
     return TrainSettings.model_validate(defaults | section)
 
 
@@ -61,11 +61,20 @@ async def train(
 
 
 def left(algorithm: Algorithm) -> dict[str, Any]:
-    """What is not sent, and what was counted."""
+    """The gradients that are not sent, and what was counted."""
     counters = algorithm.counters()
-    residual = getattr(algorithm, "residual", np.zeros(SIZE))
     counted = {key: counters[key] for key in COUNTED if key in counters}
-    return {"residual": residual.tolist(), "counted": counted, "staleness": dict(counters["staleness"])}
+    staleness = dict(counters["staleness"])
+    return {"not_sent": gradients_not_sent(algorithm).tolist(), "counted": counted, "staleness": staleness}
+
+
+def gradients_not_sent(algorithm: Any) -> Vector:
+    """The sum of the gradients since the last push, and of what was dropped; 0 for methods without pushes of sums."""
+    if hasattr(algorithm, "change"):
+        return algorithm.change(algorithm.model.empty()) / -RATE
+    if hasattr(algorithm, "residual"):
+        return algorithm.residual + algorithm._sum
+    return np.zeros(SIZE)
 
 
 def train_all(sections: list[dict[str, Any]], ways: list[dict[str, Any]], in_memory: bool) -> list[dict[str, Any]]:
