@@ -16,6 +16,7 @@ import numpy as np
 import uproot
 from numpy.typing import NDArray
 from uproot.interpretation import Interpretation
+from uproot.interpretation.identify import UnknownInterpretation
 from uproot.interpretation.jagged import AsJagged
 from uproot.interpretation.numerical import AsDtype
 from uproot.models.RNTuple import RField
@@ -168,6 +169,9 @@ def _of_member(branch: Any, leaf: Any) -> Interpretation | None:
     is_described = isinstance(streamer, Model_TStreamerElement)
     comment = str(streamer.title) if is_described else ""
     member_type = leaf.member("fType")
+    offsets = (0, uproot.const.kOffsetL, uproot.const.kOffsetP)
+    if not is_described and any(member_type - offset in _MEMBERS for offset in offsets):
+        raise UnknownInterpretation("no range without a streamer", branch.file.file_path, branch.object_path)
     if kind := _MEMBERS.get(member_type) or _MEMBERS.get(member_type - uproot.const.kOffsetL):
         return _of_leaf(kind, leaf, comment)
     if kind := _MEMBERS.get(member_type - uproot.const.kOffsetP):

@@ -101,5 +101,8 @@ def _nearest(pattern: str) -> str:
     """Words about what is in the folder of a local pattern, or in the nearest existing folder above it."""
     if is_remote(pattern):
         return ""
+    broken = [path for path in Path(pattern).parents if path.is_symlink() and not path.exists()]
+    if broken:
+        return f" '{broken[0]}' is a link to '{broken[0].readlink()}', which is not there."
     folder = next(each for each in Path(pattern).parents if each.is_dir())
     return nearest_names(pattern, [str(path) for path in folder.iterdir() if not path.name.startswith(".")])

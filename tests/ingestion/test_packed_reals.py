@@ -90,3 +90,11 @@ def test_a_branch_that_is_booked_late_is_named_with_its_number_of_entries(names:
     with pytest.raises(DamagedFileError, match="branch 'late' has 4 of the 7 entries of its tree") as caught:
         sources_of(names, {"met": "late"}, {})
     assert "Copy it again" not in str(caught.value)
+
+
+def test_a_member_without_a_description_of_its_range_is_refused(
+    names: BranchNames, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("uproot.behaviors.TBranch.TBranch.streamer", None)
+    with pytest.raises(WrongBranchTypeError, match=r"branch 'hits/hits.pt' has a type that cannot be read"):
+        sources_of(names, {"electrons.pt": "hits.pt"}, {})

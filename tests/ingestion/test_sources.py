@@ -77,3 +77,10 @@ def test_a_link_to_nothing_is_skipped_like_other_bad_files(tmp_path: Path) -> No
     good = write_delphes(tmp_path / "a.root", [made_event(electrons=[lepton(40.0, 0, 0)])])
     found = inventory(expand([sample("x", good, tmp_path / "link.root")]), IngestSettings(on_bad_file=OnBadFile.SKIP))
     assert [Path(file.path).name for file in found.bad] == ["link.root"]
+
+
+@pytest.mark.parametrize("pattern", ["data/*.root", "data/x/a.root"])
+def test_a_folder_that_is_a_link_to_nothing_is_named(tmp_path: Path, pattern: str) -> None:
+    (tmp_path / "data").symlink_to("disk2")
+    with pytest.raises(NoFilesError, match=r"'[^']*/data' is a link to 'disk2', which is not there"):
+        expand([sample("x", tmp_path / pattern)])
