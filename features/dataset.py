@@ -98,7 +98,7 @@ class FeatureDataset(NamedTuple):
         return place(self.lies_in) if self.lies_in else self.folder
 
     def files(self, split: str) -> list[Path]:
-        """Paths of a split's row groups, in order; `features.schema.readable` opens them for pyarrow."""
+        """Paths of a split's row groups, in order; `ingestion.checked_parquet` reads them."""
         data = self.data
         return [data / group.file for group in self.splits[split]]
 

@@ -14,14 +14,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from features.columns import NUM_CORE, hlf_names
 from features.kernels import OUTCOMES, FeatureBlock, build_features
-from features.schema import readable
 from features.settings import FeatureSettings
 from features.splitting import BALANCE_STREAM, MIXING_STREAM, UInt64s, event_hash, split_index, uniform
+from ingestion.checked_parquet import open_parquet
 from ingestion.schema import COLLECTIONS, SCALARS, WEIGHT_PREFIX, events_schema
 from ingestion.storage import is_remote, new_file, place
 from ingestion.tally import StepCounts, total
@@ -102,8 +101,8 @@ def run_kernels(part: EventsFile, settings: FeatureSettings, folder: Path) -> Ke
     events_file, name = place(part.path), Path(part.name).with_suffix(".arrow").name
     with new_file(folder / name, flushed=True) as unfinished:
         with (
-            pq.ParquetFile(readable(events_file), pre_buffer=is_remote(events_file)) as file,
-            pa.ipc.new_file(str(unfinished), unmixed_schema(file.schema_arrow)) as writer,
+            open_parquet(events_file, pre_buffer=is_remote(events_file)) as file,
+            pa.ipc.new_file(str(unfinished), unmixed_schema(file.schema)) as writer,
         ):
             for group in range(file.num_row_groups):
                 events = file.read_row_group(group)

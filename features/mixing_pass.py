@@ -172,6 +172,7 @@ def write_group(
             use_dictionary=_WITH_DICTIONARY,
             write_statistics=_WITH_STATISTICS,
             write_batch_size=1 << 16,
+            write_page_checksum=True,
         )
         digest = file_digest(unfinished) if is_remote(out_dir) else ""
     hlf, (offsets, particles) = high_level_in(table), particles_in(table)

@@ -9,11 +9,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from features.columns import COLUMNS
+from ingestion.checked_parquet import read_parquet
 from ingestion.schema import WEIGHT_PREFIX
-from ingestion.storage import is_remote
 
 SPLITS: Final = ("train", "val", "test")
 #: Begin of the names of the columns with other weights of the generator.
@@ -39,14 +38,9 @@ def features_schema(pass_through: Sequence[pa.Field] = ()) -> pa.Schema:
     return pa.schema([*fields, *pass_through])
 
 
-def readable(path: Path) -> Any:
-    """What pyarrow takes to read a file: a local path, or the open file of object storage."""
-    return path.open("rb") if is_remote(path) else path
-
-
 def identities(files: Iterable[Path]) -> pa.Array:
     """`uuid:entry` of all rows of some features files."""
-    found = [identities_in(pq.read_table(readable(file), columns=list(IDENTITY_COLUMNS))) for file in files]
+    found = [identities_in(read_parquet(file, IDENTITY_COLUMNS)) for file in files]
     return pa.chunked_array(found, pa.string()).combine_chunks()
 
 

@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from features.columns import hlf_names
 from features.errors import DatasetError
 from features.kernels import EnergyScales, build_features
-from features.schema import identities_in, readable
+from features.schema import identities_in
 from features.settings import FeatureSettings
+from ingestion.checked_parquet import open_parquet
 
 
 def shifted_features(
@@ -35,7 +35,7 @@ def shifted_features(
     is_seen = np.zeros(len(wanted), dtype=np.bool_)
     alone = settings.model_copy(update={"particles": False})
     for path in parts:
-        with pq.ParquetFile(readable(path)) as file:
+        with open_parquet(path) as file:
             for group in range(file.num_row_groups):
                 events = file.read_row_group(group)
                 places = pc.index_in(identities_in(events), value_set=wanted)

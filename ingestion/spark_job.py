@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from pyspark import Accumulator, SparkContext
 
 from ingestion.changes import changed_meanwhile, content_digest
+from ingestion.checked_parquet import read_parquet
 from ingestion.conflicts import refuse_too_many
 from ingestion.copies import event_keys, find_copies, stored_keys
 from ingestion.errors import (
@@ -252,8 +253,7 @@ def _classes_of(work: EntryRange, parts: Sequence[EventsPart], events: Path) -> 
     found = np.full(work.stop - work.start, -1 if work.info.label_by else work.info.label, np.int64)
     for part in parts if work.info.label_by else ():
         if part.name:
-            with part.file(events).open("rb") as file:
-                table = pq.read_table(file, columns=["entry", "label"])
+            table = read_parquet(part.file(events), ["entry", "label"])
             found[table["entry"].to_numpy() - work.start] = table["label"].to_numpy()
     return found
 
@@ -315,6 +315,7 @@ def _events_file(path: Path, table: pa.Table, digests: dict[str, str]) -> Iterat
             compression="lz4",
             use_dictionary=_WITH_DICTIONARY,
             write_statistics=_WITH_STATISTICS,
+            write_page_checksum=True,
         ) as writer:
             yield writer
         if is_remote(path):

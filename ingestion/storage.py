@@ -250,6 +250,11 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
 
 
+def readable(path: Path) -> Any:
+    """What pyarrow takes to read a file: a local path, or the open file of object storage."""
+    return path.open("rb") if is_remote(path) else path
+
+
 def local_copy(path: Path, folder: Path) -> Path:
     """The file itself, or for a URL its copy in a local folder, where it stays for the next caller."""
     if not is_remote(path):
@@ -279,7 +284,7 @@ def footers(files: Iterable[Path]) -> list[Any]:
 
     # On object storage, the wait for an answer takes longer than all else.
     with ThreadPoolExecutor() as threads:
-        return list(threads.map(lambda file: pq.read_metadata(file.open("rb") if is_remote(file) else file), files))
+        return list(threads.map(lambda file: pq.read_metadata(readable(file)), files))
 
 
 def link_or_copy(old: str | Path, new: str | Path) -> None:

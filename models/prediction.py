@@ -8,12 +8,12 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from features.columns import COLUMNS
 from features.matrices import as_numpy, columns_of, model_inputs
-from features.schema import IDENTITY_COLUMNS, readable
+from features.schema import IDENTITY_COLUMNS
+from ingestion.checked_parquet import open_parquet
 from models.errors import InputError
 
 
@@ -72,8 +72,8 @@ def predict(
     for file in files:
         if start == at_most:
             break
-        with pq.ParquetFile(readable(file)) as parquet:
-            names = parquet.schema_arrow.names
+        with open_parquet(file) as parquet:
+            names = parquet.schema.names
             needed = {*kept, *columns_of([*model.inputs, *also])}
             missing = needed - set(names)
             if missing:
@@ -131,7 +131,7 @@ def inputs_of(
     chosen: list[pa.RecordBatch] = []
     first = 0
     for file in files:
-        with pq.ParquetFile(readable(file)) as parquet:
+        with open_parquet(file) as parquet:
             for batch in parquet.iter_batches(batch_size, columns=columns_of(model.inputs)):
                 inside = rows[(rows >= first) & (rows < first + batch.num_rows)] - first
                 if len(inside):

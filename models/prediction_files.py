@@ -48,7 +48,7 @@ def write_parquet(predictions: pa.Table, classes: Sequence[str], path: Path) -> 
     }
     described = {name: {"unit": "1", "definition": words} for name, words in columns.items()}
     metadata = {"classes": json.dumps(list(classes)), "columns": json.dumps(described)}
-    pq.write_table(table.replace_schema_metadata(metadata), path, compression="zstd")
+    pq.write_table(table.replace_schema_metadata(metadata), path, compression="zstd", write_page_checksum=True)
 
 
 def write_root(predictions: pa.Table, classes: Sequence[str], path: Path, *, chunk_rows: int = CHUNK_ROWS) -> None:

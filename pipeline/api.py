@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import awkward as ak
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from features.dataset import FeatureDataset
 from features.settings import FeatureSettings
+from ingestion.checked_parquet import read_parquet
 from ingestion.paths import located
 from ingestion.storage import place
 from models.prediction_files import probability_branches
@@ -76,7 +76,7 @@ class Run(NamedTuple):
 
     def features(self, split: str = "test") -> pa.Table:
         """Features of the events of a split: `train`, `val` or `test`."""
-        return pq.ParquetDataset(self.dataset().files(split)).read()
+        return pa.concat_tables([read_parquet(file) for file in self.dataset().files(split)])
 
     def histograms(self) -> dict[str, hist.Hist[Any]]:
         """Distributions of all features by name (`hlf.ht`); axes: the feature, the number of the class."""
@@ -86,7 +86,7 @@ class Run(NamedTuple):
 
     def predictions(self, network: str) -> pa.Table:
         """Probabilities of a network for the events of the test split; `file_uuid` and `entry` identify an event."""
-        return pq.read_table(self.output("evaluate") / network / "predictions.parquet")
+        return read_parquet(self.output("evaluate") / network / "predictions.parquet")
 
     def metrics(self) -> dict[str, Any]:
         """All numbers of the evaluation, by network."""

@@ -11,12 +11,11 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier
 
 from features.matrices import columns_of, model_inputs
-from features.schema import readable
+from ingestion.checked_parquet import read_parquet
 from models.errors import UndefinedMetricError
 from models.prediction import Candidate
 
@@ -80,9 +79,7 @@ def boosted_trees(
 
     `say` is called with a sentence about each kind of event to which they are not fitted.
     """
-    table = pa.concat_tables(
-        [pq.read_table(readable(file), columns=columns_of(["hlf", "label", "weight"])) for file in files]
-    )
+    table = pa.concat_tables([read_parquet(file, columns_of(["hlf", "label", "weight"])) for file in files])
     labels = table["label"].to_numpy()
     weights = table["weight"].to_numpy().astype(np.float64) * np.asarray(class_weights)[labels]
     hlf = model_inputs(table, ["hlf"])["hlf"]

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from features.schema import OTHER_WEIGHTS, readable
+from features.schema import OTHER_WEIGHTS
+from ingestion.checked_parquet import num_rows, read_parquet
 from models.errors import UndefinedMetricError
 from models.evaluation import figures as plots
 from models.evaluation.bootstrap import estimate
@@ -79,10 +79,8 @@ def evaluate(
         data: By name of a model, the selected events of data without labels, with its probabilities.
     """
     predicted: list[Predicted] = []
-    labels = np.concatenate(
-        [pq.read_table(readable(file), columns=["label"])["label"].to_numpy() for file in test_files]
-    )
-    num_train = sum(pq.read_metadata(readable(file)).num_rows for file in train_files)
+    labels = np.concatenate([read_parquet(file, ["label"])["label"].to_numpy() for file in test_files])
+    num_train = sum(map(num_rows, train_files))
     num_each = len(labels) + min(train_events, num_train)
     num_all = sum(
         num_each + len(each.further) * len(labels) + num_predicted(each.model.inputs, labels) for each in candidates

@@ -204,7 +204,7 @@ def _writer(
     if path.suffix == ".parquet":
         schema = pa.schema([(name, pa.from_numpy_dtype(kind)) for name, kind in types.items()])
         schema = schema.with_metadata({name: json.dumps(each) for name, each in words.items()})
-        with pq.ParquetWriter(path, schema, compression="zstd") as file:
+        with pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as file:
             yield lambda columns: file.write_table(pa.table({name: columns[name] for name in types}, schema=schema))
         return
     with uproot.recreate(path) as file:

@@ -11,11 +11,11 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from features.dataset import FeatureDataset
 from features.errors import FeatureError
-from features.schema import identities, readable
+from features.schema import identities
+from ingestion.checked_parquet import read_parquet
 from ingestion.copies import UInt64s, read_keys
 from ingestion.storage import sizes_below
 from pipeline.runs.store import StageStore, Version
@@ -47,7 +47,7 @@ def count_seen(dataset: FeatureDataset, events: pa.Array, keys: UInt64s = NO_KEY
 
 def count_seen_of(dataset: FeatureDataset, uuids: Sequence[str]) -> int:
     """Number of events of some ROOT files in the training and validation splits of a dataset, copies not counted."""
-    columns = [pq.read_table(readable(file), columns=["file_uuid"])["file_uuid"] for file in _learnt_from(dataset)]
+    columns = [read_parquet(file, ["file_uuid"])["file_uuid"] for file in _learnt_from(dataset)]
     return sum(pc.sum(pc.is_in(each, value_set=pa.array(uuids))).as_py() for each in columns)
 
 

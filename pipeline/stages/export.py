@@ -145,12 +145,10 @@ def _export(context: Context, network: str) -> dict[str, Any]:
 
 def _first_events(dataset: FeatureDataset, split: str, names: Sequence[str], most: int) -> dict[str, NDArray[Any]]:
     """Inputs of the first events of a split, of at most one file."""
-    import pyarrow.parquet as pq
-
     from features.matrices import columns_of, model_inputs
-    from features.schema import readable
+    from ingestion.checked_parquet import open_parquet
 
-    with pq.ParquetFile(readable(dataset.files(split)[0])) as parquet:
+    with open_parquet(dataset.files(split)[0]) as parquet:
         return model_inputs(next(parquet.iter_batches(most, columns=columns_of(names))), names, most_particles=None)
 
 

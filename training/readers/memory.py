@@ -11,13 +11,12 @@ from itertools import accumulate
 from typing import Final, Self
 
 import numpy as np
-import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 
 from features.dataset import FeatureDataset
 from features.matrices import columns_of, model_inputs
-from features.schema import readable
+from ingestion.checked_parquet import open_parquet
 from ingestion.storage import is_remote
 from training.errors import TrainingError
 from training.random_streams import random_stream
@@ -191,7 +190,7 @@ def _arrow_parts(dataset: FeatureDataset, split: str, layout: BatchLayout, group
     row_bytes = sum(4 * math.prod(shape_of(field, layout.most_particles)) for field in layout.fields)
     with (
         reporting(dataset, split, f"{path.name}: "),
-        pq.ParquetFile(readable(path), buffer_size=_READ_BYTES, pre_buffer=is_remote(path)) as file,
+        open_parquet(path, buffer_size=_READ_BYTES, pre_buffer=is_remote(path)) as file,
     ):
         if file.metadata.num_rows != expected:
             raise ValueError(f"it has {file.metadata.num_rows} rows, dataset.json says {expected}")

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, BinaryIO, Final
 from urllib.parse import ParseResult
@@ -26,6 +27,7 @@ import pyarrow.parquet as pq
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
+from ingestion.checked_parquet import open_parquet
 from training.errors import TrainingError
 
 __all__ = ["TransformSpec", "make_batch_reader"]
@@ -40,7 +42,7 @@ class ParquetDatasetPiece:
 
     path: str
     open_file_func: Callable[[str], BinaryIO]
-    row_group: int | None = None
+    row_group: int = 0
     partition_keys: Sequence[object] = ()
 
     def get_metadata(self) -> pq.FileMetaData:
@@ -50,8 +52,11 @@ class ParquetDatasetPiece:
 
     def read(self, columns: Collection[str], partitions: None) -> pa.Table:  # noqa: ARG002 - petastorm passes both
         """The content of the row group."""
-        with self.open_file_func(self.path) as file, pq.ParquetFile(file, pre_buffer=True) as parquet:
-            return parquet.read_row_group(self.row_group, columns=list(columns))
+        with (
+            self.open_file_func(self.path) as file,
+            open_parquet(Path(self.path), file, pre_buffer=True) as parquet,
+        ):
+            return parquet.read_row_group(self.row_group, list(columns))
 
 
 class ParquetDataset:

@@ -12,12 +12,11 @@ from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from features.dataset import FeatureDataset
 from features.matrices import as_numpy
-from features.schema import readable
+from ingestion.checked_parquet import read_parquet
 from training.errors import ShardError
 from training.random_streams import random_stream
 from training.readers.batch import reporting
@@ -28,7 +27,7 @@ def labels_of(dataset: FeatureDataset) -> NDArray[np.int64]:
     """The class of each row of the training split, in the order of the row groups."""
     with reporting(dataset, "train"):
         # One file after the other: a dataset of all would look for partitions in their paths.
-        tables = [pq.read_table(readable(path), columns=["label"]) for path in dataset.files("train")]
+        tables = [read_parquet(path, ["label"]) for path in dataset.files("train")]
         labels: NDArray[np.int64] = as_numpy(pa.concat_tables(tables)["label"].combine_chunks())
         return labels
 

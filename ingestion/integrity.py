@@ -1,0 +1,77 @@
+"""Nothing of ours is used that is not what was written: digests and checksums of our files, and their checks.
+
+| file | what shows damage |
+|---|---|
+| Parquet | the digest of its footer, a checksum of each page, and the lengths of its lists |
+| JSON that leaves the run folder | its seal: a digest of its content |
+| all other files | the digest of the file |
+
+A manifest holds the digests. `ingestion.checked_parquet` reads our Parquet.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Self
+
+import xxhash
+
+_TAIL_BYTES: Final = 8
+_MAGIC: Final = b"PAR1"
+_SEAL: Final = "seal"
+_WORDS: Final = re.compile(r"(?P<path>.+?) is not what was written: (?P<what>.+?)\. Put the file back", re.DOTALL)
+
+
+class DamagedOutputError(Exception):
+    """A file that this pipeline wrote holds something else now."""
+
+    def __init__(self, path: Path | str, what: str, stage: str = "") -> None:
+        self.path = str(path)
+        self.what = what
+        command = f"`python -m pipeline {stage or 'run'}` with the same options, which makes it again"
+        writer = f" The stage {stage} wrote it." if stage else ""
+        super().__init__(
+            f"{path} is not what was written: {what}. Put the file back from a copy, or run {command}.{writer}"
+        )
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str]]:
+        return type(self), (self.path, self.what)
+
+    @classmethod
+    def told_by(cls, words: str) -> Self | None:
+        """The error whose message begins the words of another process; None for other words."""
+        match = _WORDS.match(words)
+        return cls(match["path"], match["what"]) if match else None
+
+
+def footer_digest(path: Path) -> str:
+    """Digest of the footer of a Parquet file, which places and sizes all of its pages."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _TAIL_BYTES))
+        tail = file.read()
+        length = int.from_bytes(tail[:4], "little")
+        if tail[4:] == _MAGIC and length + _TAIL_BYTES <= size:
+            file.seek(size - length - _TAIL_BYTES)
+            tail = file.read()
+    return xxhash.xxh3_128_hexdigest(tail)
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Content for a JSON file, with a digest of itself."""
+    return {**content, _SEAL: seal_of(content)}
+
+
+def seal_of(content: Mapping[str, Any]) -> str:
+    """Digest of content for a JSON file, without its seal."""
+    unsealed = {name: value for name, value in content.items() if name != _SEAL}
+    return xxhash.xxh3_128_hexdigest(json.dumps(unsealed, sort_keys=True).encode())
+
+
+def has_seal(content: Any) -> bool:
+    """Whether the content of a JSON file is what `sealed` gave."""
+    return isinstance(content, dict) and content.get(_SEAL) == seal_of(content)
