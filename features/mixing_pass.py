@@ -27,7 +27,8 @@ from features.matrices import features_of, high_level_in, list_columns, of_colum
 from features.mixing import RowGroupPlan
 from features.scaling import ColumnStatistics
 from features.schema import SPLITS, TRAIN, described, features_schema
-from ingestion.storage import file_digest, is_remote, local_copy, new_file, place
+from ingestion.integrity import file_digest
+from ingestion.storage import is_remote, local_copy, new_file, place
 
 #: Memory of the rows that a task gathers.
 GATHERED_BYTES: Final = 256 << 20

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from ingestion.errors import IngestionError, reading
 from ingestion.files import FileInfo
-from ingestion.storage import file_digest, is_remote, patiently, size_and_time
+from ingestion.integrity import file_digest
+from ingestion.storage import is_remote, patiently, size_and_time
 
 
 def recognise(infos: Iterable[FileInfo], earlier: Iterable[FileInfo]) -> list[FileInfo]:

@@ -101,6 +101,12 @@ def read_parquet(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
         return file.read(columns)
 
 
+def num_rows(path: Path) -> int:
+    """Number of rows of a Parquet file of ours."""
+    with open_parquet(path) as file:
+        return int(file.metadata.num_rows)
+
+
 def damage_of_parquet(path: Path) -> str:
     """Why a Parquet file cannot be read as it was written; empty if it can, or if its server or disk is at fault."""
     try:

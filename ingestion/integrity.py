@@ -11,6 +11,7 @@ A manifest holds the digests. `ingestion.checked_parquet` reads our Parquet.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -22,7 +23,8 @@ import xxhash
 
 _TAIL_BYTES: Final = 8
 _MAGIC: Final = b"PAR1"
-_SEAL: Final = "seal"
+#: Key of the digest of a JSON file in that file.
+SEAL: Final = "seal"
 _WORDS: Final = re.compile(r"(?P<path>.+?) is not what was written: (?P<what>.+?)\. Put the file back", re.DOTALL)
 
 
@@ -32,20 +34,27 @@ class DamagedOutputError(Exception):
     def __init__(self, path: Path | str, what: str, stage: str = "") -> None:
         self.path = str(path)
         self.what = what
+        self.stage = stage
         command = f"`python -m pipeline {stage or 'run'}` with the same options, which makes it again"
         writer = f" The stage {stage} wrote it." if stage else ""
         super().__init__(
             f"{path} is not what was written: {what}. Put the file back from a copy, or run {command}.{writer}"
         )
 
-    def __reduce__(self) -> tuple[type[Self], tuple[str, str]]:
-        return type(self), (self.path, self.what)
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str, str]]:
+        return type(self), (self.path, self.what, self.stage)
 
     @classmethod
     def told_by(cls, words: str) -> Self | None:
         """The error whose message begins the words of another process; None for other words."""
         match = _WORDS.match(words)
         return cls(match["path"], match["what"]) if match else None
+
+
+def file_digest(path: Path) -> str:
+    """128-bit hash (XXH3) of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
 
 
 def footer_digest(path: Path) -> str:
@@ -63,15 +72,15 @@ def footer_digest(path: Path) -> str:
 
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
     """Content for a JSON file, with a digest of itself."""
-    return {**content, _SEAL: seal_of(content)}
+    return {**content, SEAL: seal_of(content)}
 
 
 def seal_of(content: Mapping[str, Any]) -> str:
     """Digest of content for a JSON file, without its seal."""
-    unsealed = {name: value for name, value in content.items() if name != _SEAL}
+    unsealed = {name: value for name, value in content.items() if name != SEAL}
     return xxhash.xxh3_128_hexdigest(json.dumps(unsealed, sort_keys=True).encode())
 
 
 def has_seal(content: Any) -> bool:
     """Whether the content of a JSON file is what `sealed` gave."""
-    return isinstance(content, dict) and content.get(_SEAL) == seal_of(content)
+    return isinstance(content, dict) and content.get(SEAL) == seal_of(content)

@@ -35,11 +35,11 @@ from ingestion.errors import (
 )
 from ingestion.expressions import samples_in
 from ingestion.files import BadFile, FileInfo
+from ingestion.integrity import file_digest
 from ingestion.notes import unusual_content
 from ingestion.reader import read_events, select_events
 from ingestion.settings import IngestSettings, OnBadFile, OnDuplicate, SampleSettings
 from ingestion.storage import (
-    file_digest,
     is_remote,
     link_or_copy,
     make_folder,

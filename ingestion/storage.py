@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import os
 import re
@@ -242,12 +241,6 @@ def new_file(path: Path, *, flushed: bool = False) -> Iterator[Path]:
                 unfinished.replace(path)
         finally:
             unfinished.unlink(missing_ok=True)
-
-
-def file_digest(path: Path) -> str:
-    """128-bit hash (XXH3) of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
 
 
 def readable(path: Path) -> Any:

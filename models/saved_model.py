@@ -11,6 +11,7 @@ from torch import nn
 
 from features.columns import INPUT_COLUMNS
 from ingestion import plugins
+from ingestion.integrity import SEAL, file_digest, has_seal, sealed
 from models.errors import InputError, SavedModelError, UnknownPartError
 from models.inputs import inputs_json, refuse_other_inputs
 from models.networks.classifier import Classifier
@@ -59,23 +60,35 @@ def build(spec: ModelSpec) -> Classifier:
 
 
 def save_model(model: nn.Module, spec: ModelSpec, folder: Path) -> None:
-    """Write a model folder, each file atomically."""
+    """Write a model folder, each file atomically; the description names the weights that belong to it."""
     folder.mkdir(exist_ok=True)
-    weights = folder / ".weights.pt"
-    torch.save(model.state_dict(), weights)
-    weights.replace(folder / "weights.pt")
+    weights, unfinished = folder / "weights.pt", folder / ".weights.pt"
+    torch.save(model.state_dict(), unfinished)
     content = {
         "version": MODEL_VERSION,
         **spec.described(),
         "scalers": {name: scaler._asdict() for name, scaler in spec.scalers.items()},
     }
+    digest = file_digest(unfinished)
+    if weights.exists():
+        # A kill between the two replacements leaves old weights, which then belong to it too.
+        _write_description(folder, {**content, "weights": [digest, file_digest(weights)]})
+    unfinished.replace(weights)
+    _write_description(folder, {**content, "weights": [digest]})
+
+
+def _write_description(folder: Path, content: dict[str, Any]) -> None:
     description = folder / ".model.json"
-    description.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    description.write_text(json.dumps(sealed(content), indent=1), encoding="utf-8")
     description.replace(folder / "model.json")
 
 
 def load_model(folder: Path) -> tuple[Classifier, ModelSpec]:
-    """Read a model folder to the CPU; unpickling runs no code from it."""
+    """Read a model folder to the CPU; unpickling runs no code from it.
+
+    Raises:
+        SavedModelError: The model cannot be read, or a file of it is not what was written.
+    """
     try:
         content: Any = json.loads((folder / "model.json").read_text(encoding="utf-8"))
         state = torch.load(folder / "weights.pt", weights_only=True, map_location="cpu")
@@ -84,6 +97,7 @@ def load_model(folder: Path) -> tuple[Classifier, ModelSpec]:
     version = content.get("version") if isinstance(content, dict) else None
     if version != MODEL_VERSION:
         raise SavedModelError(f"{folder}: model version {version}; this code reads {MODEL_VERSION}. Train again.")
+    _refuse_damage(folder, content)
     try:
         spec = _spec_from_json(content)
         model = build(spec)
@@ -93,6 +107,20 @@ def load_model(folder: Path) -> tuple[Classifier, ModelSpec]:
     except (AttributeError, KeyError, TypeError, ValueError, RuntimeError, InputError) as cause:
         raise SavedModelError(f"{folder} holds no usable model ({cause}). Train again.") from cause
     return model, spec
+
+
+def _refuse_damage(folder: Path, content: dict[str, Any]) -> None:
+    """Refuse a model whose files are not what was written; models of earlier releases say nothing about it."""
+    digests = content.get("weights")
+    if SEAL in content and not has_seal(content):
+        name = "model.json"
+    elif digests is not None and file_digest(folder / "weights.pt") not in digests:
+        name = "weights.pt"
+    else:
+        return
+    raise SavedModelError(
+        f"{folder / name} is not what was written with this model. Put both files back from a copy, or train again."
+    )
 
 
 def _spec_from_json(content: dict[str, Any]) -> ModelSpec:

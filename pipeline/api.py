@@ -54,12 +54,13 @@ class Run(NamedTuple):
 
         Raises:
             NoOutputYetError: The stage has not run yet.
-            RunFolderError: The output is damaged.
+            RunFolderError: The output has no readable manifest.
+            DamagedOutputError: A file of the output is not what was written.
         """
         version = self._store(stage).current()
         if version is None:
             raise NoOutputYetError(f"{self.folder} has no output of '{stage}'. Run `python -m pipeline {stage}` first.")
-        return version.folder
+        return version.verified().folder
 
     def dataset(self) -> FeatureDataset:
         """The features: classes, definitions, weights, and the files of each split."""

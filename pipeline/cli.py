@@ -322,7 +322,7 @@ def status(
     content = status(run_folder)
     problems = damages(content)
     if verify:
-        problems += [f"gone or changed: {path}" for path in find_changed(run_folder)]
+        problems += [f"gone or damaged: {path}" for path in find_changed(run_folder)]
         say(*problems or ["every file is unchanged since it was written"])
     elif as_json:
         say_json(content)

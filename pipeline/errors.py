@@ -10,6 +10,7 @@ from typing import Final
 
 from features.errors import FeatureError
 from ingestion.errors import FilesToComeError, IngestionError
+from ingestion.integrity import DamagedOutputError
 from ingestion.plugins import PluginError
 from models.errors import ModelError
 from training.errors import TrainingError
@@ -87,7 +88,10 @@ class CheckFailedError(PipelineError):
 
 
 #: Errors with a message for the user; anything else is a bug of ours.
-USER_ERRORS: Final = (PipelineError, PluginError, IngestionError, FeatureError, ModelError, TrainingError)
+USER_ERRORS: Final = (
+    *(PipelineError, PluginError, IngestionError, FeatureError, ModelError, TrainingError),
+    DamagedOutputError,
+)
 #: Of these, those after which the same command may succeed later.
 MAY_PASS: Final = (FolderInUseError, UnreachableSparkError)
 #: Those that say: what a command reads is not there yet.

@@ -13,6 +13,7 @@ from typing import Any, Final
 import tenacity
 from rich.console import Console
 
+from ingestion.integrity import DamagedOutputError
 from ingestion.secrets import redact_all
 from ingestion.storage import place
 from pipeline.config import Config
@@ -33,6 +34,7 @@ from pipeline.runs.lock import locked
 from pipeline.runs.log import RunLog
 from pipeline.runs.model_registry import Registry
 from pipeline.runs.outcome import CommandResults
+from pipeline.runs.outputs import suspect_files
 from pipeline.runs.own_folders import claimed
 from pipeline.runs.provenance import now
 from pipeline.runs.store import StageStore, Version
@@ -76,6 +78,9 @@ class RunFolder:
         try:
             with self._held(job):
                 yield
+        except DamagedOutputError as error:
+            ended = self.suspect(error)
+            raise ended from error
         except BaseException as error:
             ended = error
             raise
@@ -138,8 +143,8 @@ class RunFolder:
     ) -> dict[str, Version]:
         """Current versions of the stages that a stage reads.
 
-        They may be `mixed`: made from other versions than these. `instead` has versions with other manifests than those
-        on disk.
+        They may be `mixed`: made from other versions than these, and damaged. `instead` has versions with other
+        manifests than those on disk.
         """
         self.refuse_missing_upstream([stage], command=command)
         needed, replaced = stage.upstream_of(self.config), instead or {}
@@ -157,7 +162,20 @@ class RunFolder:
         for name, version in found.items():
             if name not in needed and not _made_from_others(STAGE_OF[name], version, versions):
                 versions[name] = version
-        return versions
+        return versions if mixed else {name: version.verified() for name, version in versions.items()}
+
+    def suspect(self, error: DamagedOutputError) -> DamagedOutputError:
+        """Remember a damaged file with the version in use that names it; returns the error with the stage of that.
+
+        The file is then read whole to see whether that version is up to date.
+        """
+        for store in self.stores():
+            version = in_use(store)
+            for file in version.files if version else ():
+                if version and store.holds(error.path, file):
+                    suspect_files(version.folder, [file.path])
+                    return DamagedOutputError(error.path, error.what, version.writer)
+        return error
 
     def refuse_missing_upstream(self, stages: Iterable[Stage], *, command: str = "") -> None:
         """Refuse stages whose input neither exists nor is made by an earlier stage of the list."""

@@ -15,6 +15,7 @@ from rich.markup import escape
 
 from ingestion.allocation import lack_of_memory
 from ingestion.errors import IngestionError, remote_error
+from ingestion.integrity import DamagedOutputError
 from ingestion.secrets import redact_all
 from ingestion.storage import is_remote
 from pipeline.config import Config
@@ -24,7 +25,7 @@ from pipeline.machine.doctor import Need
 from pipeline.run_folder import RunFolder, in_use
 from pipeline.runs.code_meaning import code_digests
 from pipeline.runs.fingerprint import Fingerprint, Input, reasons_to_run
-from pipeline.runs.outputs import missing_files
+from pipeline.runs.outputs import damaged_files
 from pipeline.runs.own_folders import claimed
 from pipeline.runs.provenance import code_version, now, package_versions
 from pipeline.runs.store import Version
@@ -107,7 +108,7 @@ class Runner:
             if all(in_use(self.run_folder.store(name)) for name in stage.upstream_of(self.config)):
                 found = stage.find_inputs(self.config, current, self.console)
                 after = self._fingerprint(stage, found, self.run_folder.upstream(stage, mixed=True))
-                reasons = _reasons_to_replace(current, after, _missing(current), ignore=waits_for)
+                reasons = _reasons_to_replace(current, after, _damaged(current), ignore=waits_for)
         except NOT_THERE_YET as problem:
             return State.WAITS, [str(problem)]
         except (IngestionError, ConfigError, RunFolderError) as problem:
@@ -129,20 +130,26 @@ class Runner:
                 # A stage that lacks a setting, such as the signal, asks for it.
                 stage.config_items(self.config)
             running: Stage | None = None
-            ran: list[str] = []
+            ran: dict[str, bool] = {}
+            repaired: set[tuple[str, str]] = set()
             self.log.event("run started", command=[*map(shown, sys.argv)], stages=list(names))
             try:
-                for number, stage in enumerate(chosen):
-                    running = stage
+                number = 0
+                while number < len(chosen):
+                    running = stage = chosen[number]
                     if not any(Need.SPARK in later.needs for later in chosen[number:]):
                         # Its idle workers would end with a traceback after a minute.
                         self.run_folder.spark.stop()
-                    is_new = self._run_stage(stage, force=force)
-                    if is_new:
-                        ran.append(stage.name)
+                    try:
+                        is_new = self._run_stage(stage, force=force and stage.name not in ran)
+                    except DamagedOutputError as error:
+                        number = self._begin_repair(chosen[: number + 1], error, repaired)
+                        continue
+                    ran[stage.name] = is_new or ran.get(stage.name, False)
+                    number += 1
                     version = self.run_folder.store(stage.name).current()
                     if version is not None:
-                        self.run_folder.results.add_stage(version, is_new=is_new)
+                        self.run_folder.results.add_stage(version, is_new=ran[stage.name])
                     # A version that a kill left without its pointer is put in use by a stage that does not run.
                     self.run_folder.refresh()
                     self._up_to_date.add(stage.name)
@@ -160,7 +167,23 @@ class Runner:
                     self.run_folder.say(f"report: {page.folder / 'report.html'}")
             finally:
                 self.run_folder.spark.stop()
-        return ran
+        return [name for name, did_run in ran.items() if did_run]
+
+    def _begin_repair(self, stages: Sequence[Stage], error: DamagedOutputError, repaired: set[tuple[str, str]]) -> int:
+        """Number of the stage to go back to, which makes a damaged file again.
+
+        Raises:
+            DamagedOutputError: That stage is none of these, or has made the file again before.
+        """
+        damage = self.run_folder.suspect(error)
+        names = [stage.name for stage in stages]
+        repair = (damage.stage, Path(damage.path).name)
+        if damage.stage not in names or repair in repaired:
+            raise damage from error
+        repaired.add(repair)
+        self.console.print(f"  note: {escape(str(damage))}", highlight=False)
+        self.log.event("output is damaged", stage=damage.stage, path=damage.path, what=damage.what)
+        return names.index(damage.stage)
 
     def _log_end(self, running: Stage | None, error: BaseException | None) -> None:
         where = running.name if running else None
@@ -180,9 +203,9 @@ class Runner:
             # All manifests are made before the first is written: an error changes nothing.
             accepted: dict[str, Version] = {}
             for plan, current in stale:
-                if missing := missing_files(current.folder, current.files):
+                if damaged := damaged_files(current.folder, current.files):
                     raise RunFolderError(
-                        f"{plan.stage.name} cannot be accepted: {missing[0].place(current.folder)} is gone or changed. "
+                        f"{plan.stage.name} cannot be accepted: {damaged[0].place(current.folder)} is gone or changed. "
                         f"Run the stage again; nothing was accepted."
                     )
                 found = plan.stage.find_inputs(self.config, current, self.console)
@@ -209,7 +232,7 @@ class Runner:
         found = stage.find_inputs(self.config, believed, self.console)
         # Before the work: a change during the work makes the stage stale again.
         fingerprint = self._fingerprint(stage, found, upstream)
-        missing = _missing(believed) if believed else []
+        missing = _damaged(believed) if believed else []
         reasons = _reasons_to_replace(current, fingerprint, missing) if current else [damage or "first run"]
         reasons = reasons or ["--force"] * force
         if current and not reasons:
@@ -341,18 +364,18 @@ def _without_damage(read: Callable[[], Version | None]) -> tuple[Version | None,
         return None, str(damage)
 
 
-def _missing(version: Version) -> list[str]:
-    """Paths of the files of a version that are gone, or have another size."""
-    return [each.path for each in missing_files(version.folder, version.files)]
+def _damaged(version: Version) -> list[str]:
+    """Paths of the files of a version that are gone or damaged."""
+    return [file.path for file in damaged_files(version.folder, version.files)]
 
 
 def _reasons_to_replace(
-    current: Version, after: Fingerprint, missing: Sequence[str], *, ignore: Sequence[str] = ()
+    current: Version, after: Fingerprint, damaged: Sequence[str], *, ignore: Sequence[str] = ()
 ) -> list[str]:
     """Why the version in use is stale; inputs in `ignore` do not count."""
     before = Fingerprint.from_json(current.manifest["fingerprint"])
     reasons = reasons_to_run(before.without_inputs(ignore), after.without_inputs(ignore))
-    return reasons + [f"output is gone or changed: {path}" for path in missing]
+    return reasons + [f"output is gone or damaged: {path}" for path in damaged]
 
 
 def _other_packages(current: Version) -> list[str]:

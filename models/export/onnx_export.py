@@ -16,7 +16,7 @@ from torch.onnx.utils import register_custom_op_symbolic
 
 from features.columns import INPUT_COLUMNS, NUM_PARTICLE_FEATURES, hlf_names
 from models.export.one_event_network import OneEventNetwork
-from models.export.onnx_classifier import FORMAT_VERSION, OUTPUT
+from models.export.onnx_classifier import FORMAT_VERSION, OUTPUT, seal_onnx
 from models.inputs import inputs_json
 from models.networks.classifier import Classifier, ProbabilityNetwork
 from models.saved_model import ModelSpec
@@ -110,7 +110,7 @@ def write_onnx(
         exported = onnx.load(temporary)
         onnx.helper.set_model_props(exported, properties)
         onnx.checker.check_model(exported, full_check=True)
-        onnx.save(exported, temporary)
+        temporary.write_bytes(seal_onnx(exported.SerializeToString()))
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

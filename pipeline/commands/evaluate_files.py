@@ -126,7 +126,7 @@ def _rates_of_split(run_folder: RunFolder) -> tuple[Rates | None, Files]:
 def _dataset(run_folder: RunFolder, *, is_needed: bool) -> FeatureDataset | None:
     """The features of the run folder, if they have the classes and settings of the config."""
     config, version = run_folder.config, run_folder.store("features").current()
-    dataset = None if version is None else FeatureDataset.load(version.folder)
+    dataset = None if version is None else FeatureDataset.load(version.verified().folder)
     suits = dataset and (dataset.classes, dataset.definitions) == (config.classes, kernel_items(config.features))
     if is_needed and not suits:
         raise MissingInputError(
@@ -148,7 +148,7 @@ def _models(run_folder: RunFolder, models: Sequence[str]) -> list[FoundModel]:
         raise MissingInputError(
             f"there are no trained networks in {run_folder.config.run_dir}. Name models with --model, or train first."
         )
-    return trained_models(trained, run_folder.config.classes)
+    return trained_models(trained.verified(), run_folder.config.classes)
 
 
 def _new_events(run_folder: RunFolder, inputs: Sequence[str], folder: Path) -> _Events:

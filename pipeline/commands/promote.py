@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
 from features.dataset import FeatureDataset
 from features.errors import FeatureError
+from ingestion.integrity import DamagedOutputError
 from models.errors import ModelError
 from models.evaluation.bootstrap import Estimate
 from models.evaluation.floor import shortfall
@@ -79,6 +79,8 @@ def _promote_each(run_folder: RunFolder, upstream: Mapping[str, Version], *, for
         try:
             with Bar(run_folder.console, f"promote {network}", "events", 2 * dataset.num_rows("test")) as bar:
                 verdict = PromotionOutcome(network, *_promote(run_folder, network, upstream, dataset, bar, force=force))
+        except DamagedOutputError:
+            raise
         except USER_ERRORS as error:
             failed.append(f"{network}: {error}")
             run_folder.results.add(f"{network} failed", promoted={network: {"failed": str(error)}})
@@ -105,7 +107,6 @@ def _promote(
 ) -> tuple[bool, str]:
     """Whether a network was promoted, and why."""
     trained = upstream["train"]
-    _refuse_changed_files("train", trained, f"{network}/model/*")
     candidate = _read(network, trained.folder / network, dataset)
     _refuse_seen_events(candidate, dataset, force=force)
     registry = Registry(run_folder.config.run_dir, network)
@@ -163,7 +164,7 @@ def _compared(
     if current is None:
         return _PromotionVerdict(is_better=True, reason="there was none in use")
     try:
-        in_use = _read("in-use", current.folder, dataset)
+        in_use = _read("in-use", _undamaged(current).folder, dataset)
         _refuse_seen_events(in_use, dataset)
         gain = improvement(_scored_events(in_use, dataset, task, bar), events)
     except (ModelError, FeatureError) as error:
@@ -176,6 +177,14 @@ def _compared(
         f"{difference}; a decrease by {needed:g} standard errors is needed"
     )
     return _PromotionVerdict(is_better=gain.value > needed * gain.error, reason=reason, improvement=gain)
+
+
+def _undamaged(current: Version) -> Version:
+    """The model in use; a ModelError if it is damaged, so that another may replace it."""
+    try:
+        return current.verified()
+    except DamagedOutputError as cause:
+        raise ModelError(str(cause)) from cause
 
 
 def _scored_events(model: FoundModel, dataset: FeatureDataset, task: EvaluationTask, bar: Bar) -> ScoredEvents:
@@ -198,6 +207,7 @@ def rollback(run_folder: RunFolder, network: str) -> tuple[str, str]:
             raise MissingInputError(
                 f"there is no previous model of '{network}' in {registry.folder}; nothing to roll back to."
             )
+        Version(earlier[-1], registry.folder / earlier[-1], registry.manifest_of(earlier[-1]) or {}).verified()
         registry.withdraw(current, now())
         registry.point_to(earlier[-1])
         run_folder.log.event("network rolled back", network=network, withdrawn=current.name, in_use=earlier[-1])
@@ -207,14 +217,6 @@ def rollback(run_folder: RunFolder, network: str) -> tuple[str, str]:
         return current.name, earlier[-1]
 
 
-def _refuse_changed_files(stage: str, version: Version, pattern: str) -> None:
-    """Refuse a model that is not the one that a stage made: its copy would be called unchanged."""
-    changed = changed_files(version.folder, [each for each in version.files if fnmatchcase(each.path, pattern)])
-    if changed:
-        raise PromotionError(
-            f"{changed[0].place(version.folder)} is gone or changed since `{stage}` wrote it. "
-            f"`python -m pipeline {stage} --force` makes it again."
-        )
 
 
 def _read(name: str, folder: Path, dataset: FeatureDataset) -> FoundModel:
@@ -243,7 +245,7 @@ def _publish(run_folder: RunFolder, registry: Registry, trained: Version, digest
         if read is None or read.digest != STAGE_OF["export"].content_read(trained):
             exported = None
         else:
-            _refuse_changed_files("export", exported, f"{network}/model.onnx")
+            exported.verified([f"{network}/model.onnx"])
     try:
         registry.remove_unpublished()
         registry.begin(folder)

@@ -21,6 +21,7 @@ from pydantic import SecretStr
 
 from ingestion import plugins
 from ingestion.environment import LOCAL_SPARK, ignored
+from ingestion.integrity import DamagedOutputError
 from pipeline.configuration.shell_sections import SparkSettings
 from pipeline.errors import MachineError, SparkJobError
 from pipeline.machine.spark_cluster import (
@@ -174,6 +175,8 @@ def failures_of_spark(master: str) -> Iterator[None]:
         cause = _cause(str(error) or type(error).__name__)
         # Errors of our own name their fix, and are no fault of Spark.
         of_ours = re.match(r"(?:ingestion|features|models|training)\.[\w.]*: (.*)", cause)
+        if of_ours and (damage := DamagedOutputError.told_by(of_ours[1])):
+            raise damage from error
         if of_ours:
             raise SparkJobError(of_ours[1]) from error
         raise SparkJobError(f"a Spark job failed: {cause}. {_ADVICE}") from error

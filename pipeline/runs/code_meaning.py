@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ingestion import plugins
-from ingestion.storage import file_digest
+from ingestion.integrity import file_digest
 
 #: The folder that holds the packages.
 ROOT: Final = Path(__file__).resolve().parents[2]

@@ -56,7 +56,7 @@ class Registry(StageStore):
             raise ConfigError(f"several models are in use: {', '.join(there)}. Name one (`--network`).")
         if network is not None and network not in there:
             raise ConfigError(f"no model of '{network}' is in use.{nearest(network, there)}")
-        return there[network or next(iter(there))]
+        return there[network or next(iter(there))].verified()
 
     @property
     def _remedy(self) -> str:

@@ -12,6 +12,7 @@ from models.export.onnx_classifier import OnnxClassifier
 from models.prediction import Candidate
 from pipeline.errors import ConfigError, MissingInputError
 from pipeline.runs.seen_events import dataset_of
+from pipeline.runs.store import verify_below
 from pipeline.runs.trained_models import FoundModel, read_trained, refuse_other_classes
 
 #: Names of folders, but for those that an evaluation gives to files.
@@ -70,6 +71,7 @@ def _places(path: Path) -> list[Path]:
 
 
 def _read(name: str, place: Path) -> FoundModel:
+    verify_below(place)
     if place.is_file():
         exported, dataset = OnnxClassifier.load(place), dataset_of(place.parent)
         return FoundModel(Candidate(name, exported), exported.classes, exported.definitions, dataset, exported.reading)

@@ -1,7 +1,8 @@
 """The files of a version: sizes, digests of bytes, and digests of content.
 
-The digest of the bytes shows damage. The digest of the content tells later stages whether their input changed. It
-leaves out values that differ in every run, such as times; so an equal result makes no later stage stale.
+The digest of the bytes shows damage; of Parquet that of the footer, since readers check the pages. The digest of the
+content tells later stages whether their input changed. It leaves out values that differ in every run, such as times; so
+an equal result makes no later stage stale.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ import filecmp
 import json
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import xxhash
 
-from ingestion.storage import answers, file_digest, place, sizes_below
+from ingestion.integrity import file_digest, footer_digest
+from ingestion.storage import answers, new_file, place, sizes_below
 
 #: Of the record and the summary of a training.
 _OF_TRAINING: Final = (
@@ -35,6 +38,10 @@ NOT_CONTENT: Final = re.compile(
 )
 #: Pattern of all counters of a manifest, among the files that a stage reads; `counters/weights` is one.
 COUNTERS: Final = "counters/*"
+#: File beside a manifest that names files in which damage was found.
+SUSPECTED: Final = "suspected.json"
+#: Largest file [bytes], other than Parquet, that is read whole to see whether it is damaged.
+_READ_WHOLE: Final = 16 << 20
 
 
 class OutputFile(NamedTuple):
@@ -49,6 +56,8 @@ class OutputFile(NamedTuple):
     """Digest of the content; for JSON without `NOT_CONTENT`."""
     lies_in: str = ""
     """URL of its folder on object storage; empty for the folder of the version."""
+    footer: str = ""
+    """Digest of the footer of Parquet; empty for all other files."""
 
     def place(self, folder: Path) -> Path:
         """The file; `folder` is that of the version."""
@@ -90,19 +99,59 @@ def flush_folder(folder: Path) -> None:
 def missing_files(folder: Path, files: Collection[OutputFile]) -> list[OutputFile]:
     """Files that are missing, or whose size changed."""
     # One list for all versions of a stage.
-    roots = {each.lies_in.rpartition("/")[0] for each in files if each.lies_in}
+    roots = {file.lies_in.rpartition("/")[0] for file in files if file.lies_in}
     sizes = {f"{root}/{path}": size for root in roots for path, size in sizes_below(place(root)).items()}
     return [
-        each
-        for each in files
-        if (sizes.get(f"{each.lies_in}/{each.path}") if each.lies_in else _size(folder / each.path)) != each.size
+        file
+        for file in files
+        if (sizes.get(f"{file.lies_in}/{file.path}") if file.lies_in else _size(folder / file.path)) != file.size
     ]
+
+
+def damaged_files(folder: Path, files: Collection[OutputFile]) -> list[OutputFile]:
+    """Files that are missing or not what was written, as far as that shows without reading large files whole.
+
+    Of Parquet the footer is compared, since its readers check the pages; of other large files the size. A file in which
+    damage was found before is read whole.
+    """
+    missing = {file.path for file in missing_files(folder, files)}
+    suspected = suspected_files(folder)
+
+    def is_damaged(file: OutputFile) -> bool:
+        if file.path in missing:
+            return True
+        if file.path in suspected:
+            return _digest(file.place(folder)) != file.digest
+        if file.footer:
+            return _digest(file.place(folder), footer_digest) != file.footer
+        return file.size <= _READ_WHOLE and _digest(file.place(folder)) != file.digest
+
+    # On object storage, the wait for an answer takes longer than all else.
+    with ThreadPoolExecutor() as threads:
+        return [file for file, damaged in zip(files, threads.map(is_damaged, files), strict=True) if damaged]
 
 
 def changed_files(folder: Path, files: Collection[OutputFile]) -> list[OutputFile]:
     """Files that are missing, or whose bytes changed; reads all files."""
     missing = missing_files(folder, files)
-    return [each for each in files if each in missing or _digest(each.place(folder)) != each.digest]
+    return [file for file in files if file in missing or _digest(file.place(folder)) != file.digest]
+
+
+def suspected_files(folder: Path) -> frozenset[str]:
+    """Paths of files of a version in which a reader found damage; they may have been put back since."""
+    try:
+        paths = json.loads((folder / SUSPECTED).read_text(encoding="utf-8"))
+        return frozenset(map(str, paths))
+    except (OSError, ValueError, TypeError):
+        return frozenset()
+
+
+def suspect_files(folder: Path, paths: Iterable[str]) -> None:
+    """Remember files of a version in which damage was found, so that they are read whole from now on."""
+    suspected = suspected_files(folder) | set(paths)
+    # A folder that cannot be written is not worse than before.
+    with contextlib.suppress(OSError), new_file(folder / SUSPECTED) as unfinished:
+        unfinished.write_text(json.dumps(sorted(suspected)), encoding="utf-8")
 
 
 def content_digest(files: Iterable[OutputFile], counters: Mapping[str, Any], patterns: Sequence[str]) -> str:
@@ -154,12 +203,17 @@ def _described(path: Path, name: str) -> OutputFile:
     """A file with its digests; `name` is its path below the folder of the version."""
     digest = _digest(path)
     content = _digest_of_json(path) if path.suffix in {".json", ".jsonl"} else None
-    return OutputFile(name, path.stat().st_size, digest, content or digest)
+    return OutputFile(name, path.stat().st_size, digest, content or digest, footer=footer_of(path))
 
 
-def _digest(path: Path) -> str:
+def footer_of(path: Path) -> str:
+    """Digest of the footer of Parquet, for a manifest; empty for all other files."""
+    return _digest(path, footer_digest) if path.suffix == ".parquet" else ""
+
+
+def _digest(path: Path, digest_of_file: Callable[[Path], str] = file_digest) -> str:
     with answers(path, "its content"):
-        return file_digest(path)
+        return digest_of_file(path)
 
 
 def _size(path: Path) -> int | None:

@@ -17,8 +17,9 @@ from features.errors import FeatureError
 from features.schema import identities
 from ingestion.checked_parquet import read_parquet
 from ingestion.copies import UInt64s, read_keys
+from ingestion.integrity import DamagedOutputError
 from ingestion.storage import sizes_below
-from pipeline.runs.store import StageStore, Version
+from pipeline.runs.store import StageStore, Version, verify_below
 
 #: File beside the model that names the features of the training.
 _RUN: Final = "run.json"
@@ -72,7 +73,7 @@ def _originals(features: Path, keys: UInt64s) -> list[str] | None:
     try:
         if not ingested.ran_same_code("ingestion.copies"):
             return None
-        for file in ingested.files:
+        for file in ingested.verified(["keys/*"]).files:
             if file.path.startswith("keys/"):
                 uuid, _, start = Path(file.path).stem.rpartition("-")
                 own = read_keys(file.place(ingested.folder))
@@ -84,13 +85,14 @@ def _originals(features: Path, keys: UInt64s) -> list[str] | None:
 
 
 def dataset_of(place: Path) -> Path | None:
-    """The features that a training run names; None if they are unknown or incomplete."""
+    """The features that a training run names; None if they are unknown, incomplete or damaged."""
     folder = _named_by(place)
     if folder is None:
         return None
     try:
+        verify_below(folder)
         dataset = FeatureDataset.load(folder)
-    except FeatureError:
+    except (DamagedOutputError, FeatureError):
         return None
     there = sizes_below(dataset.data)
     is_whole = all(group.file in there for split in _LEARNT_FROM for group in dataset.splits[split])

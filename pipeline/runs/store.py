@@ -17,12 +17,14 @@ import contextlib
 import os
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from pydantic import TypeAdapter
 
 from ingestion.errors import IngestionError
+from ingestion.integrity import DamagedOutputError
 from pipeline.errors import RunFolderError, cannot_write
 from pipeline.runs import own_folders
 from pipeline.runs.code_meaning import code_digests
@@ -35,7 +37,7 @@ from pipeline.runs.manifest import (
     read_manifest,
     sealed,
 )
-from pipeline.runs.outputs import OutputFile, written_files
+from pipeline.runs.outputs import OutputFile, damaged_files, written_files
 from pipeline.runs.own_folders import is_claimed
 from pipeline.runs.state_files import damaged, read_state, write_atomically
 from pipeline.runs.stored_files import KERNELS, StoredFiles, kernel_outputs_of, used_by
@@ -69,6 +71,29 @@ class Version(NamedTuple):
     def files(self) -> list[OutputFile]:
         """All files of the version except the manifest."""
         return [OutputFile(**each) for each in self.manifest["outputs"]]
+
+    def verified(self, patterns: Collection[str] = ("*",)) -> Self:
+        """This version, whose files of some patterns are what was written; `*` also matches slashes.
+
+        Raises:
+            DamagedOutputError: One is not, or is gone.
+        """
+        read = [file for file in self.files if any(fnmatchcase(file.path, pattern) for pattern in patterns)]
+        for file in damaged_files(self.folder, read):
+            raise self.damage_of(file)
+        return self
+
+    def damage_of(self, file: OutputFile) -> DamagedOutputError:
+        """The error for a damaged file of this version."""
+        place = file.place(self.folder)
+        is_there = bool(file.lies_in) or place.exists()
+        what = "its content is another" if is_there else "it is gone"
+        return DamagedOutputError(place, what, self.writer)
+
+    @property
+    def writer(self) -> str:
+        """The command that wrote it: a stage, or `promote` for a model in use."""
+        return str(self.manifest.get("stage", "promote"))
 
 
 class StageStore:
@@ -104,6 +129,13 @@ class StageStore:
         if manifest["manifest_version"] < MANIFEST_VERSION:
             return None
         return Version(name, self.folder / name, manifest)
+
+    def holds(self, path: str, file: OutputFile) -> bool:
+        """Whether a path is that of a file of a version, or of another version that has taken it over."""
+        if file.lies_in:
+            return path == f"{file.lies_in}/{file.path}"
+        inside, folder = Path(path).absolute(), self.folder.absolute()
+        return inside.is_relative_to(folder) and Path(*inside.relative_to(folder).parts[1:]) == Path(file.path)
 
     def recovered(self) -> Version | None:
         """The version in use; the pointer is first set to a newer complete one, which a kill left without it.
@@ -322,6 +354,24 @@ class StageStore:
 
     def _named_like_versions(self) -> list[Path]:
         return [path for path in listed(self.folder) if VERSION_NAME.fullmatch(path.name)]
+
+
+def verify_below(path: Path) -> None:
+    """Refuse a file or folder of a version that is not what was written; what lies elsewhere is not known here.
+
+    Raises:
+        DamagedOutputError: A file is damaged or gone.
+    """
+    path = path.absolute()
+    for folder in (path, *path.parents):
+        if not VERSION_NAME.fullmatch(folder.name):
+            continue
+        inside = path.relative_to(folder).as_posix()
+        patterns = ["*"] if inside == "." else [inside, f"{inside}/*"]
+        for kind in (StageManifest, ModelManifest):
+            with contextlib.suppress(RunFolderError):
+                manifest = read_manifest(folder / MANIFEST, kind, remedy="")
+                Version(folder.name, folder, manifest).verified(patterns)
 
 
 def listed(folder: Path) -> list[Path]:

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from ingestion.errors import RefusedFileError
-from ingestion.storage import answers, file_digest, on_system, sizes_below
+from ingestion.integrity import file_digest
+from ingestion.storage import answers, on_system, sizes_below
 from pipeline.errors import StorageInUseError
-from pipeline.runs.outputs import OutputFile
+from pipeline.runs.outputs import OutputFile, footer_of
 from pipeline.runs.own_folders import MARKER
 
 #: Folder of the kernel outputs of all versions.
@@ -68,7 +69,7 @@ class StoredFiles:
         for path, size in sorted(sizes_below(folder).items()):
             with answers(folder, path):
                 digest = digests.get(path) or file_digest(folder / path)
-            files.append(OutputFile(path, size, digest, digest, str(folder)))
+            files.append(OutputFile(path, size, digest, digest, str(folder), footer_of(folder / path)))
         return files
 
     def unused(self, used: Collection[str], known: Collection[str]) -> dict[str, dict[str, int]]:

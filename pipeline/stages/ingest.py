@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -113,6 +113,7 @@ class Ingest(Stage):
                 earlier=earlier,
                 bad=bad,
             )
+        _refuse_damaged_simulation(context, result.infos)
         if any(info.lacks_particles for info in infos if info.entries):
             context.say(
                 "note: The files have no particles: the isolations of leptons are 0, and no lepton fails their cut."
@@ -150,6 +151,18 @@ class Ingest(Stage):
                 unchanged.discard(part.file_uuid)
         there = {uuid: each for uuid, each in parts.items() if uuid in unchanged}
         return EarlierParts(current.folder / "events", there)
+
+
+def _refuse_damaged_simulation(context: Context, infos: Iterable[FileInfo]) -> None:
+    """Refuse simulated files that were read and are not what `simulate` wrote; the ingest has their digests anyway."""
+    if "simulate" not in context.upstream:
+        return
+    simulated = context.upstream["simulate"]
+    files = {str(file.place(simulated.folder).absolute()): file for file in simulated.files}
+    for info in infos:
+        file = files.get(str(Path(info.path).absolute()))
+        if file and info.digest and info.digest != file.digest:
+            raise simulated.damage_of(file)
 
 
 def _same_settings(config: Config, current: Version) -> bool:

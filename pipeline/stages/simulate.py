@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from ingestion.storage import file_digest
+from ingestion.integrity import file_digest
 from models.evaluation.rounding import with_error
 from pipeline.config import Config
 from pipeline.configuration.keys import flat_items

@@ -10,7 +10,9 @@ from typing import Any
 from feature_datasets import write_dataset
 
 from features.dataset import FeatureDataset
+from pipeline.runs import own_folders
 from pipeline.runs.fingerprint import Fingerprint, Input
+from pipeline.runs.outputs import written_files
 from pipeline.runs.store import StageStore, Version
 from pipeline.stages.table import STAGE_OF
 
@@ -79,3 +81,10 @@ def made_features(
     made = write_dataset(folder, rows=rows, **dataset)
     publish(run_dir, "features", folder, config=config or {})
     return made
+
+
+def record_as_written(store: StageStore, version: Version) -> None:
+    """Name the files of a version in its manifest as they are now, as if they had been published so."""
+    but = {"manifest.json", own_folders.MARKER}
+    files = written_files(version.folder, but, earlier=(version.folder, ()))
+    store.rewrite_manifest(version, version.manifest | {"outputs": [file._asdict() for file in files]})

@@ -112,7 +112,7 @@ def test_an_output_that_is_gone_makes_its_stage_stale(plans: Plans) -> None:
     gone = next(version.glob("train/*.parquet"))
     gone.unlink()
     (reason,) = plans.reasons()["features"]
-    assert reason == f"output is gone or changed: {gone.relative_to(version)}"
+    assert reason == f"output is gone or damaged: {gone.relative_to(version)}"
     assert verify(plans.run_folder) == [str(gone)]
 
 

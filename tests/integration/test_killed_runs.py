@@ -16,10 +16,10 @@ import pytest
 from command_line import in_use, version_of
 from fault_child import COMPLETE, IN_USE, STEPS
 from lent_spark import command
+from published_by_hand import record_as_written
 from ranks import wait_until
 from undisturbed_run import STAGES, Undisturbed
 
-from ingestion.storage import file_digest
 from pipeline.machine.spark_session import SparkProvider
 from pipeline.runs.store import StageStore
 from pipeline.stages.table import STAGE_OF
@@ -108,17 +108,15 @@ def retrain(run_dir: Path, shift: float) -> None:
     """Another model in the place of the trained one: its last biases are shifted."""
     import torch
 
-    (path,) = run_dir.glob("train/*/hlf/model/weights.pt")
-    state = torch.load(path, weights_only=True)
-    state[list(state)[-1]] += torch.arange(len(state[list(state)[-1]])) * shift
-    torch.save(state, path)
-    # As a training publishes it.
+    from models.saved_model import load_model, save_model
+
     trained = in_use(run_dir, "train")
-    digest = file_digest(path)
-    for each in trained.manifest["outputs"]:
-        if each["path"] == "hlf/model/weights.pt":
-            each |= {"size": path.stat().st_size, "digest": digest, "content": digest}
-    StageStore(run_dir, "train").rewrite_manifest(trained, trained.manifest)
+    model, spec = load_model(trained.folder / "hlf" / "model")
+    *_, biases = model.parameters()
+    with torch.no_grad():
+        biases += torch.arange(len(biases)) * shift
+    save_model(model, spec, trained.folder / "hlf" / "model")
+    record_as_written(StageStore(run_dir, "train"), trained)
 
 
 @pytest.mark.usefixtures("no_figures")

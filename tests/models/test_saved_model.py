@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from feature_datasets import write_dataset
 from networks import NAMES, made_network, made_spec, random_events, run
 
 from features.columns import SCALED_LIMIT
+from ingestion.integrity import file_digest, sealed
 from models.errors import InputError, SavedModelError
 from models.networks.hlf_settings import HlfSettings
 from models.networks.registry import NETWORKS, ModelName
@@ -30,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 def change(folder: Path, **values: Any) -> None:
     content = json.loads((folder / "model.json").read_text())
-    (folder / "model.json").write_text(json.dumps(content | values))
+    (folder / "model.json").write_text(json.dumps(sealed(content | values)))
 
 
 @every_network
@@ -103,8 +105,70 @@ def test_a_description_that_was_tampered_with_is_refused(folder: Path, key: str,
 
 def test_weights_of_another_network_are_refused(folder: Path) -> None:
     torch.save(made_network("hlf", dtype=torch.float32).state_dict(), folder / "weights.pt")
+    change(folder, weights=[file_digest(folder / "weights.pt")])
     with pytest.raises(SavedModelError, match="no usable model"):
         load_model(folder)
+
+
+def test_weights_of_another_training_of_the_same_network_are_refused(folder: Path, tmp_path: Path) -> None:
+    other = made_network("inclusive", seed=2, dtype=torch.float32)
+    save_model(other, made_spec("inclusive"), tmp_path / "other")
+    (tmp_path / "other" / "weights.pt").replace(folder / "weights.pt")
+    with pytest.raises(SavedModelError, match=r"weights\.pt is not what was written"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize("file", ["weights.pt", "model.json"])
+def test_each_flipped_bit_of_a_model_is_refused_or_changes_nothing(folder: Path, file: str) -> None:
+    model, spec = load_model(folder)
+    content, refusals = (folder / file).read_bytes(), list[str]()
+    random = np.random.default_rng(seed=5)
+    for place in random.choice(len(content), 60, replace=False).tolist():
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << int(random.integers(8))
+        (folder / file).write_bytes(damaged)
+        try:
+            again, same = load_model(folder)
+        except SavedModelError as error:
+            refusals.append(str(error))
+        else:
+            # The name of the seal, or a digit behind those that count.
+            assert same == spec
+            assert all(map(torch.equal, again.state_dict().values(), model.state_dict().values()))
+    assert any("not what was written" in words for words in refusals)
+
+
+def test_a_digit_of_the_description_is_refused(folder: Path) -> None:
+    text = (folder / "model.json").read_text()
+    (folder / "model.json").write_text(text.replace("0.3", "0.4", 1).replace("0.2", "0.9", 1).replace("1.0", "9.0", 1))
+    assert (folder / "model.json").read_text() != text
+    with pytest.raises(SavedModelError, match=r"model\.json is not what was written"):
+        load_model(folder)
+
+
+def test_a_kill_between_the_files_of_a_better_model_leaves_the_old_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, _ = load_model(folder)
+    replace = Path.replace
+
+    def killed(path: Path, target: Path) -> Path:
+        if Path(target).name == "weights.pt":
+            raise KeyboardInterrupt
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        save_model(made_network("inclusive", seed=2, dtype=torch.float32), made_spec("inclusive"), folder)
+    again, _ = load_model(folder)
+    assert all(map(torch.equal, again.state_dict().values(), old.state_dict().values()))
+
+
+def test_a_model_of_an_earlier_release_is_read(folder: Path) -> None:
+    content = json.loads((folder / "model.json").read_text())
+    del content["seal"], content["weights"]
+    (folder / "model.json").write_text(json.dumps(content))
+    assert load_model(folder)[1] == made_spec("inclusive")
 
 
 def test_another_version_is_refused(folder: Path) -> None:

@@ -20,6 +20,7 @@ from features.columns import INPUT_COLUMNS
 from features.dataset import FeatureDataset
 from features.mixing import class_weights
 from features.scaling import ColumnStatistics, scaler_json
+from ingestion.integrity import SEAL, DamagedOutputError, has_seal, sealed
 from ingestion.storage import new_file
 from models.networks.hlf import HlfClassifier
 from models.networks.hlf_settings import HlfSettings
@@ -151,9 +152,12 @@ def finished(folder: Path, trial: Trial) -> JobResult | None:
     """The result of a training that succeeded before, else None."""
     try:
         content = json.loads((folder / f"{trial.key}.json").read_text(encoding="utf-8"))
+        if not has_seal(content):
+            return None
+        del content[SEAL]
         found = TypeAdapter(JobResult).validate_python(content)
     except (FileNotFoundError, ValueError):
-        # A file that a power cut left empty is made again.
+        # A file that a power cut left empty, or that was damaged later, is made again.
         return None
     return None if found.error else found
 
@@ -175,12 +179,15 @@ def run_job(search: Search, trial: Trial, folder: Path) -> JobResult:
         # Load once per process and before the clock starts, so that the first training does not seem slow.
         started = time.perf_counter()
         num_parameters, folds = _train(search, trial)
+    except DamagedOutputError:
+        # It is no result of this trial: all others read the same files.
+        raise
     except Exception as problem:  # noqa: BLE001 - the table shows any error, and the other jobs continue
         error = f"{type(problem).__name__}: {problem}"
     result = JobResult(trial, num_parameters, folds, time.perf_counter() - started, error)
     with new_file(folder / f"{trial.key}.json") as unfinished:
         content = {**result._asdict(), "trial": trial._asdict(), "folds": [each._asdict() for each in folds]}
-        unfinished.write_text(json.dumps(content), encoding="utf-8")
+        unfinished.write_text(json.dumps(sealed(content)), encoding="utf-8")
     return result
 
 

@@ -18,6 +18,7 @@ from training.launching.memory_use import MemoryWatch
 from training.launching.mpirun import Hosts, no_hosts, rank_command, rank_environment
 from training.launching.rank import RunSpec, train
 from training.launching.rank_reports import LaunchFiles, StartLimit, raise_described
+from training.loop.checkpoints import CheckpointFolder, settings_digest
 from training.loop.progress import Progress
 from training.loop.watchdog import read_reports
 from training.readers.sharding import plan_epoch
@@ -53,6 +54,8 @@ def launch(
             from that rank, or says what each was doing.
     """
     if spec.train.workers == 1:
+        for words in _damaged_checkpoints(spec):
+            on_loss(words)
         spec.save(spec.out_dir / "run.json")
         train(spec, Transport(), on_progress=on_progress)
         return
@@ -128,6 +131,8 @@ def _launch(job: Job, on_loss: Callable[[str], None]) -> None:
     """Start the ranks while there is work left, and restart them when one was lost, as the settings allow."""
     for spec in job.specs:
         _refuse_impossible(spec)
+        for words in _damaged_checkpoints(spec):
+            on_loss(words)
         # The spec later also shows the data of a model's training.
         spec.save(spec.out_dir / "run.json")
     most = job.settings.max_restarts
@@ -141,6 +146,12 @@ def _launch(job: Job, on_loss: Callable[[str], None]) -> None:
                 f"cause is not named, does a machine fail? The same command resumes from the last checkpoint."
             )
         on_loss(f"a rank was lost ({lost[-1]}); all start again from the last checkpoint")
+
+
+def _damaged_checkpoints(spec: RunSpec) -> list[str]:
+    """Sentences about damaged checkpoints, which the ranks leave out for an older one."""
+    digest = settings_digest(spec.workload.meaning, spec.train)
+    return CheckpointFolder(spec.out_dir / "checkpoints", digest).damage()
 
 
 def _refuse_impossible(spec: RunSpec) -> None:

@@ -19,6 +19,7 @@ import psutil
 
 from features.errors import FeatureError
 from ingestion.allocation import lack_of_memory, memory_limit
+from ingestion.integrity import DamagedOutputError
 from ingestion.plugins import PluginError, blamed
 from ingestion.storage import new_file
 from models.errors import ModelError
@@ -36,11 +37,12 @@ def described(error: BaseException) -> dict[str, Any]:
     reason, limit = lack_of_memory(error), memory_limit()
     if reason:
         message = f"there is no memory ({reason}): on {socket.gethostname()} {limit}. {limit.advice}"
-    known = isinstance(error, TrainingError | ModelError | FeatureError | PluginError | OSError)
+    known = isinstance(error, TrainingError | ModelError | FeatureError | PluginError | DamagedOutputError | OSError)
     return {
         # A full disk, for example, is no bug of this program.
         "known": known or bool(reason),
         "diverged": isinstance(error, DivergedError),
+        "damaged": isinstance(error, DamagedOutputError),
         "message": message,
         "traceback": "".join(traceback.format_exception(error)),
     }
@@ -48,6 +50,8 @@ def described(error: BaseException) -> dict[str, Any]:
 
 def raise_described(where: str, content: dict[str, Any]) -> NoReturn:
     """Raise what `described` gave."""
+    if content["damaged"] and (damage := DamagedOutputError.told_by(content["message"])):
+        raise damage
     message = f"{where}: {content['message']}"
     if content["known"]:
         raise (DivergedError if content["diverged"] else LaunchError)(message)

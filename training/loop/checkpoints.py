@@ -17,13 +17,14 @@ import shutil
 import time
 import zipfile
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import torch
 
+from ingestion.integrity import has_seal, sealed
 from ingestion.storage import new_file
 from training.errors import CheckpointError
 from training.settings import TrainSettings
@@ -32,6 +33,7 @@ _KEPT: Final = 2
 #: Places of which a worker keeps its part while they are not complete; one that was stopped for long passes hundreds.
 _OPEN: Final = 32
 _VERSION: Final = 10
+_LEFT_OUT: Final = "The training does not continue from this checkpoint, but from an older one if there is one."
 _SECONDS_TO_APPEAR: Final = 60.0
 _SECONDS_BETWEEN_LOOKS: Final = 0.5
 #: Settings, in addition to those of speed, that may differ between the run that writes and the run that resumes.
@@ -54,7 +56,17 @@ class Checkpoint(NamedTuple):
             return _read(path)
         except Exception as cause:
             # Damaged bytes raise errors of any type.
-            raise CheckpointError(f"{path} is damaged ({cause}). Remove {self.folder} to resume before it.") from cause
+            raise CheckpointError(f"{path} is damaged ({cause}). The same command resumes before it.") from cause
+
+    def damage(self) -> list[str]:
+        """A sentence about each part that cannot be read as it was written."""
+        words = []
+        for rank in range(self.world_size):
+            try:
+                self.load(rank)
+            except CheckpointError as problem:
+                words.append(f"{problem} {_LEFT_OUT}")
+        return words
 
 
 class CheckpointFolder:
@@ -66,11 +78,29 @@ class CheckpointFolder:
         self._written: deque[Path] = deque()
 
     def latest(self) -> Checkpoint | None:
-        """The newest complete checkpoint of these settings."""
+        """The newest complete checkpoint of these settings that is not damaged."""
+        for checkpoint in self._of_these_settings():
+            if not checkpoint.damage():
+                return checkpoint
+        return None
+
+    def damage(self) -> list[str]:
+        """A sentence about each damaged file because of which `latest` passes over a checkpoint."""
+        descriptions = [path for path in self.folder.glob("epoch-*/complete.json") if self._is_ours(path.parent)]
+        damaged = [path for path in descriptions if _described(path) is None]
+        words = [f"{path} is damaged. {_LEFT_OUT}" for path in sorted(damaged)]
+        for checkpoint in self._of_these_settings():
+            found = checkpoint.damage()
+            if not found:
+                break
+            words += found
+        return words
+
+    def _of_these_settings(self) -> Iterator[Checkpoint]:
+        """Complete checkpoints of these settings, the newest first."""
         for content, folder in self._complete():
             if content["version"] == _VERSION and content["digest"] == self._digest:
-                return Checkpoint(folder, content["epoch"], content["step"], content["world_size"])
-        return None
+                yield Checkpoint(folder, content["epoch"], content["step"], content["world_size"])
 
     def await_complete(self, epoch: int, step: int, world_size: int) -> Checkpoint:
         """Wait for a checkpoint that another rank sees; shared storage may show it to this rank a moment later."""
@@ -93,15 +123,9 @@ class CheckpointFolder:
         """
         found = []
         for path in self.folder.glob("epoch-*/complete.json"):
-            try:
-                content = json.loads(path.read_text(encoding="utf-8"))
-                if all((path.parent / name).exists() for name in _parts(int(content["world_size"]))):
-                    found.append((int(content["number"]), content, path.parent))
-            except FileNotFoundError:
-                # Another rank removes it.
-                continue
-            except (ValueError, LookupError, TypeError) as cause:
-                raise CheckpointError(f"{path} is damaged. Remove {path.parent} to resume before it.") from cause
+            content = _described(path)
+            if content and all((path.parent / name).exists() for name in _parts(content["world_size"])):
+                found.append((content["number"], content, path.parent))
         return [(content, folder) for _, content, folder in sorted(found, key=lambda each: each[0], reverse=True)]
 
     def write_rank(
@@ -161,7 +185,7 @@ class CheckpointFolder:
             "world_size": world_size,
         }
         with new_file(folder / "complete.json", flushed=True) as unfinished:
-            unfinished.write_text(json.dumps(content), encoding="utf-8")
+            unfinished.write_text(json.dumps(sealed(content)), encoding="utf-8")
         kept = [path for _, path in self._complete()[:_KEPT]]
         for old in self.folder.glob("epoch-*"):
             # Workers that are ahead write later ones meanwhile.
@@ -188,6 +212,15 @@ class CheckpointFolder:
 
 def _parts(world_size: int) -> list[str]:
     return [f"rank-{rank}.pt" for rank in range(world_size)]
+
+
+def _described(path: Path) -> dict[str, Any] | None:
+    """The description of a complete checkpoint; None if it is damaged, or another rank has removed it."""
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if has_seal(content) else None
 
 
 def _position_of(folder: Path) -> tuple[int, int]:

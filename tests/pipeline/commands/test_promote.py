@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -12,10 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from command_line import SAMPLES, small_config
-from published_by_hand import publish
+from published_by_hand import publish, record_as_written
 from rich.console import Console
 from trained_nights import TrainedNights
 
+from ingestion.integrity import DamagedOutputError, sealed
 from models.evaluation.bootstrap import Estimate
 from models.evaluation.improvement import improvement
 from models.evaluation.rates import Rates
@@ -27,6 +29,7 @@ from pipeline.run_folder import RunFolder
 from pipeline.runs.log import METRICS
 from pipeline.runs.outputs import changed_files
 from pipeline.runs.seen_events import dataset_of
+from pipeline.runs.store import StageStore
 
 
 @pytest.fixture
@@ -95,8 +98,7 @@ def export(nights: TrainedNights) -> Path:
 
 
 @pytest.mark.parametrize("stage", ["train", "export"])
-def test_damage_between_training_and_promotion_was_promoted(nights: TrainedNights, stage: str) -> None:
-    """The registry hashed its copy anew, so `status --verify` called the damaged model unchanged."""
+def test_a_model_that_was_damaged_after_its_training_is_not_promoted(nights: TrainedNights, stage: str) -> None:
     nights.train(5)
     damaged = export(nights)
     if stage == "train":
@@ -105,9 +107,9 @@ def test_damage_between_training_and_promotion_was_promoted(nights: TrainedNight
     # The file can still be read.
     content[len(content) // 2] ^= 1
     damaged.write_bytes(content)
-    words = rf"hlf: .*{damaged.name} is gone or changed since `{stage}` wrote it. .*{stage} --force"
+    words = rf"{damaged.name} is not what was written.* run `python -m pipeline {stage}`"
     for force in (False, True):
-        with pytest.raises(PromotionError, match=words):
+        with pytest.raises(DamagedOutputError, match=words):
             nights.promote(force=force)
     assert nights.in_use() is None
 
@@ -159,6 +161,9 @@ def test_slices_of_a_class_counted_by_their_numbers_of_test_events(
     samples[(samples == "qcd") & (np.arange(len(samples)) % 2 == 0)] = "hard"
     place = table.schema.get_field_index("sample")
     pq.write_table(table.set_column(place, table.schema.field(place), pa.array(samples)), path)
+    features = StageStore(nights.run_dir, "features").current()
+    assert features is not None
+    record_as_written(StageStore(nights.run_dir, "features"), features)
     rates = {"hard": (0, 1.0), "qcd": (0, 999.0), "ttbar": (1, 5.0), "wjets": (2, 7.0)}
     labels = {name: label for name, (label, _) in rates.items()}
     known = Rates({name: Estimate(rate, 0.0) for name, (_, rate) in rates.items()}, labels)
@@ -180,8 +185,11 @@ def test_slices_of_a_class_counted_by_their_numbers_of_test_events(
 
 def other_features(nights: TrainedNights) -> None:
     """The model in use was trained on features of another definition."""
-    path = nights.registry.current().folder / "model" / "model.json"  # type: ignore[union-attr]
-    path.write_text(path.read_text().replace('"definitions": {}', '"definitions": {"isolation_cone": 0.4}'))
+    version = nights.registry.current()
+    assert version is not None
+    path = version.folder / "model" / "model.json"
+    path.write_text(json.dumps(sealed(json.loads(path.read_text()) | {"definitions": {"isolation_cone": 0.4}})))
+    record_as_written(nights.registry, version)
 
 
 def damaged_weights(nights: TrainedNights) -> None:
@@ -198,8 +206,8 @@ def no_model(nights: TrainedNights) -> None:
     ("spoil", "why"),
     [
         (other_features, "cone 0.4 instead of 0.3"),
-        (damaged_weights, "no readable model"),
-        (no_model, "no readable model"),
+        (damaged_weights, "is not what was written: its content is another"),
+        (no_model, "is not what was written: it is gone"),
     ],
 )
 def test_a_model_in_use_that_cannot_be_compared_stays_until_it_is_forced(
@@ -262,7 +270,10 @@ def test_one_network_that_cannot_be_promoted_does_not_keep_the_others_from_it(ni
 
 def test_a_model_of_which_it_is_not_known_what_it_saw_is_refused_unless_forced(nights: TrainedNights) -> None:
     nights.train(5)
-    (nights.run_dir / "train" / nights.made["train"] / "hlf" / "run.json").unlink()
+    trained = StageStore(nights.run_dir, "train").current()
+    assert trained is not None
+    (trained.folder / "hlf" / "run.json").unlink()
+    record_as_written(StageStore(nights.run_dir, "train"), trained)
     with pytest.raises(PromotionError, match=r"hlf: the training events of hlf are unknown.*promote --force"):
         nights.promote()
     assert nights.in_use() is None

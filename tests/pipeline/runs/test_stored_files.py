@@ -204,9 +204,9 @@ def test_lost_and_changed_objects_are_seen(site: Site) -> None:
     whole = site.server.files.cat(f"{site.storage}/{changed}")
     site.server.files.pipe(f"{site.storage}/{changed}", whole[:-9] + b"x" + whole[-8:])
     assert verify(folder_of(remote)) == [f"{site.storage}/{path}" for path in (lost, changed)]
-    # The list at the start of a run shows sizes only.
     shown = run_here(remote, "features")
-    assert f"features: output is gone or changed: {lost.split('/', 2)[2]}\n" in shown
+    reasons = [f"output is gone or damaged: {path.split('/', 2)[2]}" for path in (lost, changed)]
+    assert f"features: {'; '.join(reasons)}\n" in shown
     run_here(remote, *STAGES, force=True)
     assert contents(remote) == expected
     assert verify(folder_of(remote)) == []

@@ -7,7 +7,8 @@ import json
 import os
 import pickle
 import threading
-from itertools import count
+from collections.abc import Callable
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
@@ -255,18 +256,46 @@ def test_a_damaged_part_is_said_with_its_path(tmp_path: Path) -> None:
             assert loaded["value"].tolist() == [1.0] * 100
             assert loaded["name"] == "x"
     path.unlink()
-    with pytest.raises(CheckpointError, match=r"rank-1\.pt is damaged.*Remove .* to resume before it"):
+    with pytest.raises(CheckpointError, match=r"rank-1\.pt is damaged.*The same command resumes before it"):
         found.load(1)
     assert found.load(0)["name"] == "x"
 
 
-def test_a_damaged_last_file_is_said_with_its_path(tmp_path: Path) -> None:
+def another_step(content: bytes) -> bytes:
+    """A digit of the description, as a bad disk or a person changes it."""
+    return content.replace(b'"step": 5', b'"step": 3')
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "a flipped bit": lambda content: content.replace(b"value", b"vamue", 1),
+    "half": lambda content: content[: len(content) // 2],
+    "empty": lambda _: b"",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [*product(["rank-0.pt", "rank-1.pt"], DAMAGES), *product(["complete.json"], ["another step", "half", "empty"])],
+)
+def test_a_damaged_checkpoint_is_left_out_for_the_older_one_and_named(tmp_path: Path, name: str, damage: str) -> None:
     folder = CheckpointFolder(tmp_path, "d")
-    path = written(folder, (1, 0)).folder / "complete.json"
-    for damage in ("", '{"epoch": 1}', "null"):
-        path.write_text(damage)
-        with pytest.raises(CheckpointError, match=r"complete\.json is damaged"):
-            folder.latest()
+    older, newest = written(folder, (1, 0)), written(folder, (2, 5))
+    assert folder.latest() == newest
+    assert folder.damage() == []
+    path = newest.folder / name
+    path.write_bytes(DAMAGES.get(damage, another_step)(path.read_bytes()))
+    assert folder.latest() == older
+    (words,) = folder.damage()
+    assert words.startswith(f"{path} is damaged")
+    assert words.endswith("not continue from this checkpoint, but from an older one if there is one.")
+
+
+@pytest.mark.parametrize("content", ["", '{"epoch": 1}', "null", "[]"])
+def test_without_an_older_checkpoint_a_training_begins_anew(tmp_path: Path, content: str) -> None:
+    folder = CheckpointFolder(tmp_path, "d")
+    (written(folder, (1, 0)).folder / "complete.json").write_text(content)
+    assert folder.latest() is None
+    assert len(folder.damage()) == 1
 
 
 def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:

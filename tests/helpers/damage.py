@@ -1,0 +1,86 @@
+"""Damages of files, as a bad disk or a person makes them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+
+def flipped(content: bytes) -> bytes:
+    """One bit in the middle is another."""
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+def with_another_digit(content: bytes) -> bytes:
+    """The first digit of the last number is another; a number in text stays as plausible as it was."""
+    numbers = list(re.finditer(rb"\d+", content))
+    place = numbers[-1].start()
+    digit = b"1" if content[place : place + 1] != b"1" else b"2"
+    return content[:place] + digit + content[place + 1 :]
+
+
+DAMAGES: Final[dict[str, Callable[[bytes], bytes]]] = {
+    "a flipped bit": flipped,
+    "another digit": with_another_digit,
+    "half": lambda content: content[: len(content) // 2],
+    "empty": lambda _: b"",
+}
+
+
+def can_suffer(content: bytes, damage: str) -> bool:
+    """Whether a damage changes a content."""
+    return len(content) > 0 and (damage != "another digit" or re.search(rb"\d", content) is not None)
+
+
+def damage(path: Path, change: Callable[[bytes], bytes]) -> bytes:
+    """Change a file and keep its time; a hard link to it keeps the old content, which is returned."""
+    content, times = path.read_bytes(), path.stat()
+    put(path, change(content), times.st_mtime_ns)
+    return content
+
+
+def put(path: Path, content: bytes, mtime_ns: int) -> None:
+    """Replace a file, so that its hard links stay, with a file of a given time."""
+    import os
+
+    new = path.with_name(f".{path.name}.damaged")
+    new.write_bytes(content)
+    new.replace(path)
+    os.utime(path, ns=(mtime_ns, mtime_ns))
+
+
+def of_another_run(path: Path, content: bytes) -> bytes:
+    """What another run might have in the place of a file: of the same kind and, nearly, of the same size."""
+    if path.suffix == ".parquet":
+        return _reversed_rows(path)
+    if path.suffix == ".json":
+        return _with_other_numbers(content)
+    random = np.random.default_rng(seed=1)
+    return random.bytes(len(content))
+
+
+def _reversed_rows(path: Path) -> bytes:
+    import io
+
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path)
+    buffer = io.BytesIO()
+    order = np.arange(table.num_rows)[::-1].copy()
+    pq.write_table(table.take(order), buffer, compression="zstd", write_page_checksum=True)
+    return buffer.getvalue()
+
+
+def _with_other_numbers(content: bytes) -> bytes:
+    def changed(match: re.Match[bytes]) -> bytes:
+        return match.group().replace(b"1", b"2").replace(b"0", b"1")
+
+    other = re.sub(rb"\d+\.\d+", changed, content)
+    json.loads(other)
+    return other

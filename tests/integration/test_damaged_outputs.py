@@ -1,0 +1,217 @@
+"""Nothing is used that is not what was written: each kind of file of a run folder, damaged in each way."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pyarrow.parquet as pq
+import pytest
+from command_line import in_use, invoke
+from damage import DAMAGES, can_suffer, damage, flipped, of_another_run, put
+from rich.console import Console
+from undisturbed_run import STAGES, Undisturbed
+
+from ingestion.checked_parquet import damage_of_parquet
+from ingestion.integrity import DamagedOutputError
+from pipeline.api import load_run
+from pipeline.commands.evaluate_files import _OfAnyModel
+from pipeline.commands.status import verify
+from pipeline.config import load_config
+from pipeline.run_folder import RunFolder
+from pipeline.runner import Runner, State
+from pipeline.runs.model_registry import Registry
+from pipeline.runs.models_on_disk import find_models
+from pipeline.runs.outputs import damaged_files
+from pipeline.runs.own_folders import MARKER
+from pipeline.runs.store import Version
+from pipeline.stages.base import Stage
+from pipeline.stages.table import STAGES as ALL_STAGES
+
+pytestmark = [pytest.mark.spark, pytest.mark.distributed, pytest.mark.end_to_end]
+
+#: Files of a run folder that no manifest names, with the reason why their damage is noticed or cannot matter.
+NAMED_BY_NO_MANIFEST: Final = {
+    "manifest.json": "it has a digest of itself; see tests/pipeline/runs/test_manifest.py",
+    "current.json": "a name that is no version is refused; see tests/pipeline/runs/test_store.py",
+    MARKER: "it is empty: only its name counts",
+    "*.arrow": "the counters of the manifest have its digest; see below",
+    "*.lock": "it is empty or for people: only its lock counts",
+    "claims*": "it only says for people who reads",
+    "*.prom": "for monitoring: each command writes it anew, and none reads it",
+    "logs/*": "for people: no result depends on it",
+}
+
+
+@pytest.fixture(scope="module")
+def finished(undisturbed: Undisturbed) -> Iterator[Undisturbed]:
+    """A run folder with a model in use; each test puts back what it damages."""
+    undisturbed.restore()
+    undisturbed.told("promote")
+    yield undisturbed
+    undisturbed.restore()
+
+
+def run_folder_of(finished: Undisturbed) -> RunFolder:
+    return RunFolder(load_config(str(finished.config)), Console(quiet=True))
+
+
+def versions(finished: Undisturbed) -> list[Version]:
+    """The version in use of each stage, and the model in use."""
+    made = [in_use(finished.run_dir, stage) for stage in STAGES]
+    return [*made, model_in_use(finished)]
+
+
+def model_in_use(finished: Undisturbed) -> Version:
+    version = Registry(finished.run_dir, "hlf").current()
+    assert version is not None
+    return version
+
+
+def kind_of(path: str) -> str:
+    """The path of a file without what distinguishes it from others of its kind."""
+    return re.sub(r"[0-9a-f]{8}-[0-9a-f-]+|\d+", "#", path)
+
+
+def files_of_each_kind(finished: Undisturbed) -> list[tuple[Version, Path]]:
+    """A file of each kind with its version."""
+    found = {}
+    for version in versions(finished):
+        for file in version.files:
+            found[version.writer, kind_of(file.path)] = (version, version.folder / file.path)
+    return list(found.values())
+
+
+def test_each_file_of_a_run_folder_is_named_by_a_manifest_or_has_a_reason(finished: Undisturbed) -> None:
+    named = {version.folder / file.path for version in versions(finished) for file in version.files}
+    for path in finished.run_dir.rglob("*"):
+        if path.is_file() and path not in named:
+            inside = path.relative_to(finished.run_dir)
+            assert any(path.match(pattern) or inside.match(pattern) for pattern in NAMED_BY_NO_MANIFEST), inside
+
+
+def test_each_kind_of_file_is_noticed_after_each_damage(finished: Undisturbed) -> None:
+    """By the check of all commands; pages of Parquet by whoever reads them."""
+    silent = []
+    for version, path in files_of_each_kind(finished):
+        content = path.read_bytes()
+        changes = {name: change for name, change in DAMAGES.items() if can_suffer(content, name)}
+        results = {name: change(content) for name, change in changes.items()}
+        if content:
+            results["of another run"] = of_another_run(path, content)
+        for name, damaged in results.items():
+            if damaged == content:
+                continue
+            put(path, damaged, path.stat().st_mtime_ns)
+            found = [version.folder / file.path for file in damaged_files(version.folder, version.files)]
+            in_pages = path.suffix == ".parquet" and bool(damage_of_parquet(path))
+            if found != [path] and not in_pages:
+                silent.append(f"{path}: {name}")
+        put(path, content, path.stat().st_mtime_ns)
+    assert silent == []
+
+
+READERS: Final[list[Stage]] = [*ALL_STAGES, _OfAnyModel()]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_damaged_stage_is_stale_and_refused_by_all_that_read_it_until_the_file_is_back(
+    finished: Undisturbed, stage: str
+) -> None:
+    """`promote`, `track`, `compare` and `evaluate-files` read what the stages evaluate, report and train read."""
+    version = in_use(finished.run_dir, stage)
+    run_folder = run_folder_of(finished)
+    smallest = min((file for file in version.files if file.size > 2), key=lambda file: file.size)
+    path = version.folder / smallest.path
+    content = damage(path, DAMAGES["a flipped bit"])
+    mtime_ns = path.stat().st_mtime_ns
+    try:
+        plans = {plan.stage.name: plan for plan in Runner(run_folder).plan()}
+        # `run` leaves out a search that no network asks for.
+        if stage in plans:
+            assert plans[stage].state is State.STALE
+            assert plans[stage].reasons == [f"output is gone or damaged: {smallest.path}"]
+        readers = [reader for reader in READERS if stage in (*reader.upstream_of(run_folder.config),)]
+        assert readers or stage in {"report", "gridsearch", "export"}
+        for reader in readers:
+            with pytest.raises(DamagedOutputError, match=f"{path.name} is not what was written.*{stage}"):
+                run_folder.upstream(reader)
+        with pytest.raises(DamagedOutputError, match=path.name):
+            load_run(finished.run_dir).output(stage)
+        assert verify(run_folder) == [str(path)]
+    finally:
+        put(path, content, mtime_ns)
+    assert verify(run_folder) == []
+    assert all(plan.state is State.FRESH for plan in Runner(run_folder).plan())
+    load_run(finished.run_dir).output(stage)
+
+
+@pytest.mark.parametrize("name", ["model/weights.pt", "model/model.json", "model.onnx", "run.json"])
+def test_a_damaged_model_in_use_is_not_used(finished: Undisturbed, name: str) -> None:
+    version = model_in_use(finished)
+    path = version.folder / name
+    content = damage(path, DAMAGES["a flipped bit"])
+    try:
+        with pytest.raises(DamagedOutputError, match=path.name):
+            Registry.in_use(finished.run_dir)
+        with pytest.raises(DamagedOutputError, match=path.name):
+            find_models([str(path if path.suffix == ".onnx" else version.folder)])
+    finally:
+        put(path, content, path.stat().st_mtime_ns)
+    assert Registry.in_use(finished.run_dir) == version
+
+
+def with_larger_scale(content: bytes) -> bytes:
+    """A scaler with another number in it, as an editor or a disk leaves it."""
+    scaler = json.loads(content)
+    scaler["hlf"]["std"][0] *= 3
+    return json.dumps(scaler, indent=1).encode()
+
+
+def test_a_training_on_a_damaged_scaler_is_refused_and_later_gives_what_it_gave(finished: Undisturbed) -> None:
+    """It trained, and stayed up to date for ever after the file was put back."""
+
+    def loss() -> float:
+        trained = in_use(finished.run_dir, "train")
+        value: float = trained.manifest["counters"]["networks"]["hlf"]["best_val_loss"]
+        return value
+
+    before = loss()
+    path = in_use(finished.run_dir, "features").folder / "scaler.json"
+    content = damage(path, with_larger_scale)
+    done = invoke("train", "--force", "--config", finished.config)
+    assert done.exit_code == 1
+    assert "scaler.json is not what was written" in done.output
+    put(path, content, path.stat().st_mtime_ns)
+    assert "up to date" in finished.told("train")
+    finished.told("train", "--force")
+    assert loss() == before
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_run_repairs_what_it_finds_damaged_and_goes_on(finished: Undisturbed) -> None:
+    """A page of a feature that the network reads: the footer is as it was."""
+    finished.restore()
+    features = in_use(finished.run_dir, "features")
+    path = min(features.folder.glob("train/*.parquet"))
+    group = pq.read_metadata(path).row_group(0)
+    columns = {column.path_in_schema: column for column in map(group.column, range(group.num_columns))}
+    place = columns["ht"].data_page_offset + columns["ht"].total_compressed_size // 2
+    content = damage(path, lambda good: good[:place] + flipped(good[place : place + 1]) + good[place + 1 :])
+    alone = invoke("train", "--force", "--config", finished.config)
+    assert alone.exit_code == 1
+    assert f"{path.name} is not what was written" in alone.output
+    assert "python -m pipeline features" in alone.output
+    plans = {plan.stage.name: plan for plan in Runner(run_folder_of(finished)).plan()}
+    assert plans["features"].reasons == [f"output is gone or damaged: train/{path.name}"]
+    done = finished.run("run")
+    assert done.returncode == 0, done.stderr
+    again = in_use(finished.run_dir, "features")
+    assert again.name != features.name
+    assert (again.folder / "train" / path.name).read_bytes() == content
+    assert all(plan.state is State.FRESH for plan in Runner(run_folder_of(finished)).plan())
+    finished.restore()
+    finished.told("promote")

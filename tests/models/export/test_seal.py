@@ -1,0 +1,69 @@
+"""An exported file is run as it was exported, or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from networks import made_network, made_spec
+
+from models.errors import SavedModelError
+from models.export.onnx_classifier import OneEventClassifier, OnnxClassifier
+from models.export.onnx_export import export_one_event, export_onnx
+
+NUM_EVENTS = 7
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Path:
+    path = tmp_path / "model.onnx"
+    export_onnx(made_network("hlf"), made_spec("hlf"), path)
+    return path
+
+
+def probabilities(path: Path) -> np.ndarray:
+    events = np.random.default_rng(seed=6).uniform(1, 50, (NUM_EVENTS, 14)).astype(np.float32)
+    return OnnxClassifier.load(path).probabilities({"hlf": events})
+
+
+def test_each_flipped_bit_is_refused_or_changes_nothing(exported: Path) -> None:
+    content, expected = exported.read_bytes(), probabilities(exported)
+    random = np.random.default_rng(seed=7)
+    for place in random.choice(len(content), 150, replace=False).tolist():
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << int(random.integers(8))
+        exported.write_bytes(damaged)
+        try:
+            found = probabilities(exported)
+        except SavedModelError:
+            continue
+        assert np.array_equal(found, expected), place
+
+
+def test_a_changed_number_is_named_with_its_file(exported: Path) -> None:
+    model = onnx.load(exported)
+    weights = model.graph.initializer[0]
+    changed = onnx.numpy_helper.to_array(weights) * 2
+    weights.CopyFrom(onnx.numpy_helper.from_array(changed, weights.name))
+    onnx.save(model, exported)
+    with pytest.raises(SavedModelError, match=r"model\.onnx is not what was exported"):
+        OnnxClassifier.load(exported)
+
+
+def test_a_file_that_is_read_and_written_unchanged_stays_valid(exported: Path) -> None:
+    expected = probabilities(exported)
+    onnx.save(onnx.load(exported), exported)
+    assert np.array_equal(probabilities(exported), expected)
+
+
+def test_the_form_for_one_event_is_sealed_too(tmp_path: Path) -> None:
+    path = tmp_path / "one_event.onnx"
+    export_one_event(made_network("hlf"), made_spec("hlf"), path)
+    content = path.read_bytes()
+    OneEventClassifier(path)
+    middle = len(content) // 2
+    path.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
+    with pytest.raises(SavedModelError, match=r"one_event\.onnx"):
+        OneEventClassifier(path)
