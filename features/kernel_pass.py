@@ -21,6 +21,7 @@ from features.kernels import OUTCOMES, FeatureBlock, build_features
 from features.settings import FeatureSettings
 from features.splitting import BALANCE_STREAM, MIXING_STREAM, UInt64s, event_hash, split_index, uniform
 from ingestion.checked_parquet import open_parquet
+from ingestion.integrity import file_digest
 from ingestion.schema import COLLECTIONS, SCALARS, WEIGHT_PREFIX, events_schema
 from ingestion.storage import is_remote, new_file, place
 from ingestion.tally import StepCounts, total
@@ -60,6 +61,8 @@ class KernelOutput(NamedTuple):
     """Name of the folder, below that of all kernel outputs, of the version whose kernels ran."""
     size: int
     """Bytes of the file."""
+    file_digest: str
+    """Digest of the file, which shows damage; the name of the file says what it is of."""
 
     def path(self, kernels: Path) -> Path:
         """The file, below the folder of all kernel outputs."""
@@ -111,8 +114,8 @@ def run_kernels(part: EventsFile, settings: FeatureSettings, folder: Path) -> Ke
                 steps = {"events": slice(None), **steps, LACKS_OWN_TRACK: block.lacks_own_track}
                 tally = total((tally, StepCounts.of(steps, events["weight"].to_numpy())))
                 writer.write_batch(unmixed_rows(events, block))
-        size = unfinished.stat().st_size
-    return KernelOutput(part.name, part.sample, part.digest, *tally, folder.name, size)
+        size, written = unfinished.stat().st_size, file_digest(unfinished)
+    return KernelOutput(part.name, part.sample, part.digest, *tally, folder.name, size, written)
 
 
 def keys_of(path: Path, settings: FeatureSettings, *, factor: float = 1.0) -> EventKeys:

@@ -41,6 +41,7 @@ from features.normalisation import GeneratedSample, physics_factors
 from features.scaling import ColumnStatistics, scaler_json
 from features.schema import SPLITS
 from features.settings import FeatureSettings
+from ingestion.integrity import file_digest
 from ingestion.plugins import load_from_environment
 from ingestion.storage import is_remote, local_copy, make_folder, sizes_below
 from ingestion.tally import by_sample
@@ -62,6 +63,8 @@ class FeaturesResult(NamedTuple):
     dataset: FeatureDataset
     outputs: list[KernelOutput]
     num_taken_over: int
+    damaged: list[str]
+    """Names of the parts whose kernel outputs of earlier versions were damaged: the kernels ran again."""
     histograms: Histograms
     digests: dict[str, str]
     """Digest of the content of each file with a row group."""
@@ -103,7 +106,7 @@ def make_features(
         FeatureError: No event passes the selection, or a split lacks a class or rows.
     """
     factors = physics_factors(samples, settings.integrated_luminosity)
-    made = _run_kernels(spark, parts, settings, kernels, earlier, factors, done=done, num_tasks=num_tasks)
+    made, damaged = _run_kernels(spark, parts, settings, kernels, earlier, factors, done=done, num_tasks=num_tasks)
     outputs = [output for output, _, _ in made]
     _refuse_empty(outputs)
     at_once = rows_at_once(sum(each.size for each in outputs), sum(each.counts["selected"] for each in outputs))
@@ -150,7 +153,7 @@ def make_features(
     dataset.save(columns={name: scaler_json(each, INPUT_COLUMNS[name]) for name, each in merged.items()})
     digests = {each.group.file: each.digest for each in written}
     num_old = sum(old for _, _, old in made)
-    return FeaturesResult(dataset, outputs, num_old, add(histograms for _, histograms in tasks), digests)
+    return FeaturesResult(dataset, outputs, num_old, damaged, add(histograms for _, histograms in tasks), digests)
 
 
 def make_unsplit(
@@ -204,20 +207,27 @@ def _run_kernels(
     *,
     done: Accumulator[int],
     num_tasks: Callable[[int], int],
-) -> list[tuple[KernelOutput, EventKeys, bool]]:
+) -> tuple[list[tuple[KernelOutput, EventKeys, bool]], list[str]]:
+    """The kernel output of each part, its keys and whether it was reused; names of parts whose outputs were damaged."""
 
     def run(work: tuple[EventsFile, KernelOutput | None]) -> tuple[KernelOutput, EventKeys, bool]:
         keep_freed_memory()
         part, before = work
+        if before is not None and file_digest(local_rows(before)) != before.file_digest:
+            before = None
         output = before or run_kernels(part, settings, kernels)
         done.add(output.counts["events"])
-        rows = local_copy(output.path(kernels.parent), _scratch(kernels))
-        return output, keys_of(rows, settings, factor=factors[part.sample]), before is not None
+        return output, keys_of(local_rows(output), settings, factor=factors[part.sample]), before is not None
+
+    def local_rows(output: KernelOutput) -> Path:
+        return local_copy(output.path(kernels.parent), _scratch(kernels))
 
     sizes = sizes_below(kernels.parent)
     known = {(output.name, output.digest): output for output in earlier if output.is_there(sizes)}
     work = [(part, known.get((part.name, part.digest))) for part in parts]
-    return list(spark.parallelize(work, num_tasks(len(work))).map(run).collect())
+    made = list(spark.parallelize(work, num_tasks(len(work))).map(run).collect())
+    pairs = zip(work, made, strict=True)
+    return made, [part.name for (part, before), (*_, is_reused) in pairs if before and not is_reused]
 
 
 def _scratch(folder: Path) -> Path:

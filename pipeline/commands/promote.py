@@ -217,8 +217,6 @@ def rollback(run_folder: RunFolder, network: str) -> tuple[str, str]:
         return current.name, earlier[-1]
 
 
-
-
 def _read(name: str, folder: Path, dataset: FeatureDataset) -> FoundModel:
     """A model for the classes and features of a dataset."""
     found = read_trained(name, folder)

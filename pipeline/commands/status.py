@@ -8,7 +8,7 @@ from typing import Any, Final
 from pipeline.errors import RunFolderError
 from pipeline.run_folder import RunFolder, in_use
 from pipeline.runs.model_registry import Registry
-from pipeline.runs.outputs import changed_files
+from pipeline.runs.outputs import changed_files, suspect_files
 from pipeline.runs.store import StageStore
 from pipeline.stages.table import STAGES
 from pipeline.terminal.grid import Grid
@@ -50,9 +50,18 @@ def table_of(run_folder: RunFolder, content: dict[str, Any]) -> Grid:
 
 
 def verify(run_folder: RunFolder) -> list[str]:
-    """Paths of files of the versions and models in use that are missing or changed."""
-    versions = [version for version in map(in_use, run_folder.stores()) if version]
-    return [str(file.place(each.folder)) for each in versions for file in changed_files(each.folder, each.files)]
+    """Paths of files of the versions and models in use that are missing or changed; `plan` knows them from then on."""
+    changed = []
+    for store in run_folder.stores():
+        version = in_use(store)
+        if version is None:
+            continue
+        damaged = changed_files(version.folder, version.files)
+        if damaged:
+            suspect_files(version.folder, [file.path for file in damaged])
+        changed += [str(file.place(version.folder)) for file in damaged]
+        changed += map(str, store.changed_kernel_outputs(version))
+    return changed
 
 
 def _row(brief: dict[str, Any] | None, *keys: str) -> list[str]:

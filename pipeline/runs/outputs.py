@@ -31,7 +31,7 @@ _OF_TRAINING: Final = (
 #: Places of JSON, and of the counters, about the time, speed or source of a result, rather than the result. Whole
 #: places, since samples and classes may have any name.
 NOT_CONTENT: Final = re.compile(
-    r"counters/kernel_outputs_taken_over|counters/kernel_outputs/\d+/lies_in|dataset\.json/lies_in"
+    r"counters/kernel_outputs_taken_over|counters/kernel_outputs/\d+/(lies_in|file_digest)|dataset\.json/lies_in"
     r"|search\.json/(seconds|speed_up|training_seconds|trainings_taken_over|scores/\d+/latency)"
     rf"|(counters/networks/[^/]+|counters/further/[^/]+/[^/]+|rank-0\.jsonl/\d+)/({_OF_TRAINING})"
     r"|export\.json/[^/]+/(events_per_second|latency_us)"
@@ -211,9 +211,17 @@ def footer_of(path: Path) -> str:
     return _digest(path, footer_digest) if path.suffix == ".parquet" else ""
 
 
-def _digest(path: Path, digest_of_file: Callable[[Path], str] = file_digest) -> str:
+def digest_of_file(path: Path) -> str | None:
+    """Digest of the bytes of a file; None if it is gone."""
+    try:
+        return _digest(path)
+    except FileNotFoundError:
+        return None
+
+
+def _digest(path: Path, read: Callable[[Path], str] = file_digest) -> str:
     with answers(path, "its content"):
-        return digest_of_file(path)
+        return read(path)
 
 
 def _size(path: Path) -> int | None:

@@ -37,7 +37,7 @@ from pipeline.runs.manifest import (
     read_manifest,
     sealed,
 )
-from pipeline.runs.outputs import OutputFile, damaged_files, written_files
+from pipeline.runs.outputs import OutputFile, damaged_files, digest_of_file, written_files
 from pipeline.runs.own_folders import is_claimed
 from pipeline.runs.state_files import damaged, read_state, write_atomically
 from pipeline.runs.stored_files import KERNELS, StoredFiles, kernel_outputs_of, used_by
@@ -338,6 +338,12 @@ class StageStore:
             if (files or not there) and self.may_remove(folder):
                 found[folder] = files
         return found
+
+    def changed_kernel_outputs(self, version: Version) -> list[Path]:
+        """Outputs of the kernels that a version was made from and that are missing or changed; reads all of them."""
+        folder = self.stored.root if self.stored else self.folder
+        outputs = kernel_outputs_of(version.manifest)
+        return [folder / path for path, digest in outputs.items() if digest_of_file(folder / path) != digest]
 
     def remove_unused_outputs(self) -> None:
         """Remove unused local outputs of the kernels, and folders that hold no others."""

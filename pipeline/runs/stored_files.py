@@ -118,10 +118,13 @@ def used_by(manifests: Iterable[dict[str, Any]], current: dict[str, Any] | None,
         for each in manifest["outputs"]
         if each.get("lies_in")
     }
-    return used | kernel_outputs_of(current or {})
+    return used | kernel_outputs_of(current or {}).keys()
 
 
-def kernel_outputs_of(manifest: Mapping[str, Any]) -> set[str]:
-    """Paths, below the folder of a stage, of the kernel outputs that a version was made from."""
-    named = manifest.get("counters", {}).get("kernel_outputs", [])
-    return {f"{KERNELS}/{each['lies_in']}/{Path(each['name']).stem}.arrow" for each in named}
+def kernel_outputs_of(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """Digests of the kernel outputs that a version was made from, by path below the folder of a stage."""
+    outputs = manifest.get("counters", {}).get("kernel_outputs", [])
+    return {
+        f"{KERNELS}/{output['lies_in']}/{Path(output['name']).stem}.arrow": output.get("file_digest", "")
+        for output in outputs
+    }

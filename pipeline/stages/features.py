@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from features.columns import hlf_names
 from features.functions import own_features
+from ingestion.errors import some
 from ingestion.expressions import samples_in
 from ingestion.plugin_functions import module_of
 from ingestion.settings import IngestSettings, SampleSettings
@@ -91,6 +92,8 @@ class Features(Stage):
                     earlier=_earlier(context),
                 )
             counters = _counters(result)
+            if result.damaged:
+                context.say(f"note: kernel outputs were damaged and are computed again: {some(result.damaged)}")
             for sample, counter in counters["samples"].items():
                 if words := track_hint(sample, counter):
                     context.say(f"note:{words}")
@@ -185,6 +188,8 @@ def _earlier(context: Context) -> list[KernelOutput]:
 
     current = context.current
     if current is None or not current.ran_same_code("features.kernel_pass", *_modules_of_plugins()):
+        return []
+    if "dataset.json" in context.missing:
         return []
     if json.loads((current.folder / "dataset.json").read_text(encoding="utf-8"))["hlf"] != [*hlf_names()]:
         return []

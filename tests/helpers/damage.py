@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+import pyarrow.parquet as pq
 
 
 def flipped(content: bytes) -> bytes:
@@ -45,10 +48,16 @@ def damage(path: Path, change: Callable[[bytes], bytes]) -> bytes:
     return content
 
 
+def damage_page(path: Path, column: str) -> bytes:
+    """Flip a bit of a page of a Parquet column, and leave the footer as it is; returns the old content."""
+    group = pq.read_metadata(path).row_group(0)
+    chunks = {chunk.path_in_schema: chunk for chunk in map(group.column, range(group.num_columns))}
+    place = chunks[column].data_page_offset + chunks[column].total_compressed_size // 2
+    return damage(path, lambda content: content[:place] + flipped(content[place : place + 1]) + content[place + 1 :])
+
+
 def put(path: Path, content: bytes, mtime_ns: int) -> None:
     """Replace a file, so that its hard links stay, with a file of a given time."""
-    import os
-
     new = path.with_name(f".{path.name}.damaged")
     new.write_bytes(content)
     new.replace(path)
@@ -66,10 +75,6 @@ def of_another_run(path: Path, content: bytes) -> bytes:
 
 
 def _reversed_rows(path: Path) -> bytes:
-    import io
-
-    import pyarrow.parquet as pq
-
     table = pq.read_table(path)
     buffer = io.BytesIO()
     order = np.arange(table.num_rows)[::-1].copy()

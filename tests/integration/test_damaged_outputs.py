@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import pyarrow.parquet as pq
 import pytest
 from command_line import in_use, invoke
-from damage import DAMAGES, can_suffer, damage, flipped, of_another_run, put
+from damage import DAMAGES, can_suffer, damage, damage_page, of_another_run, put
 from rich.console import Console
 from undisturbed_run import STAGES, Undisturbed
 
@@ -192,15 +191,12 @@ def test_a_training_on_a_damaged_scaler_is_refused_and_later_gives_what_it_gave(
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_a_run_repairs_what_it_finds_damaged_and_goes_on(finished: Undisturbed) -> None:
+def test_a_run_makes_a_damaged_file_again_and_continues(finished: Undisturbed) -> None:
     """A page of a feature that the network reads: the footer is as it was."""
     finished.restore()
     features = in_use(finished.run_dir, "features")
     path = min(features.folder.glob("train/*.parquet"))
-    group = pq.read_metadata(path).row_group(0)
-    columns = {column.path_in_schema: column for column in map(group.column, range(group.num_columns))}
-    place = columns["ht"].data_page_offset + columns["ht"].total_compressed_size // 2
-    content = damage(path, lambda good: good[:place] + flipped(good[place : place + 1]) + good[place + 1 :])
+    content = damage_page(path, "ht")
     alone = invoke("train", "--force", "--config", finished.config)
     assert alone.exit_code == 1
     assert f"{path.name} is not what was written" in alone.output
