@@ -90,7 +90,7 @@ class Variation(NamedTuple):
 def variation_numbers(
     array: ak.Array, column: str, source: ColumnSource, length: int, *, path: str, first: int = 0
 ) -> Variation:
-    """The numbers of one of `ingest.weights` of the entries from `first` on, whose lists are empty or of `length`.
+    """The numbers of a weight in the entries from `first` on, whose lists are empty or of `length`.
 
     Raises:
         WrongBranchTypeError: A list has another length, so that its numbers mean something else.

@@ -94,16 +94,16 @@ def refuse_conflicts(infos: Sequence[Any]) -> None:
 
 
 def _refuse_other_variations(infos: Sequence[Any]) -> None:
-    """Refuse a weight of `ingest.weights` that no file has, or that is another number in lists of other lengths."""
+    """Refuse a weight that no file has, or that is another number in lists of other lengths."""
     groups: dict[tuple[str, str], list[Any]] = {}
     for info in infos:
         for column in (*info.list_lengths, *info.absent_weights):
-            name = column.removeprefix(WEIGHT_PREFIX)
             # Words of a sample are meant for its own files.
-            sample = info.sample if name in info.weights else ""
-            groups.setdefault((name, sample), []).append(info)
-    for (name, sample), files in groups.items():
-        column = f"{WEIGHT_PREFIX}{name}"
+            is_of_sample = column == "weight" or column.removeprefix(WEIGHT_PREFIX) in info.weights
+            sample = info.sample if is_of_sample else ""
+            groups.setdefault((column, sample), []).append(info)
+    for (column, sample), files in groups.items():
+        name = column.removeprefix(WEIGHT_PREFIX)
         key = f"weights of sample '{sample}'" if sample else "ingest.weights"
         # Collision data have no weights.
         simulated = [info for info in files if info.weight != NO_WEIGHT]
@@ -118,9 +118,18 @@ def _refuse_other_variations(infos: Sequence[Any]) -> None:
             if length != first_length:
                 raise ConflictingFilesError(
                     f"the lists of '{name}' ({key}) have {first_length} numbers in {filled[0].place}, and {length} in "
-                    f"{info.place}: the same place would be two variations. State the right one for each sample, "
-                    f"for example `weights: {{{name}: BRANCH[0]}}` below its `name`; `{name}: none` takes none."
+                    f"{info.place}: the same place would be two variations. {_way_out(column)}"
                 )
+
+
+def _way_out(column: str) -> str:
+    if column == "weight":
+        return "Make two samples of the files, each with its own `weight`."
+    name = column.removeprefix(WEIGHT_PREFIX)
+    return (
+        f"State the right one for each sample, for example `weights: {{{name}: BRANCH[0]}}` below its `name`; "
+        f"`{name}: none` takes none."
+    )
 
 
 def content_identity(path: str) -> str:

@@ -140,6 +140,9 @@ def _raw_events(
         if "weight" in arrays
         else np.ones(num_events)
     )
+    if length := info.list_lengths.get("weight"):
+        # Refuses lists of other lengths.
+        variation_numbers(arrays["weight"], "weight", weight, length, path=info.path, first=first)
     columns = settings.pass_through_columns
     collections = {
         name: Jagged(

@@ -77,14 +77,17 @@ def generated_sum(file: Any, words: str, path: str) -> float:
 
 
 def list_lengths(names: BranchNames, columns: Mapping[str, ColumnSource], entries: int) -> dict[str, int]:
-    """How many numbers an event has in the branches of `ingest.weights` that are there; 0 if all lists are empty.
+    """How many numbers an event has in the branches of weights that are there, by column; 0 if all lists are empty.
+
+    The first number of the list of `weight` is that of the generator itself, whatever follows.
 
     Raises:
         WrongBranchTypeError: A branch has no such number, or holds none.
     """
     lengths = {}
     for name, column in columns.items():
-        if not is_variation(name) or column.branch not in names:
+        is_chosen = is_variation(name) or (name == "weight" and column.number)
+        if not is_chosen or column.branch not in names:
             continue
         lengths[name] = 0
         for stop in (1, _FIRST_ENTRIES, entries):

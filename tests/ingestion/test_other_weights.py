@@ -107,3 +107,20 @@ def test_text_is_no_weight(key: str, words: str) -> None:
     column = {"weight": "weight", "weights": "weight_up", "pass_through": "name"}[key]
     with pytest.raises(WrongBranchTypeError, match=r"branch 'name' holds text; a number per event is needed"):
         column_numbers(text, column, ColumnSource.of_weight(words), path="a.root")
+
+
+def test_the_weight_of_a_sample_is_from_lists_of_one_length_but_for_the_first(tmp_path: Path) -> None:
+    nine = written(tmp_path / "nine.root", {"LHEWeight": lists_of(9, 9, 9, 9)})
+    eight = written(tmp_path / "eight.root", {"LHEWeight": lists_of(8, 8, 8, 8)})
+    mixed = written(tmp_path / "mixed.root", {"LHEWeight": lists_of(9, 9, 8, 9)})
+    files = [str(nine), str(eight)]
+    settings = IngestSettings()
+    with pytest.raises(ConflictingFilesError, match=r"lists of 'weight' .* 9 numbers in .* and 8 in .*two samples"):
+        inventory(expand([SampleSettings(name="a", label=0, files=files, weight="LHEWeight[2]")]), settings)
+    with pytest.raises(WrongBranchTypeError, match="holds 8 numbers in entry 2, but 9 in others"):
+        select(mixed, settings, weight="LHEWeight[2]")
+    first = expand([SampleSettings(name="a", label=0, files=[*files, str(mixed)], weight="LHEWeight[0]")])
+    assert [info.weight for info in inventory(first, settings).infos] == ["LHEWeight[0]"] * 3
+    assert select(mixed, settings, weight="LHEWeight[0]").table["weight"].to_pylist() == [1.0] * 4
+    apart = [stated(nine, weight="LHEWeight[2]"), stated(eight, weight="LHEWeight[3]")]
+    assert len(inventory(expand(apart), settings).infos) == 2
