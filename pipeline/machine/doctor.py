@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from ingestion.allocation import memory_limit, usable_cores
+from ingestion.allocation import MemoryLimit, memory_limit, usable_cores
 from ingestion.environment import LOCAL_SPARK, ignored
 from pipeline.runs.code_meaning import PACKAGES, ROOT
 from pipeline.runs.provenance import DISTRIBUTION, installed_version
@@ -31,6 +31,9 @@ _JAVA_FIX: Final = (
 _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - OpenMPI's own default; nothing is written here
 _SHM_BASE: Final = 64 * _MIB
 _SHM_PER_WORKER: Final = 16 * _MIB
+#: Memory of this process and of each rank before they hold events; two ranks and their launcher had 730 MiB together.
+_MEMORY_BASE: Final = 256 * _MIB
+_MEMORY_PER_WORKER: Final = 256 * _MIB
 
 
 class Need(StrEnum):
@@ -63,7 +66,8 @@ def examine(needs: Collection[Need], *, run_dir: Path, workers: int = 1, threads
         found.append(about_java(os.environ))
     if Need.MPI in needs:
         free = shutil.disk_usage(_SHARED_MEMORY).free if _SHARED_MEMORY.is_dir() else None
-        found += [about_shared_memory(free, workers), about_cores(usable_cores(), workers, threads)]
+        found += [about_shared_memory(free, workers), about_memory(memory_limit(), workers)]
+        found.append(about_cores(usable_cores(), workers, threads))
     return sorted((each for each in found if each), key=lambda each: each.severity)
 
 
@@ -151,6 +155,15 @@ def about_shared_memory(free: int | None, workers: int) -> Finding | None:
     has, should = f"{free // _MIB} MiB", wanted // _MIB
     problem = f"Only {has} of /dev/shm are free, but {workers} workers need {should}: MPI's windows may not fit."
     return Finding("shared-memory", "warning", problem, f"Start the container with `--shm-size={should}m`.")
+
+
+def about_memory(limit: MemoryLimit, workers: int) -> Finding | None:
+    """Too little memory for the ranks, as in a small container or batch job: the kernel would kill one of them."""
+    wanted = _MEMORY_BASE + _MEMORY_PER_WORKER * workers
+    if limit.num_bytes >= wanted:
+        return None
+    problem = f"{workers} worker(s) need {wanted // _MIB:,} MiB and the memory of their events, but {limit}."
+    return Finding("memory", "warning", problem, limit.advice)
 
 
 def about_cores(cores: int, workers: int, threads: int) -> Finding | None:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from ingestion.allocation import memory_limit
+from ingestion.allocation import MemoryLimit, memory_limit
 from pipeline.machine.doctor import (
     Need,
     about_cores,
     about_java,
+    about_memory,
     about_shared_memory,
     examine,
 )
@@ -106,6 +107,17 @@ def test_shared_memory(free: int | None, workers: int, problem: str | None) -> N
 def test_cores(asked: tuple[int, int, int], fix: str | None) -> None:
     found = about_cores(*asked)
     assert (found and found.fix) == fix
+
+
+@pytest.mark.parametrize(("size_mib", "workers", "is_enough"), [(768, 2, True), (767, 2, False), (767, 1, True)])
+def test_memory(size_mib: int, workers: int, is_enough: bool) -> None:
+    limit = MemoryLimit(size_mib * MIB, "the cgroup /job")
+    finding = about_memory(limit, workers)
+    assert (finding is None) == is_enough
+    if finding is not None:
+        assert finding.severity == "warning"
+        assert "2 worker(s) need 768 MiB" in finding.problem
+        assert "but the cgroup /job allows 767 MiB" in finding.problem
 
 
 def test_this_machine_can_run_spark_locally(tmp_path: Path) -> None:
