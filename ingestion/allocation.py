@@ -19,11 +19,11 @@ from typing import Final, NamedTuple
 
 MIB: Final = 2**20
 _ADDRESS_SPACE: Final = "`ulimit -v`"
-#: What libraries say that got no memory, or no thread, from the system.
+#: What libraries say that got no memory, or no thread, from the system, and batch systems of a process killed for it.
 _LACK: Final = re.compile(
     r"bad_alloc|cannot allocate memory|can't allocate memory|unable to allocate|out ?of ?memory"
     r"|failed to map segment|can't start new thread|unable to create (new )?native thread"
-    r"|insufficient memory|not reserve enough space",
+    r"|insufficient memory|not reserve enough space|oom[- _]?kill",
     re.IGNORECASE,
 )
 
@@ -130,6 +130,14 @@ def killed_for_memory(proc: Path = Path("/proc/self")) -> int:
     return killed
 
 
+def line_about_memory(text: str) -> str:
+    """The first line that says the system gave no memory; empty without one."""
+    for line in text.splitlines():
+        if _LACK.search(line):
+            return line.strip()
+    return ""
+
+
 def lack_of_memory(error: BaseException | None) -> str:
     """The line of an error, or of its cause, that says the system gave no memory; else empty.
 
@@ -140,12 +148,12 @@ def lack_of_memory(error: BaseException | None) -> str:
         ''
     """
     while error is not None:
-        lines = [line for line in str(error).splitlines() if _LACK.search(line)]
+        line = line_about_memory(str(error))
         has_type = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
-        if has_type and not lines:
-            lines = [str(error) or "no memory"]
-        if lines:
-            return f"{type(error).__name__}: {lines[0].strip()}"
+        if has_type and not line:
+            line = str(error) or "no memory"
+        if line:
+            return f"{type(error).__name__}: {line}"
         error = error.__cause__ or error.__context__
     return ""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import socket
 import threading
 from contextlib import suppress
@@ -10,12 +9,10 @@ from typing import Final, Self
 
 import psutil
 
-from ingestion.allocation import MIB, killed_for_memory, memory_limit
+from ingestion.allocation import MIB, killed_for_memory, line_about_memory, memory_limit
 from training.launching.rank_reports import LaunchFiles
 
 _SECONDS_BETWEEN_LOOKS: Final = 0.5
-#: What a batch system says of a rank that the kernel has killed for memory, perhaps on another host.
-_SAID_BY_LAUNCHER: Final = re.compile(r".*(oom[- _]?kill|out[- ]of[- ]memory).*", re.IGNORECASE)
 
 
 class MemoryWatch:
@@ -60,7 +57,7 @@ class MemoryWatch:
             largest = self.largest()
             held = f"; the ranks held up to [MiB]: {largest}" if largest else ""
             return f"the kernel has killed {num_killed} process(es) for memory: {memory_limit()}{held}"
-        line = _SAID_BY_LAUNCHER.search(self._files.log.read_text(errors="replace"))
+        line = line_about_memory(self._files.log.read_text(errors="replace"))
         if line:
-            return f"a rank was killed for memory ({line[0].strip()})"
+            return f"a rank got no memory, or was killed for it ({line}); here {memory_limit()}"
         return ""

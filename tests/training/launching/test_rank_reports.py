@@ -126,12 +126,19 @@ def test_a_rank_killed_for_memory_after_steps_is_started_again(tmp_path: Path, m
     assert "train.max_restarts" in words
 
 
-def test_a_batch_system_that_names_the_kill_for_memory_is_believed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "line",
+    [
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed.",
+        "srun: error: host2: task 1: Out Of Memory",
+        "ImportError: libtorch_cpu.so: failed to map segment from shared object",
+    ],
+)
+def test_a_lack_of_memory_in_the_log_is_named_with_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
-    line = "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed."
-    words = launch_with(f"touch {tmp_path}/out/started; echo '{line}' >&2; exit 1", tmp_path, monkeypatch)
-    assert words.startswith(f"a rank was killed for memory ({line})")
+    error = launch_with(f"touch {tmp_path}/out/started; echo '{line}' >&2; exit 1", tmp_path, monkeypatch)
+    assert error.startswith(f"a rank got no memory, or was killed for it ({line}); here {memory_limit()}. No step")
 
 
 def test_the_memory_of_each_rank_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
