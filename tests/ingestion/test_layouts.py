@@ -213,10 +213,20 @@ def test_units_charges_and_tags_that_look_wrong_are_named(
 
 
 @pytest.mark.parametrize(
-    ("swapped", "words"), [(False, []), (True, ["No eta of electrons, jets of made is beyond pi"])]
+    ("lowest_eta", "highest_eta", "words"),
+    [
+        (-2.5, 2.5, []),
+        (-np.pi, np.pi, ["No eta of electrons, jets of made is beyond pi"]),
+        (-np.pi, 0.0, ["No eta of electrons, jets of made is beyond pi"]),
+        (0.0, np.pi, ["No eta of electrons, jets of made is beyond pi"]),
+        # Wide detectors.
+        (-4.0, 3.1, []),
+        (-3.1, 4.0, []),
+    ],
 )
-def test_swapped_eta_and_phi_are_named(tmp_path: Path, swapped: bool, words: list[str]) -> None:
-    angles = np.random.default_rng(2).uniform([-2.5, -np.pi], [2.5, np.pi], (400, 2))[:, :: -1 if swapped else 1]
+def test_swapped_eta_and_phi_are_named(tmp_path: Path, lowest_eta: float, highest_eta: float, words: list[str]) -> None:
+    rng = np.random.default_rng(2)
+    angles = rng.uniform([lowest_eta, -np.pi], [highest_eta, np.pi], (400, 2))
     events = [
         made_event(electrons=[lepton(40.0 + n, *angle)], jets=[jet(50.0, *angle, btag=n % 2)], met=float(n))
         for n, angle in enumerate(angles)

@@ -58,6 +58,18 @@ def test_a_file_that_is_being_written_waits(data: Path) -> None:
     assert [line.partition(": it may")[0] for line in said] == [f"left for another run: {data / 'half.root'}"]
 
 
+def test_files_that_wait_for_the_same_reason_are_named_in_one_line(data: Path) -> None:
+    for name in ("third.root", "quarter.root"):
+        shutil.copy(data / "half.root", data / name)
+    said: list[str] = []
+    found = found_files(samples(data, "qcd"), IngestSettings(settle_seconds=60), said.append)
+    waiting = [Path(file.path) for file in found.waiting]
+    assert len(waiting) == 3
+    (line,) = said
+    assert line.startswith(f"left for another run: {waiting[0]}: it may")
+    assert f"The same of 2 more: {waiting[1]}, {waiting[2]}" in line
+
+
 def test_what_stays_as_it_is_counts_as_damaged_and_at_once_without_the_setting(data: Path) -> None:
     with pytest.raises((TruncatedFileError, BadFilesError), match="truncated"):
         look(data)

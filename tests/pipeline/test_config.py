@@ -179,6 +179,7 @@ def test_files_that_are_no_config_are_explained(tmp_path: Path) -> None:
     ("overrides", "words"),
     [
         (["train.algorithm=adpsgd"], "Did you mean 'ad-psgd'?"),
+        (["features.balance=weigths"], "(given: 'weigths'). Did you mean 'weights'?"),
         (["model.names=[hfl]"], "Did you mean 'hlf'?"),
         (["train.topology=ring"], "unknown key 'train.topology'. 'algorithm.topology' is a key of ad-psgd, "),
         (["train.algorithm={name: sgd, local_steps: 4}"], "'local_steps' is a key of agn, "),

@@ -94,6 +94,32 @@ def test_a_machine_with_an_error_is_refused_and_one_with_a_warning_is_not(
 
 
 @pytest.mark.parametrize(
+    ("launcher", "needs", "examined"),
+    [
+        ("mpirun", {Need.MPI}, {Need.MPI}),
+        ("srun", {Need.MPI}, {Need.MPI}),
+        ("spark", {Need.MPI}, {Need.MPI, Need.SPARK}),
+        ("spark", set(), set()),
+        ("mpirun", set(), set()),
+    ],
+)
+def test_trainings_need_spark_only_where_its_executors_start_the_ranks(
+    run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch, launcher: str, needs: set[Need], examined: set[Need]
+) -> None:
+    train = run_folder.config.train.model_copy(update={"launcher": launcher, "workers": 3})
+    run_folder.config = run_folder.config.model_copy(update={"train": train})
+    asked: list[tuple[set[Need], int]] = []
+
+    def examine(kinds: set[Need], *, workers: int, **_: object) -> list[Finding]:
+        asked.append((kinds, workers))
+        return []
+
+    monkeypatch.setattr(module, "examine", examine)
+    assert run_folder.examine(needs) == []
+    assert asked == [(examined, 3 if launcher == "mpirun" else 1)]
+
+
+@pytest.mark.parametrize(
     ("error", "outcome"),
     [
         (None, "done"),

@@ -238,6 +238,8 @@ def test_calibration_plots_have_observed_shares_against_mean_predictions(lightes
         distance, expected, p_value = (content[key] for key in ("error", "expected", "p_value"))
         words = f"distance {distance:.3f}\nof a perfect model {expected:.3f}\np = {p_value:.2g}"
         assert axes.texts[-1].get_text() == words
+        # Room for the text above the points, and for points at the ends.
+        assert (axes.get_xlim(), axes.get_ylim()) == ((-0.04, 1.04), (-0.05, 1.3))
 
 
 def check_intervals(heights: Sequence[float], ends: np.ndarray, expected: Sequence[dict[str, float]]) -> None:

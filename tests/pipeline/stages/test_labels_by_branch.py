@@ -79,6 +79,10 @@ def test_classes_of_one_sample_go_through_all_stages(top: Top) -> None:
     assert {round(each["weight"], 6) for each in table if each["sample"] != "light"} == {0.5}
     assert {round(each["weight"], 6) for each in table if each["sample"] == "light"} == {1.0}
 
+    cutflow_text = (features.folder / "cutflow.txt").read_text()
+    assert "rejected no class: top.0 0, top.1 0, top 60" in cutflow_text
+    (in_files,) = (line.split() for line in cutflow_text.splitlines() if line.startswith("in the files"))
+    assert {"200", "60"} < {*in_files}
     cutflow = json.loads((features.folder / "cutflow.json").read_text())
     (first, *_, last) = cutflow["classes"]
     assert {name: each["events"] for name, each in first["columns"].items()} == {"light": 120 + 80, "b": 60}
