@@ -79,10 +79,12 @@ def test_files_are_scored_as_the_evaluation_did(run: Run) -> None:
     scored = predict(file, run.classifier("hlf")).to_pandas()
     with uproot.open(file) as root:
         assert len(scored) == root["Delphes"].num_entries
-        known = run.predictions("hlf").to_pandas().query("file_uuid == @uuid", local_dict={"uuid": str(root.file.uuid)})
+        uuid = str(root.file.uuid)
+    predicted = run.predictions("hlf").to_pandas()
+    known = predicted[predicted.file_uuid == uuid]
     assert scored.probability_ttbar[known.entry].to_numpy() == pytest.approx(known.probability_ttbar, abs=1e-5)
     assert (scored.predicted < 0).equals(scored.flag != 0)
-    assert scored.file.unique() == [str(file)]
+    assert list(scored.file.unique()) == [str(file)]
 
 
 def test_everything_public_is_described() -> None:
