@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from extracted_features import ELECTRON, extract, near_pair
 from made_events import jet, lepton, made_event
+
+from features.columns import hlf_names
+from features.errors import FeatureError
+from features.functions import FUNCTIONS
+from features.high_level import refuse_dependence
 
 
 @pytest.mark.parametrize(
@@ -60,3 +66,23 @@ def test_jet_at_exactly_the_largest_eta_does_not_count() -> None:
     jets = [jet(40.0, 2.5, 1.0), jet(50.0, -2.5, 1.0), jet(60.0, 2.25, 1.0)]
     (hlf,) = extract(made_event(electrons=[ELECTRON], jets=jets), max_jet_abs_eta=2.5).hlf
     assert (hlf["ht"], hlf["num_jets"]) == (60.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "is_refused"),
+    [((0.0, 5e-7), False), ((0.0, 1e-5), True), ((100.0, 100.0005), False), ((100.0, 100.01), True)],
+)
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_feature_of_a_plugin_is_refused_where_an_event_differs_beyond_rounding(
+    monkeypatch: pytest.MonkeyPatch, values: tuple[float, float], is_refused: bool, is_own: bool
+) -> None:
+    monkeypatch.setitem(FUNCTIONS, "ht", FUNCTIONS["ht"]._replace(is_own=is_own))
+    few, again = np.ones((2, 3, len(hlf_names())), np.float32)
+    few[1, hlf_names().index("ht")], again[1, hlf_names().index("ht")] = values
+    # Features of ours may depend on the number of events in their last digits.
+    again[:, hlf_names().index("mt")] = 2
+    if is_refused and is_own:
+        with pytest.raises(FeatureError, match=r"the feature 'ht' .* depends on the other events"):
+            refuse_dependence(few, again)
+    else:
+        refuse_dependence(few, again)

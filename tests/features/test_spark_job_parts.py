@@ -235,3 +235,11 @@ def keys_made_of(table: pa.Table, folder: Path) -> EventKeys:
 def _folder(path: Path) -> Path:
     path.mkdir()
     return path
+
+
+def test_as_many_rows_are_mixed_at_once_as_memory_holds() -> None:
+    assert mixing_pass.rows_at_once(10 * mixing_pass.GATHERED_BYTES, 1000) == 100
+    assert mixing_pass.rows_at_once(mixing_pass.GATHERED_BYTES // 4, 1000) >= 4000
+    # A row that is too large is mixed alone, and files without rows have no size.
+    assert mixing_pass.rows_at_once(5 * mixing_pass.GATHERED_BYTES, 2) == 1
+    assert mixing_pass.rows_at_once(0, 0) == 1

@@ -8,6 +8,8 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from delphes_files import checked, select, write_delphes
 from made_events import lepton, made_event
@@ -16,7 +18,7 @@ from s3_server import Server, forget_connections, lead_to, s3_server
 from ingestion.errors import RefusedFileError, UnreachableFileError
 from ingestion.files import expand
 from ingestion.settings import SampleSettings
-from ingestion.storage import ATTEMPTS, limit_waiting
+from ingestion.storage import ATTEMPTS, limit_waiting, new_file, place, readable
 
 # The server takes seconds to start.
 pytestmark = pytest.mark.slow
@@ -51,6 +53,27 @@ def test_a_file_of_a_bucket_gives_the_table_of_the_local_one(local_file: Path) -
     tables = [select(info).table for info in checked("s3://bucket/a.root") + checked(local_file)]
     assert tables[0].num_rows == 13
     assert tables[0].equals(tables[1])
+
+
+def write_interrupted(path: Path) -> None:
+    with new_file(path) as unfinished:
+        unfinished.write_bytes(b"the first half")
+        raise KeyboardInterrupt
+
+
+def test_a_new_file_arrives_whole_or_not_at_all_and_can_be_read(tmp_path: Path, server: Server) -> None:
+    table = pa.table({"number": [1, 2, 3]})
+    for folder in (place("s3://bucket/new"), tmp_path):
+        with new_file(folder / "a.parquet") as unfinished:
+            pq.write_table(table, unfinished)
+        assert pq.read_table(readable(folder / "a.parquet")).equals(table)
+        with pytest.raises(KeyboardInterrupt):
+            write_interrupted(folder / "b.parquet")
+        # It may be that nothing is written.
+        with new_file(folder / "c.parquet"):
+            pass
+    assert [path.name for path in tmp_path.iterdir()] == ["a.parquet"]
+    assert server.files.ls("bucket/new") == ["bucket/new/a.parquet"]
 
 
 @pytest.mark.parametrize("name", ["a.root", "*.root"])
