@@ -14,8 +14,8 @@ from ingestion.thresholds import Jagged, Mask, any_per_event
 
 #: Where all are above it, momenta may be in MeV [GeV].
 _LARGE_PT: Final = 1000.0
-#: The same of the mean of tracks, photons or neutral hadrons, which is about 1 GeV.
-_LARGE_MEAN_PT: Final = 200.0
+#: The same of the mean of tracks, photons or neutral hadrons, which is 0.5 to 1 GeV.
+_LARGE_MEAN_PT: Final = 400.0
 
 
 def like_azimuths(collections: Mapping[str, Jagged]) -> dict[str, Mask]:
