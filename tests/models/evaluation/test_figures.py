@@ -20,7 +20,7 @@ from matplotlib.patches import StepPatch
 from features.columns import Feature, hlf_names
 from models.evaluation import figures, style
 from models.evaluation.bootstrap import Replicas
-from models.evaluation.curves import KINEMATIC_EDGES
+from models.evaluation.curves import KINEMATIC_EDGES, EfficiencyCurve
 from models.evaluation.figures import plot_curves
 from models.evaluation.measurements import EvaluationTask, measure
 from models.evaluation.scored_events import ScoredEvents
@@ -355,3 +355,17 @@ def test_the_outer_bins_of_the_discriminant_hold_all_beyond_and_the_bins_are_exp
     line = below.get_legend_handles_labels()[0][0]
     assert isinstance(line, Line2D)
     assert len(np.asarray(line.get_xdata())) == len(numbers["significance"]["simple"]) > 1
+
+
+def test_axes_begin_where_all_curves_have_a_low_background() -> None:
+    across = np.linspace(0.02, 1.0, 50)
+
+    def curve(reached: float) -> EfficiencyCurve:
+        background = np.select([across < 0.1, across < reached + 0.01], [0.0, 5e-4], 0.1)
+        return EfficiencyCurve(across, background, background, background, background[:, None])
+
+    # Where nothing passes there is no logarithm.
+    early, late, never = curve(0.42), curve(0.62), curve(0.0)
+    assert figures._reach({"QCD": {"a": late, "b": never}, "W+jets": {"a": early}}) == pytest.approx(0.35)
+    assert figures._reach({"QCD": {"a": late}}) == pytest.approx(0.55)
+    assert figures._reach({"QCD": {"a": never}}) == pytest.approx(0.95)
