@@ -102,7 +102,8 @@ def overlays(
     nothing would show them all.
     """
     expected = expected_events(test, task)
-    factors = np.array(list(expected.values())) / np.bincount(test.labels, test.weights, len(task.classes))
+    sizes = np.bincount(test.labels, test.weights, len(task.classes))
+    factors = np.divide(np.array(list(expected.values())), sizes, out=np.zeros(len(sizes)), where=sizes > 0)
     weights = test.weights * factors[test.labels]
     odds, axis, cut = score = ScoreAxis.of(test, data, task)
     kept = [np.logical_and.reduce(each) for each in zip(*(other.shown for other in others), strict=True)] or [
@@ -178,7 +179,7 @@ def plot_overlays(
     figure, panels = new_grid(
         labels, panels=len(found), columns=columns, height=6.4 if columns == 1 else 4.2, ratios=(3, 1)
     )
-    order = [*task.mixture.fractions, *task.signals]
+    order = [*task.mixture.fractions, *task.signal.fractions]
     look: dict[str, Any] = {
         "label": [plain(task.classes[label]) for label in order],
         "color": [COLOURS[label % len(COLOURS)] for label in order],

@@ -25,6 +25,7 @@ from models.evaluation.measurements import (
     ALL_BACKGROUNDS,
     EvaluationTask,
     expected_events,
+    measurable,
     measure,
     only_finite,
     replicas_of,
@@ -42,6 +43,9 @@ class Predicted(NamedTuple):
 
     candidate: Candidate
     test: ScoredEvents
+    """All test events."""
+    counted: ScoredEvents
+    """Those of the classes that can be measured."""
     numbers: dict[str, Any]
     curves: dict[str, EfficiencyCurve]
     """Background efficiencies by name of the background."""
@@ -94,6 +98,7 @@ def evaluate(
             on_progress(num_done, num_all, words)
 
     replicas = None
+    unmeasured: list[str] = []
     with saving_in_processes() as save:
         for candidate in candidates:
             folder = out_dir / candidate.name
@@ -108,8 +113,12 @@ def evaluate(
                 train = task.scored(table)
             show(f"measuring {candidate.name}")
             test = task.scored(predictions)
-            replicas = replicas or replicas_of(test, task)
-            found = Predicted(candidate, test, *measure(test, train, replicas, task))
+            counted, task, sentences = measurable(test, task)
+            replicas = replicas or replicas_of(counted, task)
+            found = Predicted(candidate, test, counted, *measure(counted, train, replicas, task))
+            found.numbers["num_events"] = len(test.labels)
+            unmeasured += [sentence for sentence in sentences if sentence not in unmeasured]
+            found.numbers["not_measurable"] = [*unmeasured, *found.numbers["not_measurable"]]
             count = partial(show, f"shuffling inputs of {candidate.name}")
             found.numbers.update(_importance(found, test_files, task, count))
             count = partial(show, f"predicting with other trainings of {candidate.name}")
@@ -216,6 +225,7 @@ def _importance(
 ) -> dict[str, Any]:
     model = found.candidate.model
     rows = chosen_events(model.inputs, found.test.labels)
+    rows = rows[np.isin(found.test.labels[rows], task.measured)]
     if not len(rows):
         return {}
     columns, events = inputs_of(model, files, rows), found.test.chosen(rows)
@@ -238,7 +248,7 @@ def _trainings(
     """
     runs = [first := found.numbers]
     for model in found.candidate.further:
-        events = task.scored(predict(model, files, also=["hlf"], on_events=on_events))
+        events, _, _ = measurable(task.scored(predict(model, files, also=["hlf"], on_events=on_events)), task)
         # Only the values count: the fewest replicas that give errors at all.
         runs.append(measure(events, None, replicas_of(events, task, num=2), task).numbers)
     if len(runs) == 1:
@@ -265,7 +275,7 @@ def _measurable(found: Predicted) -> list[float]:
 
 
 def _plot(found: Predicted, train: ScoredEvents | None, task: EvaluationTask, folder: Path, save: Save) -> None:
-    test, numbers, classes = found.test, found.numbers, task.classes
+    test, numbers, classes = found.counted, found.numbers, task.classes
     labels = task.labels._replace(model=found.candidate.name)
     folder.mkdir()
     figures = {
@@ -295,11 +305,11 @@ def _plot(found: Predicted, train: ScoredEvents | None, task: EvaluationTask, fo
 def _add_data(
     predicted: Sequence[Predicted], data: Mapping[str, DataEvents], task: EvaluationTask, out_dir: Path, save: Save
 ) -> None:
-    scores = {each.candidate.name: ScoreAxis.of(each.test, data[each.candidate.name], task) for each in predicted}
+    scores = {each.candidate.name: ScoreAxis.of(each.counted, data[each.candidate.name], task) for each in predicted}
     for found in predicted:
         model = found.candidate.name
         others = [each for name, each in scores.items() if name != model]
-        drawn, numbers = overlays(found.test, data[model], task, others)
+        drawn, numbers = overlays(found.counted, data[model], task, others)
         found.numbers["data"] = numbers
         labels = data_labels(task.labels_of_expected._replace(model=model), numbers)
         inputs = {name: each for name, each in drawn.items() if name != "score"}

@@ -145,7 +145,10 @@ def plot_discriminant(
     axis = hist.axis.Regular(_SCORE_BINS, *odds_range(odds), flow=True)
     totals = np.bincount(events.labels, events.weights, len(classes))
     shown: list[Floats] = []
-    for label in [*(label for label in range(len(classes)) if label not in signals), *signals]:
+    backgrounds = [label for label in range(len(classes)) if label not in signals]
+    for label in [*backgrounds, *signals]:
+        if totals[label] <= 0:
+            continue
         chosen, look = events.labels == label, line_look(label)
         filled: Any = hist.Hist(axis, storage=hist.storage.Weight())
         filled.fill(odds[chosen], weight=events.weights[chosen] * expected[label] / totals[label])

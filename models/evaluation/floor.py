@@ -6,7 +6,7 @@ import numpy as np
 
 from models.evaluation.bootstrap import Replicas
 from models.evaluation.improvement import improvement
-from models.evaluation.measurements import EvaluationTask, accuracy, points_at_signal, replicas_of
+from models.evaluation.measurements import EvaluationTask, accuracy, measurable, points_at_signal, replicas_of
 from models.evaluation.rounding import with_error
 from models.evaluation.scored_events import ScoredEvents
 
@@ -17,12 +17,13 @@ def shortfall(events: ScoredEvents, task: EvaluationTask, at_least: float | None
     The floor is an accuracy in which the classes count alike. Without one the model must be better than the best
     constant answer by more than its error, in accuracy and in mean cross-entropy, and have a measurable working point.
     """
+    events, task, _ = measurable(events, task)
     replicas = replicas_of(events, task)
     measured = accuracy(events, replicas)
     text = with_error(measured.value, measured.error, " +- ")
     if at_least is not None:
         return "" if measured.value >= at_least else f"its accuracy {text} is below promote.at_least: {at_least:g}"
-    best_constant = 1 / len(task.classes)
+    best_constant = 1 / len(task.measured)
     # An error that is not a number is no proof either.
     if not measured.value - best_constant > measured.error:
         return (
@@ -34,7 +35,7 @@ def shortfall(events: ScoredEvents, task: EvaluationTask, at_least: float | None
 
 def _no_gain(events: ScoredEvents) -> str:
     """Why the cross-entropy is no better than that of a constant answer."""
-    num_classes = events.probabilities.shape[1]
+    num_classes = len(np.unique(events.labels))
     # The classes count alike, so the best constant answer gives all of them the same probability.
     constant = events._replace(probabilities=np.full_like(events.probabilities, 1 / num_classes))
     gain = improvement(constant, events)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -59,18 +59,35 @@ class EvaluationTask(NamedTuple):
     """Relative uncertainty of the expected background."""
     blind_above: float | None = None
     """Score above which no data are shown; None to show all."""
+    unmeasured: frozenset[int] = frozenset()
+    """Classes whose test events measure nothing; no number counts them."""
 
     @property
     def mixture(self) -> Mixture:
         """The backgrounds that working points reject."""
-        others = [label for label in range(len(self.classes)) if label not in self.signals]
+        others = [label for label in self.measured if label not in self.signals]
         return mixture_of(self.classes, others, self.rates if self.by_rate else None)
 
     @property
     def signal(self) -> Mixture:
         """The signal: its classes in the fractions of their rates, or in equal parts."""
-        found = mixture_of(self.classes, self.signals, self.rates if self.by_rate else None)
-        return found._replace(words=" + ".join(self.classes[label] for label in self.signals))
+        signals = [label for label in self.signals if label in self.measured]
+        mixture = mixture_of(self.classes, signals, self.rates if self.by_rate else None)
+        return mixture._replace(words=" + ".join(self.classes[label] for label in signals))
+
+    @property
+    def measured(self) -> list[int]:
+        """The classes that numbers count."""
+        return [label for label in range(len(self.classes)) if label not in self.unmeasured]
+
+    def without(self, labels: Iterable[int]) -> EvaluationTask:
+        """The evaluation without some classes and the rates of their samples."""
+        unmeasured = frozenset(labels)
+        rates = self.rates
+        if rates is not None:
+            of_samples = {name: rate for name, rate in rates.of_samples.items() if rates.labels[name] not in unmeasured}
+            rates = rates._replace(of_samples=of_samples)
+        return self._replace(unmeasured=unmeasured, rates=rates)
 
     @property
     def labels_of_expected(self) -> PlotLabels:
@@ -97,7 +114,7 @@ class EvaluationTask(NamedTuple):
     @property
     def outputs(self) -> list[int]:
         """The classes whose outputs are measured: of two only the signal, since the other output is 1 minus it."""
-        return list(range(len(self.classes))) if len(self.classes) > 2 else list(self.signals)
+        return self.measured if len(self.measured) > 2 else [label for label in self.signals if label in self.measured]
 
 
 class Measured(NamedTuple):
@@ -234,39 +251,55 @@ def _points(events: ScoredEvents, scored: Scored, task: EvaluationTask) -> list[
 
 
 def replicas_of(events: ScoredEvents, task: EvaluationTask, num: int = NUM_REPLICAS) -> Replicas:
-    """Replicas of test events.
-
-    A class without events, or whose weights add up to 0 or less, is an `UndefinedMetricError`: no efficiency,
-    area or accuracy of it can be measured.
-    """
-    for label, name in enumerate(task.classes):
-        weights = events.weights[events.labels == label]
-        if not len(weights):
-            raise UndefinedMetricError(f"there are no {name} test events. Add files.")
-        if not WeightSums.of(weights).is_positive:
-            raise UndefinedMetricError(
-                f"there are no {name} test events that count: {weights_in_words(weights)}. Weights that add up to 0 "
-                f"or less measure nothing. Add files, or check the `weight` of its samples."
-            )
+    """Replicas of test events, which are of classes that can be measured."""
     return Replicas(events.labels, events.samples, events.weights, seed=task.seed, num=num)
+
+
+def measurable(events: ScoredEvents, task: EvaluationTask) -> tuple[ScoredEvents, EvaluationTask, list[str]]:
+    """The test events of the classes that can be measured, the evaluation of these, and a sentence about each other.
+
+    A class without test events, or whose weights add up to 0 or less, has no efficiency, area or accuracy. If no signal
+    or no background is left, it is an `UndefinedMetricError`.
+    """
+    reasons = {label: reason for label in task.measured if (reason := _why_unmeasured(events, task, label))}
+    left = [label for label in task.measured if label not in reasons]
+    if all(label in task.signals for label in left) or not any(label in task.signals for label in left):
+        raise UndefinedMetricError(f"{' '.join(reasons.values())} Add files, or check the `weight` of the samples.")
+    sentences = [f"{reason} No number counts this class." for reason in reasons.values()]
+    is_counted = np.isin(events.labels, left)
+    return events.chosen(np.flatnonzero(is_counted)), task.without(task.unmeasured | reasons.keys()), sentences
+
+
+def _why_unmeasured(events: ScoredEvents, task: EvaluationTask, label: int) -> str:
+    """Why the test events of a class measure nothing; empty if they measure something."""
+    weights = events.weights[events.labels == label]
+    if not len(weights):
+        return f"there are no {task.classes[label]} test events."
+    if WeightSums.of(weights).is_positive:
+        return ""
+    return (
+        f"there are no {task.classes[label]} test events that count: {weights_in_words(weights)}. Weights that add up "
+        f"to 0 or less measure nothing."
+    )
 
 
 def accuracy(events: ScoredEvents, replicas: Replicas) -> Estimate:
     """Share of the events that get their class, mean over the classes; the error stays above 0 at an accuracy of 1."""
     is_wrong = (events.probabilities.argmax(axis=1) != events.labels).astype(np.int64)
+    num_classes = len({stratum.label for stratum in replicas.strata})
     found = []
     for each in replicas.strata:
         squares = np.square(replicas.weights[each.rows]) @ (1.0 - is_wrong[each.rows])
         # One more event of each class would be too many in the mean over classes.
         right = replicas.passing(each, replicas.sums(each, is_wrong, 2)[:1], np.array([squares]), few=0)
-        found.append(right.times(each.fraction / events.probabilities.shape[1]))
+        found.append(right.times(each.fraction / num_classes))
     value, low, high = added(found).interval(0)
     return Estimate(value, (high - low) / 2)
 
 
 def _one_vs_rest(scores: Floats, replicas: Replicas, index: int) -> Estimate:
     """Area of a class against all others in equal parts."""
-    others = [label for label in range(scores.shape[1]) if label != index]
+    others = sorted({stratum.label for stratum in replicas.strata} - {index})
     scored = Scored(replicas, scores[:, index], {index: 1.0}, np.array([]))
     return estimate(scored.area(dict.fromkeys(others, 1 / len(others))))
 
@@ -325,7 +358,8 @@ def _uncompared_classes(
     """A sentence about each class whose two splits cannot be compared."""
     by_truth = next(iter(comparison.values()))
     sentences = []
-    for label, name in enumerate(task.classes):
+    for label in task.measured:
+        name = task.classes[label]
         if by_truth[name]["p_value"] is None:
             of_train, of_test = (weights_in_words(events.weights[events.labels == label]) for events in (train, test))
             sentences.append(

@@ -35,8 +35,9 @@ class Rates(NamedTuple):
         return sum(rate.value for name, rate in self.of_samples.items() if self.labels[name] == label)
 
     def of_classes(self, classes: Sequence[str]) -> dict[str, float]:
-        """Rates by name of the class."""
-        return {name: self.of_class(label) for label, name in enumerate(classes)}
+        """Rates by name of the class, of those that have samples."""
+        known = {self.labels[name] for name in self.of_samples}
+        return {name: self.of_class(label) for label, name in enumerate(classes) if label in known}
 
 
 def rates_behind(scored: Scored, rates: Rates, classes: Sequence[str], *, seed: int) -> list[dict[str, Any]]:
@@ -56,7 +57,10 @@ def rates_behind(scored: Scored, rates: Rates, classes: Sequence[str], *, seed: 
     )
     points = []
     for point in range(len(scored.wanted)):
-        by_class = {classes[label]: _rate_as_json(behind, point) for label, behind in of_class.items()}
+        # Of a class that cannot be measured there is none.
+        by_class: dict[str, Any] = dict.fromkeys(classes)
+        for label, behind in of_class.items():
+            by_class[classes[label]] = _rate_as_json(behind, point)
         if rates.are_events:
             numbers: dict[str, Any] = {
                 "events": by_class,

@@ -16,6 +16,8 @@ ON_PAGE: Final = "{value}{symbol} (+{up} \N{MINUS SIGN}{down})"
 _EVEN: Final = {ON_TERMINAL: "{value} ± {up}{symbol}", ON_PAGE: "{value}{symbol} (± {up})"}
 #: Largest three digits of an error of which two are shown (Particle Data Group, Review of Particle Physics, 5.3).
 _TWO_DIGITS: Final = 3.54
+#: Relative error of numbers in double precision.
+_ROUNDING: Final = 1e-12
 #: Digits of a number without an error.
 _WITHOUT_ERROR: Final = 3
 
@@ -54,7 +56,8 @@ def with_error(value: float | None, error: float | None, sign: str = " ± ") -> 
         return NOT_MEASURABLE
     if error is None or not math.isfinite(error):
         return f"{value:.{_WITHOUT_ERROR}g} (error {NOT_MEASURABLE})"
-    if error <= 0:
+    # A spread of equal numbers is their rounding.
+    if error <= _ROUNDING * abs(value):
         return f"{value:.{_WITHOUT_ERROR}g}{sign}0"
     places = decimal_places(error)
     return f"{rounded(value, places)}{sign}{rounded(error, places)}"

@@ -19,7 +19,7 @@ from models.evaluation.curves import KINEMATIC_EDGES
 from models.evaluation.discriminant import discriminant
 from models.evaluation.evaluation import Predicted, _variations
 from models.evaluation.intervals import efficiency
-from models.evaluation.measurements import EvaluationTask, accuracy, measure, mixture_of, replicas_of
+from models.evaluation.measurements import EvaluationTask, accuracy, measurable, measure, mixture_of, replicas_of
 from models.evaluation.rates import Rates
 from models.evaluation.scored_events import ScoredEvents
 from models.evaluation.significance import asimov_significance
@@ -361,11 +361,47 @@ def without_class(events: ScoredEvents, label: int, kind: str) -> ScoredEvents:
     return events._replace(weights=weights)
 
 
-@pytest.mark.parametrize("kind", ["no events", "cancelling weights"])
-def test_a_class_without_test_events_that_count_is_named_with_its_weights(kind: str) -> None:
-    words = "are no W.jets test events." if kind == "no events" else "are no W.jets test events that count.*of -20, 1"
-    with pytest.raises(UndefinedMetricError, match=words):
-        measured(without_class(made_events(60), 2, kind))
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("no events", "there are no W+jets test events. No number counts this class."),
+        ("cancelling weights", "there are no W+jets test events that count: 21 events with weights of -20, 1, which"),
+    ],
+)
+@pytest.mark.parametrize("rates", [None, {"QCD": 100.0, "ttbar": 8.0, "W+jets": 10.0}])
+def test_a_class_without_test_events_that_count_is_named_and_no_number_counts_it(
+    kind: str, words: str, rates: dict[str, float] | None
+) -> None:
+    events = made_events(60)
+    task = EvaluationTask(CLASSES, [1], [0.5], rates and known(rates), NO_LABELS, 1)
+    counted, less, (sentence,) = measurable(without_class(events, 2, kind), task)
+    assert sentence.startswith(words)
+    assert less.mixture == mixture_of(CLASSES, [0], None)
+    numbers = measure(counted, events, replicas_of(counted, less, num=200), less).numbers
+    assert json.loads(json.dumps(numbers, allow_nan=False)) == numbers
+    assert numbers["events_per_class"]["W+jets"] == 0
+    # Of two classes one area is both, and an accuracy is the mean over two.
+    assert list(numbers["auc"]) == ["ttbar"]
+    confusion = np.array(numbers["confusion"]["by_truth"])
+    assert numbers["accuracy"]["value"] == pytest.approx(confusion.diagonal()[:2].mean())
+    if rates:
+        (point,) = numbers["working_points"]
+        assert point["rates"]["W+jets"] is None
+        total = point["rates"]["QCD"]["value"] + point["rates"]["ttbar"]["value"]
+        assert point["total_rate"]["value"] == pytest.approx(total)
+    # A second model has the same classes.
+    assert measurable(without_class(events, 2, kind), less)[0].labels.tolist() == counted.labels.tolist()
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_without_signal_or_background_nothing_can_be_measured(label: int) -> None:
+    task = EvaluationTask(CLASSES[:2], [1], [0.5], None, NO_LABELS, 1)
+    both = made_events(60)
+    both = both.chosen(np.flatnonzero(both.labels < 2))
+    with pytest.raises(
+        UndefinedMetricError, match=f"there are no {CLASSES[label]} test events that count: .*Add files"
+    ):
+        measurable(without_class(both, label, "cancelling weights"), task)
 
 
 @pytest.mark.parametrize("kind", ["no events", "cancelling weights"])
@@ -442,7 +478,7 @@ def test_slices_of_a_class_had_other_shares_in_some_numbers_than_in_others() -> 
     # Other weights of the generator leave the proportions of the samples alone.
     predictions = table.append_column("weight_same", table["weight"]).append_column("weight_too", table["weight"])
     candidate = Candidate("a", cast("Predictor", SimpleNamespace(inputs=())))
-    found = _variations(Predicted(candidate, events, numbers, {}, np.zeros(1)), predictions, {}, [], task)
+    found = _variations(Predicted(candidate, events, events, numbers, {}, np.zeros(1)), predictions, {}, [], task)
     assert found["weights"]["same"]["accuracy"]["shift"] == pytest.approx(0, abs=1e-12)
     assert found["weights_envelope"]["accuracy"]["up"] == pytest.approx(0, abs=1e-12)
     assert found["weights"]["same"]["accuracy"]["value"] == pytest.approx(numbers["accuracy"]["value"])
