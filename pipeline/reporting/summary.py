@@ -158,8 +158,9 @@ def _best_cut(run: Mapping[str, Any]) -> str:
     signal, background, threshold = (scan[name][best] for name in ("signal", "background", "threshold"))
     beyond = " (perhaps more at tighter cuts)" if scan["best_is_at_end"] else ""
     return (
-        f"The highest significance is {highest}{beyond}, with {powers(signal)} signal and {powers(background)} "
-        f"background events above the cut at {threshold:.4f}."
+        f"Of the cuts that leave effectively 10 or more background events of the test split, the one at "
+        f"{threshold:.4f} has the highest significance, {highest}{beyond}, with {powers(signal)} signal and "
+        f"{powers(background)} background events."
     )
 
 

@@ -47,7 +47,7 @@ def test_a_network_loses_what_the_other_sample_teaches_wrongly() -> None:
 
 @pytest.mark.slow
 def test_networks_are_tested_on_events_that_they_were_not_trained_on() -> None:
-    # With so many features of noise, a network remembers its training events.
+    # With this number of features of noise, a network remembers its training events.
     first, second, *others = (events(number, number, num_features=40) for number in (300, 200, 310, 150))
     found = transfer([first, second], others, seed=1)
     assert found["own"].value == pytest.approx(0.5, abs=0.06)
