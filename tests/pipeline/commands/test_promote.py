@@ -30,6 +30,7 @@ from pipeline.runs.log import METRICS
 from pipeline.runs.outputs import changed_files
 from pipeline.runs.seen_events import dataset_of
 from pipeline.runs.store import StageStore
+from pipeline.terminal.progress import Bar
 
 
 @pytest.fixture
@@ -181,6 +182,19 @@ def test_slices_of_a_class_counted_by_their_numbers_of_test_events(
         ours = events.labels == 0
         assert events.weights[events.samples == "hard"].sum() == pytest.approx(events.weights[ours].sum() / 1000)
     assert len(compared) == 2
+
+
+def test_the_progress_of_a_comparison_ends_at_its_total(nights: TrainedNights, monkeypatch: pytest.MonkeyPatch) -> None:
+    bars: list[Bar] = []
+
+    def noted(console: Console, label: str, unit: str, total: int) -> Bar:
+        bars.append(Bar(console, label, unit, total))
+        return bars[-1]
+
+    monkeypatch.setattr("pipeline.commands.promote.Bar", noted)
+    nights.promoted(5, 200)
+    # Both models predict all test events.
+    assert bars[-1]._done == bars[-1]._total == 2 * nights.dataset.num_rows("test")
 
 
 def other_features(nights: TrainedNights) -> None:
