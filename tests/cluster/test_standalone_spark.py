@@ -110,10 +110,11 @@ def test_a_master_that_is_down_and_workers_that_are_too_small(
     assert process.returncode == Exit.MAY_PASS
     assert "no Spark master answers at spark://host1:7999" in words
     tried(CLUSTER, "ingest; the master is down", "refused at the start with exit code 75")
-    waiting = runs.start("ingest", sets=["spark.conf={spark.executor.memory: 64g}"])
-    output = waiting.stdout
-    assert output is not None
-    assert any("waiting for an executor of spark://host1:7077" in line for line in output)
-    waiting.terminate()
-    waiting.communicate(timeout=120)
+    with runs.start("ingest", sets=["spark.conf={spark.executor.memory: 64g}"]) as waiting:
+        output = waiting.stdout
+        assert output is not None
+        assert any("waiting for an executor of spark://host1:7077" in line for line in output)
+        command = next(each for each in hosts.processes(0, str(runs.config)) if "python" in each.name())
+        command.terminate()
+        assert waiting.wait(120) == Exit.INTERRUPTED
     tried(CLUSTER, "ingest; no worker is large enough", "says that it waits for an executor")
