@@ -129,7 +129,7 @@ def test_a_lost_executor_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[s
     ],
     ids=str,
 )
-def test_executors_are_told_the_name_of_the_driver_that_the_site_sets(
+def test_executors_get_the_name_of_the_driver_that_the_site_sets(
     monkeypatch: pytest.MonkeyPatch, conf: dict[str, str], address: str, name: str
 ) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "this-host")
