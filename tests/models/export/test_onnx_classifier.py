@@ -13,7 +13,7 @@ from feature_datasets import CLASSES
 from networks import NAMES, made_columns, made_network, made_spec, onnx_file
 
 from models.errors import SavedModelError
-from models.export.onnx_classifier import FORMAT_VERSION, OnnxClassifier
+from models.export.onnx_classifier import FORMAT_VERSION, OnnxClassifier, seal_onnx
 from models.export.onnx_export import export_one_event, export_onnx
 from models.networks.registry import NETWORKS, ModelName
 
@@ -30,11 +30,11 @@ def path(tmp_path: Path) -> Path:
 
 
 def change_metadata(path: Path, **values: str | None) -> None:
-    """Give entries other values, or take them away."""
+    """Give entries other values, or take them away, as if the file had been exported so."""
     model = onnx.load(path)
-    properties = {each.key: each.value for each in model.metadata_props} | values
+    properties = {each.key: each.value for each in model.metadata_props} | values | {"seal": None}
     onnx.helper.set_model_props(model, {key: value for key, value in properties.items() if value is not None})
-    onnx.save(model, path)
+    path.write_bytes(seal_onnx(model.SerializeToString()))
 
 
 @every_network

@@ -71,6 +71,7 @@ def test_the_metadata_say_what_goes_in_and_comes_out(tmp_path: Path, name: Model
     export_onnx(made_network(spec), spec, tmp_path / "model.onnx", PROVENANCE)
     properties = {each.key: each.value for each in onnx.load(tmp_path / "model.onnx").metadata_props}
     assert properties.pop("format_version") == str(FORMAT_VERSION)
+    assert len(properties.pop("seal")) == 32
     assert properties.pop("run_id") == "train 0001-abcdef01 0123456789abcdef"
     content = {key: json.loads(value) for key, value in properties.items()}
     assert content == {
