@@ -44,3 +44,12 @@ def test_every_high_level_feature_has_a_histogram_that_its_flags_and_counts_fit(
         assert binning.low < binning.high
         assert binning.bins > 1
     assert histogrammed()["hlf.num_particles"][1].high > MAX_PARTICLES
+
+
+def test_histograms_of_steep_spectra_are_logarithmic() -> None:
+    steep = {
+        *(f"hlf.lepton_iso_{kind}" for kind in ("photon", "neutral")),
+        *(f"particles.{name}" for name in ("energy", "pt", "vertex_z")),
+        *(f"particles.iso_{kind}" for kind in ("charged", "photon", "neutral")),
+    }
+    assert {name for name, (_, binning) in histogrammed().items() if binning.log} == steep

@@ -42,6 +42,8 @@ def test_distributions_lie_inside_axes_with_physicists_names(kind: str) -> None:
     assert figure.get_size_inches()[0] == WIDTH
     labels = [axes.get_xlabel() for axes in figure.axes if axes.axison]
     assert labels[0] == ("$H_T$ [GeV]" if kind == "hlf" else "Energy [GeV]")
+    scales = ["log" if histogrammed()[name][1].log else "linear" for name in made]
+    assert [axes.get_yscale() for axes in figure.axes if axes.axison] == scales
     assert not any("_" in label.replace("$", "").replace("_T", "") for label in labels)
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["QCD", "ttbar"]
