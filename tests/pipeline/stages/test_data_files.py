@@ -34,7 +34,7 @@ def test_copies_in_the_data_were_not_noticed(tmp_path: Path, monkeypatch: pytest
     tail = {"train": {"workers": 1, "epochs": 1, "batch_size": 16}, "model": {"names": ["hlf"]}}
     night.run("ingest", "features", "train", evaluate={"data": [str(tmp_path / "data.root")]}, **tail)
     said = run_here(tmp_path / "config.yaml", "evaluate", "report")
-    assert "data: 1 files, 52 entries" in said
+    assert "Data: 52 entries in 1 file" in said
     assert "note: 6 events of evaluate.data are copies of others in the simulation" in said
     assert "note: 3 events of evaluate.data are copies of others in the data" in said
     found = night.version("evaluate").manifest["counters"]["runs"]["hlf"]["data"]
