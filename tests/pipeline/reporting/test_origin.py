@@ -10,6 +10,7 @@ import uproot
 from minimal_configs import write
 from published_by_hand import publish
 
+from models.evaluation.style import PlotLabels
 from pipeline.config import load_config
 from pipeline.reporting.origin import BUNDLED, origin_of, plot_labels
 from pipeline.runs.code_meaning import ROOT
@@ -53,7 +54,7 @@ def test_the_bundled_sample_is_a_technical_one_with_illustrative_cross_sections(
         13.0,
         f"Cross-sections {ILLUSTRATIVE}",
     )
-    assert plot_labels(config, files_of(UUIDS)) == ("", "Simulation, technical sample", 13.0, "")
+    assert plot_labels(config, files_of(UUIDS)) == PlotLabels("", "Simulation, technical sample", 13.0)
 
 
 @pytest.mark.parametrize(
