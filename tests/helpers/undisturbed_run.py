@@ -50,10 +50,10 @@ run(Asked(sys.argv[1], []).run_folder(), sys.argv[2:])
 """
 #: Which processes are ours, in their environment.
 MARK: Final = "HEP_PIPELINE_UNDISTURBED"
-#: Keys of JSON whose values are times, or tell how the work was shared.
+#: Keys of JSON whose values are times, digests of these, or tell how the work was shared.
 _TIMES: Final = frozenset(
     {"created", "seconds", "latency", "latency_us", "events_per_second", "speed_up", "training_seconds",
-     "trainings_taken_over", "per_rank", "consensus_distance"}
+     "trainings_taken_over", "per_rank", "consensus_distance", "seal"}
 )  # fmt: skip
 
 
