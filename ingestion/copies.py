@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ingestion.event_numbers import STORED, directions, mixed, same_events
+from ingestion.same_events import STORED, directions, mixed, same_events
 
 if TYPE_CHECKING:
     from ingestion.thresholds import Jagged

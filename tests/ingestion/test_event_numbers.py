@@ -13,8 +13,8 @@ from made_events import Row, distinct, jet, lepton, made_event
 from spark_in_process import Here
 
 from ingestion.errors import ConflictingFilesError
-from ingestion.event_numbers import STORED, same_events
 from ingestion.files import inventory
+from ingestion.same_events import STORED, same_events
 from ingestion.settings import IngestSettings, OnDuplicate, SampleSettings
 from ingestion.spark_job import ingest
 
