@@ -46,7 +46,19 @@ def wrapped(*arguments: Any) -> Any:
         (partial(Ratio().method), "method", Ratio.method),
         (Ratio(), "Ratio", Ratio.__call__),
     ],
-    ids=str,
+    # Names that are the same in each process: those of `str` have addresses.
+    ids=(
+        "function",
+        "partial",
+        "partial of partial",
+        "wrapped",
+        "njit",
+        "numba.vectorize",
+        "numpy.vectorize",
+        "method",
+        "partial of method",
+        "object",
+    ),
 )
 def test_the_function_behind_a_callable_says_name_and_module(
     given: Callable[..., Any], name: str, function: Callable[..., Any]
@@ -56,7 +68,7 @@ def test_the_function_behind_a_callable_says_name_and_module(
     assert module_of(given) == __name__
 
 
-@pytest.mark.parametrize("given", [len, np.sqrt, partial(len), np.add.reduce], ids=str)
+@pytest.mark.parametrize("given", [len, np.sqrt, partial(len), np.add.reduce], ids=["len", "sqrt", "partial", "reduce"])
 def test_a_callable_without_a_python_function_is_refused(given: Callable[..., Any]) -> None:
     with pytest.raises(ValueError, match="is no Python function; write `def` around it"):
         function_behind(given)
