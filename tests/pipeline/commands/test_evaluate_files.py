@@ -60,6 +60,7 @@ def evaluations(monkeypatch: pytest.MonkeyPatch) -> list[Evaluation]:
 
     def noted(_config: Any, _console: Any, _candidates: Any, task: Any, test: Any, *_: Any, **options: Any) -> Any:
         evaluations.append(Evaluation(task, test, options["train"]))
+        return {"runs": {}}
 
     monkeypatch.setattr("pipeline.commands.evaluate_files.kernel_items", lambda _: {})
     monkeypatch.setattr("pipeline.commands.evaluate_files.evaluated", noted)

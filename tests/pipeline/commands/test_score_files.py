@@ -13,6 +13,7 @@ import pytest
 
 from ingestion.settings import IngestSettings
 from pipeline.commands.predict import _score_file
+from pipeline.scoring import EventClassifier
 
 
 @pytest.fixture
@@ -26,6 +27,7 @@ def small_files() -> Iterator[None]:
 
 class Scorer:
     classes = ("QCD", "ttbar")
+    columns = EventClassifier.columns
 
     def entries(self, *_: Any) -> Iterator[tuple[Any, Any]]:
         numbers = np.random.default_rng(1).random((5000, 2)).astype("f4")
