@@ -7,9 +7,9 @@ import re
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final, Literal
 
-import xxhash
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter
 
+from ingestion.integrity import SEAL, has_seal, sealed
 from ingestion.secrets import redact_all
 from pipeline.runs.fingerprint import Fingerprint
 from pipeline.runs.outputs import OutputFile
@@ -18,8 +18,6 @@ from pipeline.runs.state_files import checked, damaged, read_json
 MANIFEST_VERSION: Final = 3
 #: Pattern of the names of versions.
 VERSION_NAME: Final = re.compile(r"([0-9]{4,})-[0-9a-f]{8}")
-#: Key of the digest of all other keys.
-_SEAL: Final = "digest"
 
 
 def _named_like_a_version(name: str) -> str:
@@ -55,8 +53,8 @@ class _Manifest(BaseModel):
     manifest_version: Literal[3]
     code_version: str
     outputs: Outputs
-    digest: str | None = None
-    """Digest of all other keys; those of earlier code have none."""
+    seal: str | None = None
+    """Digest of all other keys; manifests of earlier code have none."""
 
 
 class _RecordedCheck(BaseModel):
@@ -133,17 +131,12 @@ def read_manifest(path: Path, kind: type[StageManifest | ModelManifest], *, reme
     if isinstance(version, int) and version > MANIFEST_VERSION:
         raise damaged(path, f"a later release wrote it (manifest_version {version})", remedy)
     checked(content, TypeAdapter(kind), path=path, remedy=remedy)
-    if _SEAL in content and content[_SEAL] != _digest(content):
-        raise damaged(path, "it was changed after it was written; its digest is another", remedy)
+    if SEAL in content and not has_seal(content):
+        raise damaged(path, "it was changed after it was written; its seal is of other content", remedy)
     return content
 
 
-def sealed(manifest: dict[str, Any]) -> dict[str, Any]:
-    """A manifest as it is written: without secrets, and with the digest of all of it."""
+def sealed_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
+    """A manifest as it is written: without secrets, and with its seal."""
     content: dict[str, Any] = json.loads(json.dumps(redact_all(manifest)))
-    return {**content, _SEAL: _digest(content)}
-
-
-def _digest(manifest: dict[str, Any]) -> str:
-    content = {key: value for key, value in manifest.items() if key != _SEAL}
-    return xxhash.xxh3_128_hexdigest(json.dumps(content, sort_keys=True).encode())
+    return sealed(content)

@@ -35,7 +35,7 @@ from pipeline.runs.manifest import (
     ModelManifest,
     StageManifest,
     read_manifest,
-    sealed,
+    sealed_manifest,
 )
 from pipeline.runs.outputs import OutputFile, damaged_files, digest_of_file, written_files
 from pipeline.runs.own_folders import is_claimed
@@ -226,7 +226,7 @@ class StageStore:
         if self.stored:
             files += [*self.stored.written(folder.name, digests or {}), *taken_over]
         outputs = [each._asdict() for each in files]
-        manifest = sealed({"manifest_version": MANIFEST_VERSION, **manifest, "outputs": outputs})
+        manifest = sealed_manifest({"manifest_version": MANIFEST_VERSION, **manifest, "outputs": outputs})
         write_atomically(folder / MANIFEST, manifest)
         self.point_to(folder.name)
         return Version(folder.name, folder, manifest)
@@ -256,7 +256,7 @@ class StageStore:
 
     def rewrite_manifest(self, version: Version, manifest: dict[str, Any]) -> None:
         """Replace the manifest of a version (`plan --accept`)."""
-        write_atomically(version.folder / MANIFEST, sealed(manifest))
+        write_atomically(version.folder / MANIFEST, sealed_manifest(manifest))
 
     def remove_unfinished(self, *, but: Collection[Path] = ()) -> None:
         """Remove version folders without a manifest."""

@@ -26,7 +26,7 @@ from features.schema import SPLITS
 from ingestion.known_layouts import LAYOUTS, BranchLayout
 from models.saved_model import load_model
 from pipeline.machine.spark_session import SparkProvider
-from pipeline.runs.manifest import sealed
+from pipeline.runs.manifest import sealed_manifest
 from pipeline.terminal.exit_codes import Exit
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
@@ -260,7 +260,7 @@ def test_a_skim_was_accepted_without_a_word_where_its_events_cannot_be_known(
     version = run_dir / "ingest" / trained.current("ingest").name
     manifest = strict_json(version / "manifest.json")
     spoil(manifest, version)
-    (version / "manifest.json").write_text(json.dumps(sealed(manifest)))
+    (version / "manifest.json").write_text(json.dumps(sealed_manifest(manifest)))
     done = trained.evaluate(
         *("--inputs", f"ttbar={skim}", *ALL_NEW, "--out", tmp_path / "out", "--set", f"run_dir={run_dir}"),
         *("--set", "evaluate.reference=true"),

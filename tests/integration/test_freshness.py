@@ -20,7 +20,7 @@ from pipeline.configuration.yaml_text import read_yaml, write_yaml
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner, State
 from pipeline.runs import code_meaning
-from pipeline.runs.manifest import sealed
+from pipeline.runs.manifest import sealed_manifest
 from pipeline.runs.store import StageStore
 
 pytestmark = [pytest.mark.spark, pytest.mark.distributed, pytest.mark.end_to_end]
@@ -121,7 +121,7 @@ def test_packages_of_another_version_are_mentioned_and_run_nothing(plans: Plans)
     content = json.loads(manifest.read_text(encoding="utf-8"))
     now = content["packages"]["numpy"]
     content["packages"]["numpy"] = "1.0"
-    manifest.write_text(json.dumps(sealed(content)), encoding="utf-8")
+    manifest.write_text(json.dumps(sealed_manifest(content)), encoding="utf-8")
     assert plans.reasons() == {}
     assert f"            note: made with numpy 1.0; installed is {now}" in list(lines(plan(plans.run_folder)))
 

@@ -308,7 +308,7 @@ def test_a_manifest_without_a_digest_is_that_of_earlier_code(tmp_path: Path) -> 
     version = commit(store)
     path = version.folder / "manifest.json"
     content = json.loads(path.read_text())
-    del content["digest"]
+    del content["seal"]
     path.write_text(json.dumps(content))
     found = store.current()
     assert found is not None
