@@ -78,6 +78,18 @@ def test_data_files_are_known_by_their_content_wherever_they_lie(tmp_path: Path,
     assert inputs_of(moved).inputs.keys() != first.keys()
 
 
+def test_other_files_of_data_are_other_inputs(tmp_path: Path, chosen: Callable[..., Config]) -> None:
+    write_delphes(tmp_path / "a.root", events(500))
+    write_delphes(tmp_path / "b.root", events(600))
+    none, first, second, both = (
+        inputs_of(chosen(*(str(tmp_path / name) for name in names))).inputs
+        for names in ([], ["a.root"], ["b.root"], ["*.root"])
+    )
+    assert (len(none), len(first), len(second)) == (0, 1, 1)
+    assert first.keys() != second.keys()
+    assert both == first | second
+
+
 def test_a_touched_data_file_is_the_same_and_a_changed_one_is_another(
     tmp_path: Path, chosen: Callable[..., Config]
 ) -> None:
