@@ -129,7 +129,7 @@ def test_a_pass_through_branch_has_no_name_of_ours(name: str) -> None:
 def test_a_warm_up_longer_than_the_search_allows_was_a_bug_after_the_search() -> None:
     chosen = {**MINIMAL, "train": {"schedule": {"warmup_epochs": 9}}, "gridsearch": {"epochs": [20, 5]}}
     Config.model_validate(chosen)
-    with pytest.raises(ValidationError, match="there are 5 epoch"):
+    with pytest.raises(ValidationError, match=r"hlf with the fewest gridsearch\.epochs: .*warmup_epochs: 9 of 5 epoch"):
         Config.model_validate({**chosen, "model": {"hlf": {"from_gridsearch": True}}})
 
 

@@ -248,4 +248,4 @@ def test_a_classifier_within_two_errors_of_the_best_is_not_behind_it() -> None:
     made["runs"] = {"hlf": {"events_per_class": {"QCD": 40, "ttbar": 60}}}
     page = render_claims({}, command="", evaluations=[made])
     assert "100 test events: QCD 40, ttbar 60. Largest area" in page
-    assert "|hlf|0.0500 ± 0.0200|yes|\n|trees|0.0300 ± 0.0200|no|" in page
+    assert "|hlf|0.050 ± 0.020|yes|\n|trees|0.030 ± 0.020|no|" in page
