@@ -103,7 +103,7 @@ class Algorithm(SavedAttributes, ABC):
     traits: Traits = Traits()
     momenta: Sequence[Vector] = ()
     """The method's own momentum, in place of the optimiser's: at exact averages it is treated likewise."""
-    SCRATCH: ClassVar[Sequence[str]] = ("model", "optimizer", "transport", "momenta")
+    SCRATCH: ClassVar[Sequence[str]] = ("model", "optimizer", "transport")
 
     def __init__(self, settings: MethodSettings, worker: Worker) -> None:
         self.model, self.optimizer, self.transport = worker.model, worker.optimizer, worker.transport
@@ -232,6 +232,11 @@ class Wrapper(SavedAttributes):
 
     def __init__(self, base: Algorithm) -> None:
         self.base = base
+
+    def note_constants(self) -> None:
+        """Those of the base method too."""
+        super().note_constants()
+        self.base.note_constants()
 
     def __getattr__(self, name: str) -> Any:
         """What only the base method has."""

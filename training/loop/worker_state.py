@@ -39,6 +39,7 @@ async def start(work: Work, algorithm: Algorithm, parts: Sequence[dict[str, Any]
         (own,) = parts
         work.write_buffers(own["buffers"].numpy())
         await algorithm.restore(_mapped(own["algorithm"], torch.Tensor, torch.Tensor.numpy))
+        algorithm.note_constants()
         work.load_state(own["work"])
         algorithm.optimizer.load_state_dict(own["optimizer"])
         return
@@ -46,6 +47,7 @@ async def start(work: Work, algorithm: Algorithm, parts: Sequence[dict[str, Any]
         work.model.write(_joint_model(algorithm, parts))
         work.write_buffers(_mean([part["buffers"].numpy() for part in parts]))
     await algorithm.start()
+    algorithm.note_constants()
 
 
 def _joint_model(algorithm: Algorithm, parts: Sequence[dict[str, Any]]) -> Vector:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict, deque
+from dataclasses import dataclass
+from enum import Enum, Flag, auto
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,21 +99,186 @@ class Everything(SavedAttributes):
         self.generator, self.random = np.random.default_rng(seed), random.Random(seed)
 
 
+class Phase(Enum):
+    """What a method does at the time."""
+
+    SEARCH = auto()
+    AVERAGE = auto()
+
+
+class Side(Flag):
+    """Flags have numbers: their sums have no name."""
+
+    LEFT = auto()
+    RIGHT = auto()
+
+
+def restored_from_file(saved: SavedAttributes, restored: SavedAttributes, folder: Path) -> None:
+    """Continue with the attributes of another object, by way of a checkpoint's file."""
+    torch.save(_mapped(saved.attributes(), np.ndarray, torch.from_numpy), folder / "state.pt")
+    loaded = torch.load(folder / "state.pt", weights_only=True)
+    restored.restore_attributes(_mapped(loaded, torch.Tensor, torch.Tensor.numpy))
+
+
 def test_every_kind_of_attribute_comes_back_in_its_type(tmp_path: Path) -> None:
     saved, restored = Everything(3), Everything(4)
     array, queue = restored.array, restored.queue
-    torch.save(_mapped(saved.attributes(), np.ndarray, torch.from_numpy), tmp_path / "state.pt")
-    loaded = torch.load(tmp_path / "state.pt", weights_only=True)
 
-    restored.restore_attributes(_mapped(loaded, torch.Tensor, torch.Tensor.numpy))
+    restored_from_file(saved, restored, tmp_path)
 
+    assert_same_attributes(saved, restored)
+    assert restored.array is array
+    assert restored.queue is queue
+
+
+def test_attributes_that_are_first_made_in_a_step_come_back_in_their_types(tmp_path: Path) -> None:
+    """Generators came back as dicts, queues as lists, and numbers of numpy as those of Python."""
+    saved, restored = Everything(3), SavedAttributes()
+
+    restored_from_file(saved, restored, tmp_path)
+
+    assert_same_attributes(saved, restored)
+
+
+def assert_same_attributes(saved: SavedAttributes, restored: SavedAttributes) -> None:
     for name, value in vars(saved).items():
         found = getattr(restored, name)
+        assert type(found) is type(value), name
         if name in ("generator", "random"):
             assert found.random() == value.random()
         else:
             np.testing.assert_equal(found, value, err_msg=name)
-            assert type(found) is type(value) or name == "scalar"
-    assert restored.array is array
-    assert restored.queue is queue
-    assert restored.queue.maxlen == 2
+    assert vars(restored)["queue"].maxlen == 2
+    assert vars(restored)["by_default"]["new"] == 0
+
+
+class Named(SavedAttributes):
+    """Attributes by name."""
+
+    def __init__(self, **attributes: Any) -> None:
+        vars(self).update(attributes)
+
+
+def test_one_array_below_two_names_stays_one(tmp_path: Path) -> None:
+    vector = np.arange(3.0)
+    saved = Named(model=vector, by_name={"model": vector}, last=[vector])
+    restored = Named(model=np.zeros(3), by_name={}, last=None)
+
+    restored_from_file(saved, restored, tmp_path)
+
+    found = vars(restored)
+    assert found["by_name"]["model"] is found["model"]
+    assert found["last"][0] is found["model"]
+    np.testing.assert_array_equal(found["model"], vector)
+
+
+def test_arrays_in_containers_stay_where_they_are(tmp_path: Path) -> None:
+    place = np.zeros(3)
+    restored = Named(vector=place, by_name={"vector": place}, recent=deque([place]))
+    saved = Named(vector=np.ones(3), by_name={"vector": np.ones(3)}, recent=deque([np.ones(3)]))
+    vars(saved)["by_name"]["vector"] = vars(saved)["recent"][0] = vars(saved)["vector"]
+
+    restored_from_file(saved, restored, tmp_path)
+
+    assert vars(restored)["by_name"]["vector"] is vars(restored)["recent"][0] is place
+    np.testing.assert_array_equal(place, 1)
+
+
+def test_two_arrays_that_began_as_one_come_back_as_two(tmp_path: Path) -> None:
+    both = np.zeros(2)
+    restored = Named(now=both, before=both)
+
+    restored_from_file(Named(now=np.full(2, 2.0), before=np.ones(2)), restored, tmp_path)
+
+    np.testing.assert_array_equal(vars(restored)["now"], 2)
+    np.testing.assert_array_equal(vars(restored)["before"], 1)
+
+
+@pytest.mark.parametrize("phase", [Phase.AVERAGE, Side.LEFT | Side.RIGHT])
+def test_a_member_of_an_enumeration_that_changed_comes_back(tmp_path: Path, phase: Enum) -> None:
+    """It was taken as a constant, so that the method continued in its first phase."""
+    restored = Named(phase=Phase.SEARCH)
+    restored_from_file(Named(phase=phase), restored, tmp_path)
+    assert vars(restored)["phase"] is phase
+
+
+def add(first: int, second: int) -> int:
+    return first + second
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """Frozen settings."""
+
+    rate: float
+
+
+@pytest.mark.parametrize("kind", [add, partial(add, 1), Path("log").open, Frozen(0.1), Frozen], ids=str)
+def test_what_cannot_be_saved_is_a_constant_as_long_as_it_stays(kind: Any) -> None:
+    """It was left out after a change too, so that the method silently continued with the first one."""
+    method = Named(rule=kind)
+    method.note_constants()
+    assert method.attributes() == {}
+    vars(method)["rule"] = Frozen(0.2)
+    with pytest.raises(CheckpointError, match=r"hold Named\.rule: .*\.Frozen that no start made\."):
+        method.attributes()
+    vars(method)["rule"], vars(method)["later"] = kind, kind
+    with pytest.raises(CheckpointError, match=r"hold Named\.later: .* that no start made\."):
+        method.attributes()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.zeros(2, np.longdouble),
+        np.zeros(2, ">f8"),
+        np.longdouble(1),
+        np.ma.masked_array([1.0, 2.0], [True, False]),
+        defaultdict(lambda: 1),
+        {"pairs": [(object(),)]},
+        Counter,
+    ],
+    ids=["longdouble", "byte order", "longdouble number", "masked", "defaultdict of lambda", "object", "new class"],
+)
+def test_what_cannot_be_made_again_is_refused_at_the_first_checkpoint(value: Any) -> None:
+    with pytest.raises(CheckpointError, match=r"no checkpoint can hold Named\.value: "):
+        Named(value=value).attributes()
+
+
+class Phases(LazyGossip):
+    """Its phase, its rule and its own momentum change in its steps."""
+
+    def __init__(self, settings: Any, worker: Any) -> None:
+        super().__init__(settings, worker)
+        self.phase, self.rule = Phase.SEARCH, add
+        self.momenta = (self.model.empty(),)
+        self.momenta[0].fill(0)
+
+    async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
+        await super().step(compute_gradient, num_samples)
+        self.phase = Phase.AVERAGE
+        self.momenta[0][:] += self.rule(1, 2)
+
+
+def test_enumerations_and_momenta_are_in_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = KeptCheckpoints()
+    run_in_place_of_ad_psgd(Phases, monkeypatch, files=kept.files)
+    saved = kept.at(AFTER_FIVE_STEPS).load(0)["algorithm"]["attributes"]
+    restored = Named(momenta=())
+    changed = {name: saved[name] for name in ("phase", "momenta")}
+    restored.restore_attributes(_mapped(changed, torch.Tensor, torch.Tensor.numpy))
+    assert vars(restored)["phase"] is Phase.AVERAGE
+    np.testing.assert_array_equal(vars(restored)["momenta"][0], 15)
+
+
+class ChangingRule(Phases):
+    """It replaces a function, which no checkpoint can hold."""
+
+    async def step(self, compute_gradient: ComputeGradient, num_samples: int) -> None:
+        await super().step(compute_gradient, num_samples)
+        self.rule = max
+
+
+def test_a_function_that_a_step_replaces_is_refused_at_the_first_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CheckpointError, match=r"hold ChangingRule\.rule: .* that no start made"):
+        run_in_place_of_ad_psgd(ChangingRule, monkeypatch, files=KeptCheckpoints().files)
