@@ -19,6 +19,7 @@ from models.errors import UndefinedMetricError
 from models.evaluation.intervals import (
     FEW,
     ONE_SIGMA,
+    ROUNDING,
     Efficiency,
     Floats,
     Labels,
@@ -156,6 +157,7 @@ class Replicas:
         squares, (num_points,). `few` is an effective number that pass or fail; with 0 it is always half an event.
         """
         total, typical = stratum.totals, stratum.typical
+        kept = _without_rounding(kept, total)
         num_passing, of_passing = _counted(kept[:, 0], kept2, typical)
         num_failing, of_failing = _counted(total[0] - kept[:, 0], stratum.weight2 - kept2, typical)
         is_few = (np.minimum(num_passing, num_failing) < few)[:, None]
@@ -172,6 +174,12 @@ class Replicas:
         )
 
 
+def _without_rounding(kept: Floats, total: Floats) -> Floats:
+    """Sums of weights, of which those that are nothing, or all, but for rounding are exactly that."""
+    from_nothing = np.where(np.abs(kept) <= ROUNDING * total, 0.0, kept)
+    return np.where(np.abs(kept - total) <= ROUNDING * total, total, from_nothing)
+
+
 def lower_end(replicas: Floats) -> Floats:
     """Lower end of the central interval of (..., num_replicas) numbers; not a number without replicas."""
     return _quantile(replicas, ONE_SIGMA / 2)
@@ -185,7 +193,13 @@ def upper_end(replicas: Floats) -> Floats:
 def _quantile(replicas: Floats, level: float) -> Floats:
     if replicas.shape[-1] == 0:
         return np.full(replicas.shape[:-1], np.nan)
-    return np.asarray(np.quantile(replicas, level, axis=-1))
+    with np.errstate(invalid="ignore"):
+        between = np.quantile(replicas, level, axis=-1)
+    is_between = np.isnan(between)
+    if is_between.any():
+        # Between a number and an infinite one there is none.
+        between = np.where(is_between, np.quantile(replicas, level, axis=-1, method="higher"), between)
+    return np.asarray(between)
 
 
 def added(parts: Iterable[Ends]) -> Ends:

@@ -142,7 +142,8 @@ def evaluate(
 
 def _metrics(predicted: Sequence[Predicted], task: EvaluationTask) -> dict[str, Any]:
     best = max(predicted, key=lambda each: each.area[0])
-    before = task.rates.of_classes(task.classes) if task.rates else None
+    rates = task.rates_of_measured
+    before = rates.of_classes(task.classes) if rates else None
     return {
         "classes": list(task.classes),
         "signal": task.signal.words,
@@ -152,8 +153,8 @@ def _metrics(predicted: Sequence[Predicted], task: EvaluationTask) -> dict[str, 
             "words": task.mixture.words,
         },
         "num_events": predicted[0].numbers["num_events"],
-        "rates_before": before if task.rates and not task.rates.are_events else None,
-        "events_before": before if task.rates and task.rates.are_events else None,
+        "rates_before": before if rates and not rates.are_events else None,
+        "events_before": before if rates and rates.are_events else None,
         "luminosity": None if task.labels_of_expected.luminosity == "" else task.labels_of_expected.luminosity,
         "best": best.candidate.name,
         "behind_best": {each.candidate.name: estimate(best.area - each.area)._asdict() for each in predicted},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -18,6 +19,8 @@ Labels = NDArray[np.int64]
 
 #: Probability outside a central interval of one standard deviation.
 ONE_SIGMA: Final = 0.31731
+#: Sums of weights differ by less of their size for no other reason than rounding.
+ROUNDING: Final = 1e-9
 #: With fewer events on one side of a cut, intervals cover at least what they promise, like Clopper and Pearson's.
 FEW: Final = 10.0
 
@@ -34,9 +37,16 @@ class Efficiency(NamedTuple):
 
     def as_json(self, *, most: float = 1.0) -> dict[str, Any]:
         """For JSON, with `limit` if one end is a limit; `most` is the highest possible value, infinite for a rate."""
-        content: dict[str, Any] = self._asdict()
+        # No number is near an infinite end.
+        ends = (0.0, most)
+        content: dict[str, Any] = {name: _without_rounding(number, ends) for name, number in self._asdict().items()}
         limit = limit_of(content, most)
         return content if limit is None else {**content, "limit": limit}
+
+
+def _without_rounding(number: float, ends: Iterable[float]) -> float:
+    """A number, or the end of its range that it is but for rounding."""
+    return next((end for end in ends if abs(number - end) <= ROUNDING), number)
 
 
 class WeightSums(NamedTuple):
@@ -54,11 +64,11 @@ class WeightSums(NamedTuple):
     @property
     def is_positive(self) -> bool:
         """Whether the weights add up to more than 0; weights that cancel may leave a rounding error."""
-        return self.weight > 1e-9 * math.sqrt(self.weight2)
+        return self.weight > ROUNDING * math.sqrt(self.weight2)
 
     def counted(self, typical: float) -> tuple[float, float]:
         """Effective number of events, and their weight; 0 and the typical weight if the sum is 0 or less."""
-        if self.weight <= 0 or self.weight2 <= 0:
+        if not self.is_positive:
             return 0.0, typical
         return self.weight**2 / self.weight2, self.weight2 / self.weight
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -80,14 +80,16 @@ class EvaluationTask(NamedTuple):
         """The classes that numbers count."""
         return [label for label in range(len(self.classes)) if label not in self.unmeasured]
 
-    def without(self, labels: Iterable[int]) -> EvaluationTask:
-        """The evaluation without some classes and the rates of their samples."""
-        unmeasured = frozenset(labels)
+    @property
+    def rates_of_measured(self) -> Rates | None:
+        """The rates of the samples of the classes that numbers count."""
         rates = self.rates
-        if rates is not None:
-            of_samples = {name: rate for name, rate in rates.of_samples.items() if rates.labels[name] not in unmeasured}
-            rates = rates._replace(of_samples=of_samples)
-        return self._replace(unmeasured=unmeasured, rates=rates)
+        if rates is None:
+            return None
+        of_samples = {
+            name: rate for name, rate in rates.of_samples.items() if rates.labels[name] not in self.unmeasured
+        }
+        return rates._replace(of_samples=of_samples)
 
     @property
     def labels_of_expected(self) -> PlotLabels:
@@ -237,15 +239,15 @@ def _points_at_background(events: ScoredEvents, replicas: Replicas, task: Evalua
 
 
 def _points(events: ScoredEvents, scored: Scored, task: EvaluationTask) -> list[dict[str, Any]]:
-    points = working_points(scored, task.classes, task.mixture, task.rates, seed=task.seed)
+    points = working_points(scored, task.classes, task.mixture, task.rates_of_measured, seed=task.seed)
     if task.rates is None or not task.rates.are_events:
         return points
     found = significance(scored, expected_events(events, task), task.uncertainty)
     for place, point in enumerate(points):
         value, low, high = (float(found[name][place]) for name in ("asimov", "low", "high"))
         point["significance"] = {"value": value, "low": low, "high": high}
-        # Without background it has no value.
-        if math.isnan(value):
+        # Without background it has no value, or in some replicas no bound.
+        if math.isnan(value) or math.isinf(high):
             point["significance"]["limit"] = "lower"
     return points
 
@@ -267,7 +269,8 @@ def measurable(events: ScoredEvents, task: EvaluationTask) -> tuple[ScoredEvents
         raise UndefinedMetricError(f"{' '.join(reasons.values())} Add files, or check the `weight` of the samples.")
     sentences = [f"{reason} No number counts this class." for reason in reasons.values()]
     is_counted = np.isin(events.labels, left)
-    return events.chosen(np.flatnonzero(is_counted)), task.without(task.unmeasured | reasons.keys()), sentences
+    less = task._replace(unmeasured=task.unmeasured | reasons.keys())
+    return events.chosen(np.flatnonzero(is_counted)), less, sentences
 
 
 def _why_unmeasured(events: ScoredEvents, task: EvaluationTask, label: int) -> str:

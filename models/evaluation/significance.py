@@ -19,7 +19,7 @@ def significance(scored: Scored, expected: Mapping[int, float], uncertainty: flo
     Returns:
         `threshold`; expected `signal` and `background`; the `effective` number of test events of the background;
         `simple`, S / sqrt(B); `asimov`, and `low` and `high`, the ends of its one-sigma interval at this threshold from
-        the statistics of the test events.
+        the statistics of the test events; the higher one is infinite where too many replicas have no background.
     """
     place = scored.points[:, 0]
     # The cut is the same in all replicas, so that the signal behind it has an error too.
@@ -41,10 +41,15 @@ def significance(scored: Scored, expected: Mapping[int, float], uncertainty: flo
         "effective": _effective(scored, expected),
         "simple": simple,
         "asimov": asimov_significance(ours.value, others.value, uncertainty),
-        # A replica without background has no significance, and leaves none to the interval.
-        "low": lower_end(asimov_significance(ours.low, others.high, uncertainty)),
-        "high": upper_end(asimov_significance(ours.high, others.low, uncertainty)),
+        "low": lower_end(_in_replicas(ours.low, others.high, uncertainty)),
+        "high": upper_end(_in_replicas(ours.high, others.low, uncertainty)),
     }
+
+
+def _in_replicas(signal: Floats, background: Floats, uncertainty: float) -> Floats:
+    """Significances, of which a signal without background has an infinite one: no background bounds it."""
+    without_background = np.where(signal > 0, np.inf, 0.0)
+    return np.where(background > 0, asimov_significance(signal, background, uncertainty), without_background)
 
 
 def _effective(scored: Scored, expected: Mapping[int, float]) -> Floats:

@@ -28,6 +28,10 @@ class Varied(NamedTuple):
     is_selected: NDArray[np.bool_]
     """(num_events,) whether the event still passes the selection; if not, it passes no threshold."""
 
+    def chosen(self, rows: NDArray[np.int64]) -> Varied:
+        """The events of some numbers."""
+        return Varied._make(column[rows] for column in self)
+
 
 def with_weights(events: ScoredEvents, weights: Floats) -> Varied:
     """The events with other weights, of any scale."""
@@ -47,8 +51,9 @@ def variations(
         class, each with `value`, `shift` from the events as they are, and `error` of the shift. Null where a class that
         counts has no weight.
     """
-    nominal = with_weights(events, events.weights)
-    return {name: _one(events.labels, (nominal, each), task, thresholds) for name, each in varied.items()}
+    rows = np.flatnonzero(np.isin(events.labels, task.measured))
+    labels, nominal = events.labels[rows], with_weights(events, events.weights).chosen(rows)
+    return {name: _one(labels, (nominal, each.chosen(rows)), task, thresholds) for name, each in varied.items()}
 
 
 def envelope(varied: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -80,7 +85,8 @@ def _extent(found: Sequence[Mapping[str, float] | None]) -> dict[str, float] | N
 def _one(
     labels: NDArray[np.int64], both: tuple[Varied, Varied], task: EvaluationTask, thresholds: Sequence[float]
 ) -> dict[str, Any]:
-    chosen = [labels == label for label in range(len(task.classes))]
+    chosen = [labels == label for label in task.measured]
+    names = [task.classes[label] for label in task.measured]
 
     def shifts(passing: Sequence[NDArray[np.bool_]]) -> list[dict[str, float]]:
         """Of the share of each class that passes before and after."""
@@ -94,7 +100,8 @@ def _one(
     points = []
     for wanted, threshold in zip(task.working_points, thresholds, strict=True):
         found = map(_known, shifts([score >= threshold for score in scores]))
-        points.append({"wanted": wanted, "efficiencies": dict(zip(task.classes, found, strict=True))})
+        efficiencies = dict.fromkeys(task.classes) | dict(zip(names, found, strict=True))
+        points.append({"wanted": wanted, "efficiencies": efficiencies})
     of_classes = shifts([each.probabilities.argmax(axis=1) == labels for each in both])
     # The mean over the classes, which count alike.
     accuracy = {key: float(np.mean([each[key] for each in of_classes])) for key in ("value", "shift")}
@@ -119,8 +126,9 @@ def _area(labels: NDArray[np.int64], of: Varied, score: Floats, task: Evaluation
 
     Pairs of equal scores count half (DeLong, DeLong, Clarke-Pearson 1988, with weights).
     """
-    totals = np.bincount(labels, of.weights, len(task.classes))
-    totals = totals if all(totals > 0) else np.full(len(totals), np.nan)
+    sums, totals = np.bincount(labels, of.weights, len(task.classes)), np.full(len(task.classes), np.nan)
+    if (sums[task.measured] > 0).all():
+        totals[task.measured] = sums[task.measured]
     fractions = {**task.signal.fractions, **task.mixture.fractions}
     counts = np.array([fractions.get(label, 0.0) for label in range(len(task.classes))])
     portions = (counts / totals)[labels] * of.weights

@@ -14,7 +14,7 @@ from models.errors import ModelError
 from models.evaluation.bootstrap import Estimate
 from models.evaluation.floor import shortfall
 from models.evaluation.improvement import improvement
-from models.evaluation.measurements import EvaluationTask
+from models.evaluation.measurements import EvaluationTask, measurable
 from models.evaluation.rounding import with_error
 from models.evaluation.scored_events import ScoredEvents
 from models.networks.registry import NETWORKS
@@ -166,14 +166,16 @@ def _compared(
     try:
         in_use = _read("in-use", _undamaged(current).folder, dataset)
         _refuse_seen_events(in_use, dataset)
-        gain = improvement(_scored_events(in_use, dataset, task, bar), events)
+        before, _, _ = measurable(_scored_events(in_use, dataset, task, bar), task)
+        after, _, _ = measurable(events, task)
+        gain = improvement(before, after)
     except (ModelError, FeatureError) as error:
         return _PromotionVerdict(is_better=False, reason=f"it cannot be compared with {current.name}: {error}")
     needed = config.promote.min_sigma
     direction = "lower" if gain.value >= 0 else "higher"
     difference = with_error(abs(gain.value), gain.error, " +- ")
     reason = (
-        f"its mean cross-entropy on {len(events.labels)} test events is {direction} than that of {current.name} by "
+        f"its mean cross-entropy on {len(after.labels)} test events is {direction} than that of {current.name} by "
         f"{difference}; a decrease by {needed:g} standard errors is needed"
     )
     return _PromotionVerdict(is_better=gain.value > needed * gain.error, reason=reason, improvement=gain)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from scipy.stats import binom
 
 from models.evaluation.calibration import calibration
 from models.evaluation.curves import efficiency_against
-from models.evaluation.intervals import ONE_SIGMA, WeightSums, efficiency
+from models.evaluation.intervals import ONE_SIGMA, Efficiency, WeightSums, efficiency
 
 
 @pytest.mark.parametrize(("passed", "total"), [(0, 5), (1, 5), (3, 7), (9, 1000), (5, 5)])
@@ -61,3 +63,11 @@ def test_weights_that_cancel_but_for_rounding_add_up_to_nothing(weights: list[fl
     found = efficiency_against(np.ones(3), np.array([True, False, True]), np.array(weights), [0, 10, 20])
     assert found == [None, None]
     assert calibration(np.array([True, False, True]), np.full(3, 0.5), np.array(weights)) == []
+
+
+@pytest.mark.parametrize("value", [1 - 1e-15, 1.0, 1 + 1e-15])
+def test_a_share_of_all_but_for_rounding_is_exactly_that(value: float) -> None:
+    found = Efficiency(value, 0.943, 1 + 1e-15).as_json()
+    assert found == {"value": 1.0, "low": 0.943, "high": 1.0, "limit": "lower"}
+    assert Efficiency(1 - value, value - 1, 0.1).as_json() == {"value": 0.0, "low": 0.0, "high": 0.1, "limit": "upper"}
+    assert Efficiency(value, 0.943, 1.1).as_json(most=math.inf) == {"value": value, "low": 0.943, "high": 1.1}

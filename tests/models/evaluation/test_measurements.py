@@ -147,6 +147,18 @@ def test_without_background_behind_a_cut_the_significance_has_a_lower_limit() ->
     assert significance["low"] == pytest.approx(float(asimov_significance(np.array(50.0), np.array(1.0), 0.0)), rel=0.3)
 
 
+def test_without_background_in_many_replicas_the_significance_has_a_lower_limit() -> None:
+    labels = np.repeat([0, 0, 1, 2], [86, 300, 100, 100])
+    weights = np.repeat([1.0, -1.0, 1.0], [46, 40, 500])
+    scores = np.eye(3)[np.repeat([1, 0, 1, 2], [86, 300, 100, 100])]
+    before = dict.fromkeys(CLASSES, 50.0)
+    rates = known(before)._replace(are_events=True)
+    found = measured(bare(labels, scores, weights), rates=rates, expected=dict(enumerate(before.values())))
+    significance = found["working_points"][0]["significance"]
+    assert (significance["high"], significance["limit"]) == (None, "lower")
+    assert 0 < significance["low"] < significance["value"]
+
+
 def test_several_classes_are_the_signal_together() -> None:
     """As if their probabilities and events were those of one class, in equal parts or in the fractions of the rates."""
     events = made_events(600)
@@ -391,6 +403,17 @@ def test_a_class_without_test_events_that_count_is_named_and_no_number_counts_it
         assert point["total_rate"]["value"] == pytest.approx(total)
     # A second model has the same classes.
     assert measurable(without_class(events, 2, kind), less)[0].labels.tolist() == counted.labels.tolist()
+
+
+def test_events_of_a_class_that_is_not_measured_are_scored_with_its_rates() -> None:
+    """Those of the training split, and of a second model, of a class of two samples."""
+    events = made_events(60)
+    events.samples[np.flatnonzero(events.labels == 2)[::2]] = "hard"
+    labels = {"QCD": 0, "ttbar": 1, "W+jets": 2, "hard": 2}
+    rates = Rates({name: Estimate(10.0, 0.0) for name in labels}, labels)
+    task = EvaluationTask(CLASSES, [1], [0.5], rates, NO_LABELS, 1)
+    _, less, _ = measurable(without_class(events, 2, "no events"), task)
+    assert less.scored(table_of(events)).weights.tolist() == task.scored(table_of(events)).weights.tolist()
 
 
 @pytest.mark.parametrize("label", [0, 1])

@@ -57,6 +57,11 @@ def test_an_infinite_rejection_is_a_lower_limit() -> None:
     assert inverse_with_interval({"value": 0.01, "low": None, "high": None}) == "not measurable"
 
 
+def test_an_infinite_upper_end_is_a_lower_limit() -> None:
+    for infinite in (None, math.inf):
+        assert with_interval({"value": 3.2, "low": 2.5, "high": infinite, "limit": "lower"}) == "> 2.5"
+
+
 def test_what_has_no_value_may_have_a_lower_limit() -> None:
     assert with_interval({"value": None, "low": 27.31, "high": None, "limit": "lower"}) == "> 27"
     assert with_interval({"value": None, "low": None, "high": None, "limit": "lower"}) == "not measurable"

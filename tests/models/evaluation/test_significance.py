@@ -83,5 +83,19 @@ def test_a_background_of_which_nothing_passes_counts_with_one_event_in_the_error
     scored = Scored(replicas, scores[alone], {1: 1.0}, np.array([0.9]))
     none = significance(scored, {0: 1000.0, 1: 50.0}, 0.1)
     assert 0.5 < none["low"][0] < asimov_significance(np.array(50.0), np.array(1000 / 31), 0.1)
-    assert np.isnan([none["asimov"][0], none["high"][0], none["simple"][0]]).all()
+    assert np.isnan([none["asimov"][0], none["simple"][0]]).all()
+    assert none["high"] == [math.inf]
     assert none["effective"] == [0.0]
+
+
+@pytest.mark.parametrize(("num_positive", "has_bound"), [(100, True), (46, False)])
+def test_replicas_without_background_have_an_infinite_significance(num_positive: int, has_bound: bool) -> None:
+    """Signed weights: 1 % or 40 % of the replicas have no background, where the measured one is above 0."""
+    weights = np.concatenate([np.ones(num_positive), np.full(40, -1.0), np.ones(300 + 100)])
+    labels = np.repeat([0, 1], [num_positive + 40 + 300, 100])
+    scores = np.concatenate([np.ones(num_positive + 40), np.zeros(300), np.ones(100)])
+    replicas = Replicas(labels, labels.astype(str), weights, seed=1, num=200)
+    found = significance(Scored(replicas, scores, {1: 1.0}, np.array([0.9])), {0: 1000.0, 1: 50.0}, 0.1)
+    (low,), (value,), (high,) = (found[name] for name in ("low", "asimov", "high"))
+    assert 0 < low < value < high
+    assert math.isfinite(high) is has_bound

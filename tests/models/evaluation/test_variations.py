@@ -84,6 +84,21 @@ def test_a_class_without_weight_has_no_shift() -> None:
     assert found["working_points"][0]["efficiencies"]["QCD"] is None
 
 
+def test_a_class_that_is_not_measured_leaves_the_shifts_of_all_others_as_they_are() -> None:
+    labels = np.append(EVENTS.labels, [2, 2])
+    probabilities = np.vstack([np.column_stack([EVENTS.probabilities, np.zeros(6)]), np.full((2, 3), 1 / 3)])
+    hlf, samples = np.zeros((8, len(hlf_names())), np.float32), np.full(8, "a")
+    events = ScoredEvents(labels, probabilities, np.append(EVENTS.weights, [1.0, -1.0]), hlf, samples)
+    task = TASK._replace(classes=["QCD", "ttbar", "W+jets"], unmeasured=frozenset({2}))
+    weights = np.array([2.0, 1.0, 1.0, 1.0, 3.0, 1.0])
+    expected = variations(EVENTS, {"up": with_weights(EVENTS, weights)}, TASK, [0.5])["up"]
+    found = variations(events, {"up": with_weights(events, np.append(weights, [2.0, -2.0]))}, task, [0.5])["up"]
+    assert found["accuracy"] == pytest.approx(expected["accuracy"])
+    assert found["auc"] == pytest.approx(expected["auc"])
+    efficiencies = expected["working_points"][0]["efficiencies"]
+    assert found["working_points"][0]["efficiencies"] == efficiencies | {"W+jets": None}
+
+
 def test_the_area_is_the_weighted_share_of_pairs_in_order() -> None:
     rng = np.random.default_rng(3)
     labels, scores = rng.integers(0, 3, 60), rng.integers(0, 12, (60, 3)) + 0.5

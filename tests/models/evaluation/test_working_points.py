@@ -93,6 +93,21 @@ def test_where_all_of_a_background_passes_its_efficiency_is_a_lower_limit() -> N
     assert "limit" not in point["rates"]["background"]
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("passes", [True, False])
+def test_a_share_of_all_or_of_nothing_but_for_rounding_is_a_limit(seed: int, passes: bool) -> None:
+    """All weights of the background pass, or fail, beside others that cancel but for rounding."""
+    labels = np.repeat([0, 1], [206, 200])
+    weights = np.random.default_rng(seed).uniform(0.1, 2, 406)
+    weights[:6] = [0.1, 0.2, -0.3, 0.7, 0.1, -0.8]
+    scores = np.where(labels == 1, 1.0, 2.0 if passes else 0.0)
+    scores[:6] = 0.0 if passes else 2.0
+    made = scored(labels, scores + np.linspace(0, 0.5, 406), weights, [0.9])
+    left = points(made)[0]["all_backgrounds"]
+    assert (left["value"], left["limit"]) == ((1.0, "lower") if passes else (0.0, "upper"))
+    assert left["low"] < 0.995 if passes else left["high"] > 0.005
+
+
 def test_the_limit_of_a_sample_is_that_of_one_of_its_events_also_where_weights_cancel() -> None:
     """Signed weights that nearly cancel would count as few, very heavy events."""
     labels = np.repeat([0, 1], [1000, 1000])

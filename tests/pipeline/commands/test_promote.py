@@ -184,6 +184,25 @@ def test_slices_of_a_class_counted_by_their_numbers_of_test_events(
     assert len(compared) == 2
 
 
+def test_a_class_that_measures_nothing_does_not_keep_a_better_model_out(nights: TrainedNights) -> None:
+    (path,) = nights.dataset.files("test")
+    table = pq.read_table(path)
+    is_cancelled = table["label"].to_numpy() == 2
+    weights = np.ones(len(is_cancelled), np.float32)
+    weights[np.flatnonzero(is_cancelled)[0]] = 1 - is_cancelled.sum()
+    place = table.schema.get_field_index("weight")
+    field = table.schema.field(place)
+    pq.write_table(table.set_column(place, field, pa.array(weights, field.type)), path)
+    features = StageStore(nights.run_dir, "features").current()
+    assert features is not None
+    record_as_written(StageStore(nights.run_dir, "features"), features)
+    nights.promoted(5)
+    nights.train(200)
+    promoted, reason = nights.promote()
+    assert promoted, reason
+    assert f"on {(~is_cancelled).sum()} test events is lower than that of 0001" in reason
+
+
 def test_the_progress_of_a_comparison_ends_at_its_total(nights: TrainedNights, monkeypatch: pytest.MonkeyPatch) -> None:
     bars: list[Bar] = []
 
