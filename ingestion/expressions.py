@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 #: Begin of the names of columns that conditions compare.
 LABEL_PREFIX: Final = "_label_by_"
-#: Integers above it are calculated with as Python's own: products of two below fit into 64 bits.
-_LARGE: Final = 2**31
 _UNARY: Final[dict[type[ast.unaryop], Callable[[Any], Any]]] = {
     ast.Not: operator.invert,
     ast.Invert: operator.invert,
@@ -115,9 +113,10 @@ class LabelRule(NamedTuple):
                 # As in pandas, & and | bind as `and` and `or` do.
                 plain = words.strip().replace("&", " and ").replace("|", " or ")
                 found = ast.unparse(_Columns(columns).visit(ast.parse(plain, mode="eval")))
-                of_events = _holds(found, {column: np.ones(2, np.int64) for column in columns.values()})
-                is_condition = of_events.shape == (2,) and of_events.dtype == np.bool_
-            # What pandas and numpy raise about words has no common class.
+                # Of no events: whether a calculation has a result can depend on the numbers.
+                of_events = _holds(found, {column: np.empty(0, np.int64) for column in columns.values()})
+                is_condition = of_events.shape == (0,) and of_events.dtype == np.bool_
+            # What Python and numpy raise about words has no common class.
             except Exception as cause:  # noqa: BLE001
                 is_condition, reason = False, str(cause)
             if not is_condition:
@@ -175,16 +174,20 @@ class _Columns(ast.NodeTransformer):
 
 def _holds(condition: str, columns: Mapping[str, NDArray[np.generic]]) -> NDArray[np.bool_]:
     """(num_events,) values of a condition on columns."""
-    import pandas as pd  # noqa: PLC0415 - few configs have conditions, and all start quickly
-
-    series = {name: pd.Series(numbers) for name, numbers in columns.items()}
-    return np.asarray(_Calculator(series).visit(ast.parse(condition, mode="eval").body))
+    calculator = _Calculator({name: exact(numbers) for name, numbers in columns.items()})
+    # Infinity and NaN are results too.
+    with np.errstate(all="ignore"):
+        return np.asarray(calculator.visit(ast.parse(condition, mode="eval").body))
 
 
 class _Calculator(ast.NodeVisitor):
-    """Calculates an expression of columns, event by event; exact for integers of any size."""
+    """Calculates an expression of columns, event by event.
 
-    def __init__(self, columns: Mapping[str, Any]) -> None:
+    Integers are Python's own, so they are exact at any size; all real numbers are float64. Which of them a result is
+    depends on the expression and the types of the branches alone, never on the numbers.
+    """
+
+    def __init__(self, columns: Mapping[str, NDArray[Any]]) -> None:
         self._columns = columns
 
     def visit_Name(self, node: ast.Name) -> Any:
@@ -206,8 +209,14 @@ class _Calculator(ast.NodeVisitor):
         return _UNARY[type(node.op)](self.visit(node.operand))
 
     def visit_BinOp(self, node: ast.BinOp) -> Any:
-        """Arithmetic."""
-        return _BINARY[type(node.op)](self.visit(node.left), self.visit(node.right))
+        """Arithmetic; quotients and powers other than those by a number from 0 are real numbers."""
+        left, right = self.visit(node.left), self.visit(node.right)
+        is_exact = _is_integer(left) and _is_integer(right) and not isinstance(node.op, ast.Div)
+        if isinstance(node.op, ast.Pow):
+            is_exact = is_exact and isinstance(right, int) and right >= 0
+        if not is_exact:
+            left, right = np.asarray(left, np.float64), np.asarray(right, np.float64)
+        return _BINARY[type(node.op)](left, right)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Any:
         """`and` and `or`."""
@@ -240,20 +249,21 @@ class _Calculator(ast.NodeVisitor):
         raise TypeError(f"{ast.unparse(node)} is no number")
 
 
-def exact(numbers: NDArray[Any]) -> NDArray[Any]:
-    """Integers as conditions calculate with them: large ones are Python's own, which have no limits.
+def _is_integer(value: Any) -> bool:
+    """Whether an operand is an integer, or an array of Python's integers."""
+    return isinstance(value, int) or (isinstance(value, np.ndarray) and value.dtype == object)
 
-    Sums and products of truths and of short or unsigned integers would be others.
+
+def exact(numbers: NDArray[Any]) -> NDArray[Any]:
+    """Integers as conditions calculate with them: Python's own, which have no limits.
 
     Examples:
         >>> exact(np.array([2**64 - 1], np.uint64)) + 1
         array([18446744073709551616], dtype=object)
     """
-    if numbers.dtype.kind not in "biu":
-        return numbers
-    if np.max(numbers, initial=0) > _LARGE or np.min(numbers, initial=0) < -_LARGE:
-        return numbers.astype(object)
-    return numbers.astype(np.int64)
+    if numbers.dtype.kind == "b":
+        numbers = numbers.astype(np.int64)
+    return numbers.astype(object) if numbers.dtype.kind in "iu" else numbers
 
 
 def samples_in(name: str, label: int | None, label_by: LabelBy) -> dict[str, int | None]:

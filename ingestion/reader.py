@@ -26,7 +26,7 @@ from ingestion.branches import (
 )
 from ingestion.errors import DamagedFileError, WrongBranchTypeError, reading
 from ingestion.event_numbers import number_keys, number_sources
-from ingestion.expressions import ColumnSource, LabelRule, exact
+from ingestion.expressions import ColumnSource, LabelRule
 from ingestion.files import FileInfo
 from ingestion.layout import FILLED, Branch, BranchNames, is_fixed, sources_of
 from ingestion.root_format import open_root
@@ -180,10 +180,11 @@ def _labels(arrays: Mapping[str, ak.Array], info: FileInfo, first: int) -> NDArr
     rule = LabelRule.of(info.label_by)
     columns = {}
     for name, source in rule.sources.items():
-        columns[name] = exact(column_numbers(arrays[name], name, source, path=info.path, first=first))
+        columns[name] = column_numbers(arrays[name], name, source, path=info.path, first=first)
     try:
         labels, num_held = rule.labels(columns)
-    except ArithmeticError as cause:
+    # Only integers have bits, and a quotient by 0 that is an integer is none.
+    except (ArithmeticError, TypeError) as cause:
         raise WrongBranchTypeError(
             f"{info.place}: a condition of label_by cannot be calculated in entries {first} to "
             f"{first + len(arrays) - 1} ({cause}). Correct it."

@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from ingestion.expressions import LabelRule, exact
 
@@ -104,3 +105,50 @@ def test_each_branch_and_number_of_a_list_is_read_once() -> None:
 
 def test_no_condition_holds_for_a_number_that_is_not_finite() -> None:
     assert LabelRule.of({"f != 5": 1}).labels({"_label_by_0": np.array([np.nan, np.inf, 4.0])})[1].tolist() == [0, 0, 1]
+
+
+def holds_for(condition: str, **columns: NDArray[np.generic]) -> list[bool]:
+    """For which events a condition holds."""
+    rule = LabelRule.of({condition: 1})
+    of_rule = {name: columns[source.words] for name, source in rule.sources.items()}
+    return [bool(num) for num in rule.labels(of_rule)[1]]
+
+
+EVENTS: Final = np.array([3, 123_457, 2**31 - 1, 2**31 - 19], np.int64)
+
+
+@pytest.mark.parametrize("kind", ["i4", "u4", "i8", "u8"])
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("n * 6364136223846793005 % 10 < 5", [n * 6364136223846793005 % 10 < 5 for n in EVENTS.tolist()]),
+        ("n ** 5 % 10 < 5", [n**5 % 10 < 5 for n in EVENTS.tolist()]),
+        ("n * n * n % 7 == 1", [n**3 % 7 == 1 for n in EVENTS.tolist()]),
+        ("n + 9223372036854775807 > 0", [True] * 4),
+        ("0 - n - 9223372036854775807 < 0", [True] * 4),
+    ],
+)
+def test_powers_products_and_large_constants_are_exact(kind: str, condition: str, expected: list[bool]) -> None:
+    assert holds_for(condition, n=EVENTS.astype(kind)) == expected
+
+
+@pytest.mark.parametrize(
+    "condition",
+    ["n / m > 1e300", "n ** 0.5 < 40000", "n ** -1 < 1e-8", "2 ** m > 1", "n * 0.1 == n / 10", "-n / 3 < 0 and n > 2"],
+)
+@pytest.mark.parametrize("others", [[0], [2**40]])
+def test_an_event_has_one_answer_whatever_is_read_with_it(condition: str, others: list[int]) -> None:
+    numbers, divisors = np.array([0, 4, 7, -5, 2**30], np.int64), np.array([0, 0, 2, -1, 3], np.int64)
+    alone = [holds_for(condition, n=numbers[[at]], m=divisors[[at]])[0] for at in range(len(numbers))]
+    together = holds_for(condition, n=np.append(numbers, others), m=np.append(divisors, 1))
+    assert together[: len(alone)] == alone
+
+
+def test_a_quotient_by_zero_is_infinite_or_no_number() -> None:
+    numbers = {"a": np.array([2**40, -1, 0]), "b": np.array([0, 0, 0])}
+    assert holds_for("a / b > 1e308", **numbers) == [True, False, False]
+    assert holds_for("a / b < -1e308", **numbers) == [False, True, False]
+
+
+def test_a_condition_that_has_no_result_for_some_numbers_is_a_condition() -> None:
+    assert holds_for("a // (b - 1) == 2", a=np.array([4]), b=np.array([3])) == [True]

@@ -130,6 +130,17 @@ def test_events_without_exactly_one_class_are_refused(top: Top, flavours: Any, l
     assert all(each in str(caught.value) for each in words)
 
 
+@pytest.mark.parametrize(
+    ("flavours", "condition"), [(FLAVOURS, "flavour % (flavour - 4) == 1"), (FLAVOURS * 1.0, "(flavour & 4) == 4")]
+)
+def test_a_condition_without_a_result_is_refused(top: Top, flavours: Any, condition: str) -> None:
+    top.write(flavours)
+    with pytest.raises(
+        WrongBranchTypeError, match=r"top\.root: a condition of label_by cannot be calculated in entries"
+    ):
+        top.go("ingest", label_by={condition: 1, f"not {condition}": 0})
+
+
 @pytest.mark.parametrize("kind", [np.bool_, np.int8])
 def test_sums_of_flags_and_products_of_short_integers_wrapped(top: Top, kind: Any) -> None:
     flags = {"is_b": np.abs(FLAVOURS) == 5, "is_c": FLAVOURS == 4, "is_charged": FLAVOURS != 15}
