@@ -247,7 +247,7 @@ def select_events(
     """
     above = _above_thresholds(raw, settings)
     raw, turned = _in_range(raw, above, info)
-    not_finite = _not_finite(raw, above, info, settings.of(info.tree, info.branch_map))
+    not_finite = _not_finite(raw, above, info, settings.of(info.tree, info.branch_map, info.weights))
     bad = np.zeros(raw.num_events, dtype=np.bool_)
     for events in not_finite.values():
         bad |= events
@@ -311,14 +311,23 @@ def _not_finite(
 ) -> dict[str, Mask]:
     """The events in which a number is NaN or infinite, by the branch that holds it."""
     branches = settings.branches() | {"weight": info.weight}
-    weights = {name: values for name, values in raw.pass_through.items() if name.startswith(WEIGHT_PREFIX)}
-    found = {branches[name]: ~np.isfinite(values) for name, values in (raw.scalars | weights).items()}
+    numbers = [(branches[name], values) for name, values in raw.scalars.items()]
+    for name, source in settings.pass_through_columns.items():
+        # The others are the weight of the sample.
+        has_branch = source.branch != NO_WEIGHT and name not in info.missing_optional
+        if name.startswith(WEIGHT_PREFIX) and has_branch:
+            numbers.append((source.words, raw.pass_through[name]))
+    not_finite = [(branch, ~np.isfinite(values)) for branch, values in numbers]
     for name, jagged in raw.collections.items():
         for field, values in jagged.fields.items():
             bad = ~np.isfinite(values) & above[name]
             if bad.any():
-                found[branches[f"{name}.{field}"]] = any_per_event(jagged.offsets, bad)
-    return {branch: events for branch, events in found.items() if events.any()}
+                not_finite.append((branches[f"{name}.{field}"], any_per_event(jagged.offsets, bad)))
+    by_branch: dict[str, Mask] = {}
+    for branch, events in not_finite:
+        if events.any():
+            by_branch[branch] = by_branch.get(branch, False) | events
+    return by_branch
 
 
 def _in_range(raw: RawEvents, above: Mapping[str, Mask | bool], info: FileInfo) -> tuple[RawEvents, Mask]:

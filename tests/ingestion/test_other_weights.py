@@ -124,3 +124,46 @@ def test_the_weight_of_a_sample_is_from_lists_of_one_length_but_for_the_first(tm
     assert select(mixed, settings, weight="LHEWeight[0]").table["weight"].to_pylist() == [1.0] * 4
     apart = [stated(nine, weight="LHEWeight[2]"), stated(eight, weight="LHEWeight[3]")]
     assert len(inventory(expand(apart), settings).infos) == 2
+
+
+def rejections(path: Path, sample: dict[str, Any], **weights: str) -> dict[str, int]:
+    """How many events of a file are rejected, by the branch that is not finite."""
+    settings = IngestSettings(weights=weights)
+    (info,) = checked(path, settings=settings, **sample)
+    counts = select(info, settings).tally().counts
+    prefix = "not_finite "
+    return {name.removeprefix(prefix): num for name, num in counts.items() if name.startswith(prefix)}
+
+
+def scale_with_nan(entry: int, number: int) -> ak.Array:
+    """Lists of nine numbers, one of which is NaN."""
+    numbers = np.ones((4, 9), np.float32)
+    numbers[entry, number] = np.nan
+    return ak.Array(numbers.tolist())
+
+
+def test_a_weight_that_only_some_samples_have_is_none_for_the_others(tmp_path: Path) -> None:
+    nominal = np.array([1.0, np.nan, 1.0, 1.0])
+    path = written(tmp_path / "a.root", {"LHEScale": scale_with_nan(0, 8), "genWeight": nominal})
+    of_sample = {"weight": "genWeight", "weights": {"up": "LHEScale[8]"}}
+    assert rejections(path, of_sample, up="none") == {"LHEScale[8]": 1, "genWeight": 1}
+    assert rejections(path, {"weight": "genWeight"}, up="none") == {"genWeight": 1}
+
+
+def test_a_weight_that_is_not_finite_is_counted_under_the_branch_of_its_sample(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.root", {"LHEScale": scale_with_nan(2, 6)})
+    assert rejections(path, {"weights": {"up": "LHEScale[6]"}}, up="LHEScale[7]") == {"LHEScale[6]": 1}
+
+
+@pytest.mark.parametrize("number", [0, 8])
+def test_each_of_two_weights_from_one_branch_rejects_its_events(tmp_path: Path, number: int) -> None:
+    path = written(tmp_path / "a.root", {"LHEScale": scale_with_nan(1, number)})
+    weights = {"up": "weight * LHEScale[8]", "down": "weight * LHEScale[0]"}
+    assert rejections(path, {}, **weights) == {f"LHEScale[{number}]": 1}
+
+
+def test_two_weights_of_one_number_count_all_their_events(tmp_path: Path) -> None:
+    nominal = np.array([np.inf, 1.0, 1.0, 1.0])
+    path = written(tmp_path / "a.root", {"LHEScale": scale_with_nan(1, 8), "genWeight": nominal})
+    weights = {"up": "weight * LHEScale[8]", "other": "LHEScale[8]"}
+    assert rejections(path, {"weight": "genWeight"}, **weights) == {"LHEScale[8]": 2, "genWeight": 1}
