@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -65,12 +66,16 @@ class StoredFiles:
     def written(self, version: str, digests: Mapping[str, str]) -> list[OutputFile]:
         """The files that the run of a version wrote, without kernel outputs."""
         folder = self.root / version
-        files = []
-        for path, size in sorted(sizes_below(folder).items()):
+
+        def described(path: str, size: int) -> OutputFile:
             with answers(folder, path):
                 digest = digests.get(path) or file_digest(folder / path)
-            files.append(OutputFile(path, size, digest, digest, str(folder), footer_of(folder / path)))
-        return files
+                return OutputFile(path, size, digest, digest, str(folder), footer_of(folder / path))
+
+        sizes = dict(sorted(sizes_below(folder).items()))
+        # On object storage, the wait for an answer takes longer than all else.
+        with ThreadPoolExecutor() as threads:
+            return list(threads.map(described, sizes.keys(), sizes.values()))
 
     def unused(self, used: Collection[str], known: Collection[str]) -> dict[str, dict[str, int]]:
         """Sizes of the objects that nothing names, by version and path below the folder of the stage."""
