@@ -14,7 +14,7 @@ from feature_datasets import write_dataset
 from ranks import processes_of, wait_until
 from training_runs import make_spec
 
-from training.errors import LaunchError
+from ingestion.integrity import DamagedOutputError
 from training.launching.launcher import launch
 from training.readers.sharding import plan_epoch
 
@@ -29,8 +29,9 @@ def test_a_failure_on_one_rank_ends_the_job_soon_with_its_words(tmp_path: Path) 
     content[4 : len(content) // 2] = bytes(len(content) // 2 - 4)
     path.write_bytes(content)
     started = time.monotonic()
-    with pytest.raises(LaunchError, match=r"training failed on rank 1: the train split.*cannot be read"):
+    with pytest.raises(DamagedOutputError, match=r"is not what was written: reading it fails") as raised:
         launch(make_spec(broken, tmp_path / "out", reader="petastorm"), on_progress=lambda _: None)
+    assert raised.value.path == str(path)
     # A rank that waits for the failed one would be ended after `stall_seconds`: 300.
     assert time.monotonic() - started < 150
 

@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import STAGES, invoke, version_folders, versions
+from command_line import STAGES, in_use, invoke, version_folders, versions
+from published_by_hand import record_as_written
 from undisturbed_run import Undisturbed
 
+from pipeline.runs.store import StageStore
 from pipeline.terminal.exit_codes import Exit
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(900)]
@@ -98,15 +100,25 @@ def test_a_missing_file_of_an_earlier_stage_is_not_called_a_full_disk(finished: 
     done = invoke("evaluate", "--config", finished.config, "--force")
     assert done.exit_code == Exit.USER_ERROR
     assert "part-00001.parquet" in done.stderr
-    assert "run the stage again with --force" in done.stderr
+    assert "is not what was written: it is gone" in done.stderr
+    assert "run `python -m pipeline features` with the same options" in done.stderr
+    assert "disk" not in done.stderr
 
 
 @pytest.mark.usefixtures("no_figures")
 def test_a_result_that_fails_its_checks_is_not_published(finished: Undisturbed) -> None:
-    for path in finished.run_dir.glob("features/*/dataset.json"):
-        content = json.loads(path.read_text())
-        content["splits"]["test"][0]["rows"] += 1
-        path.write_text(json.dumps(content))
+    features = in_use(finished.run_dir, "features")
+    path = features.folder / "dataset.json"
+    content = json.loads(path.read_text())
+    content["splits"]["test"][0]["rows"] += 1
+    path.write_text(json.dumps(content))
+    # As if it had been written so, of features that are those of the training.
+    contents = {file.path: file.content for file in features.files}
+    store = StageStore(finished.run_dir, "features")
+    record_as_written(store, features)
+    files = [file._replace(content=contents[file.path]) for file in in_use(finished.run_dir, "features").files]
+    outputs = [file._asdict() for file in files]
+    store.rewrite_manifest(features, features.manifest | {"outputs": outputs})
     before = versions(finished.run_dir)
     done = invoke("evaluate", "--config", finished.config, "--force")
     assert done.exit_code == Exit.USER_ERROR

@@ -77,7 +77,8 @@ class Trained:
         return str(done.stderr)
 
     def left(self) -> list[str]:
-        return sorted(path.name for path in (self.run_dir / "evaluations").glob("*"))
+        """Names of what lies beside the lock of the job."""
+        return sorted(path.name for path in (self.run_dir / "evaluations").glob("*") if path.name != ".lock")
 
     def events(self, *splits: str, file: Path | None = None) -> set[Keys]:
         """Identities of the selected events of some splits."""

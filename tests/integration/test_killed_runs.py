@@ -21,6 +21,7 @@ from ranks import wait_until
 from undisturbed_run import STAGES, Undisturbed
 
 from pipeline.machine.spark_session import SparkProvider
+from pipeline.runs.model_registry import Registry
 from pipeline.runs.store import StageStore
 from pipeline.stages.table import STAGE_OF
 from pipeline.terminal.exit_codes import Exit
@@ -72,7 +73,7 @@ def test_killed_at_any_step_of_publishing_a_model_none_or_the_whole_is_in_use(
     run_dir = undisturbed.restore()
     done = undisturbed.run("promote", faults={"kill_at": step})
     assert done.returncode == -signal.SIGKILL, done.stderr
-    store = StageStore(run_dir / "registry", "hlf")
+    store = Registry(run_dir, "hlf")
     assert (store.current() is not None) == (step >= IN_USE)
     # A complete one only waits for the pointer, which the next command sets.
     assert ("it is in use already" in undisturbed.told("promote")) == (step >= COMPLETE)
@@ -92,7 +93,7 @@ def test_a_model_that_a_kill_kept_from_being_promoted_is_not_what_a_rollback_goe
 ) -> None:
     run_dir = undisturbed.restore()
     undisturbed.told("promote")
-    store = StageStore(run_dir / "registry", "hlf")
+    store = Registry(run_dir, "hlf")
     first = in_use(run_dir / "registry", "hlf")
     retrain(run_dir, 1.0)
     assert undisturbed.run("promote", "--force", faults={"kill_at": 4}).returncode == -signal.SIGKILL
