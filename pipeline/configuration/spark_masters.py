@@ -27,7 +27,14 @@ def is_master(master: str) -> bool:
         (False, False, False)
     """
     without_spaces = master.replace(" ", "")
-    return any(re.fullmatch(form, without_spaces) for form in _FORMS)
+    if not any(re.fullmatch(form, without_spaces) for form in _FORMS):
+        return False
+    try:
+        ports = [port for _, port in standalone_addresses(without_spaces)]
+    except ValueError:
+        # A port above 65535, or brackets around no address.
+        return False
+    return all(ports)
 
 
 def standalone_addresses(master: str) -> list[tuple[str, int]]:

@@ -42,6 +42,10 @@ def refuse_unreachable(master: str) -> None:
             if error.errno != socket.EAI_AGAIN:
                 unknown.append(host)
             problems.append(f"{host}: {error.strerror}")
+        except UnicodeError:
+            # The name has an empty part, or one of more than 63 letters.
+            unknown.append(host)
+            problems.append(f"{host}: no name of a host")
         except OSError as error:
             problems.append(f"{host}:{port}: {error.strerror or error}")
         else:

@@ -45,6 +45,8 @@ _SECONDS_FOR_WORKERS_TO_END: Final = 0.5
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 #: The path of a socket has 107 bytes, of which its name takes 43.
 _LONGEST_FOLDER: Final = 64
+#: Most letters of a cause that are shown.
+_LONGEST_CAUSE: Final = 500
 #: Further options of the driver's JVM.
 JVM_VARIABLE: Final = "HEP_PIPELINE_JVM_OPTIONS"
 _LOST_EXECUTOR: Final = re.compile(r"\((\S+) executor (\S+)\): ExecutorLostFailure \(.*?\) Reason: (.*)")
@@ -175,11 +177,12 @@ def failures_of_spark(master: str) -> Iterator[None]:
         cause = _cause(str(error) or type(error).__name__)
         # Errors of our own name their fix, and are no fault of Spark.
         of_ours = re.match(r"(?:ingestion|features|models|training)\.[\w.]*: (.*)", cause)
+        # The path of a damaged file is needed whole, so only what is shown is cut.
         if of_ours and (damage := DamagedOutputError.told_by(of_ours[1])):
             raise damage from error
         if of_ours:
-            raise SparkJobError(of_ours[1]) from error
-        raise SparkJobError(f"a Spark job failed: {cause}. {_ADVICE}") from error
+            raise SparkJobError(of_ours[1][:_LONGEST_CAUSE]) from error
+        raise SparkJobError(f"a Spark job failed: {cause[:_LONGEST_CAUSE]}. {_ADVICE}") from error
 
 
 def _end_tasks(context: SparkContext | None) -> None:
@@ -222,14 +225,14 @@ def _cause(words: str) -> str:
     if lost := _LOST_EXECUTOR.search(words):
         host, number, reason = lost.groups()
         killed = " (killed, often for memory)" if re.search(r"\b137\b", reason) else ""
-        return f"executor {number} on {host} was lost: {reason.strip()}{killed}"[:500]
+        return f"executor {number} on {host} was lost: {reason.strip()}{killed}"
     lines = [line.strip() for line in words.splitlines() if line.strip()]
     chosen, is_followed = "", True
     for line in lines:
         if is_followed and re.match(r"[\w.]*(Error|Exception|Arrow\w+)\b: ", line):
             chosen, is_followed = line, False
         is_followed |= line.startswith("The above exception was the direct cause")
-    return (chosen or next((line for line in lines if "SparkException" in line), lines[0]))[:500]
+    return chosen or next((line for line in lines if "SparkException" in line), lines[0])
 
 
 def _start(settings: SparkSettings, folder: str) -> SparkContext:

@@ -33,6 +33,9 @@ def closed_port() -> int:
         "spark//host1:7077",
         "spark://host1",
         "spark://host1:7077,",
+        "spark://host1:70000",
+        "spark://host1:0",
+        "spark://[1.2]:7077",
         "http://host1:7077",
         "local[0]",
         "local[]",
@@ -97,6 +100,12 @@ def test_an_unknown_host_is_a_wrong_address_and_a_silent_name_server_is_none(
     monkeypatch.setattr(socket, "create_connection", fail)
     with pytest.raises(error, match="hots1"):
         refuse_unreachable("spark://hots1:7077")
+
+
+@pytest.mark.parametrize("name", ["a..b", f"{'a' * 64}.cern.ch"])
+def test_what_can_be_no_name_of_a_host_is_a_wrong_address(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"no host is called {name}"):
+        refuse_unreachable(f"spark://{name}:7077")
 
 
 def test_a_command_without_its_master_may_succeed_later(tmp_path: Any, closed_port: int) -> None:
