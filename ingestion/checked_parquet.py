@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ingestion.errors import IngestionError, remote_error
-from ingestion.integrity import DamagedOutputError
+from ingestion.integrity import DamagedOutputError, is_of_system
 from ingestion.storage import readable
 
 
@@ -115,8 +115,7 @@ def damage_of_parquet(path: Path) -> str:
             for group in range(checked.num_row_groups):
                 checked.read_row_group(group)
     except Exception as cause:  # noqa: BLE001 - damaged bytes raise errors of any type
-        of_system = isinstance(cause, OSError) and cause.errno is not None
-        if of_system or remote_error(str(path), where="its content", cause=cause):
+        if is_of_system(cause) or remote_error(str(path), where="its content", cause=cause):
             return ""
         return f"reading it fails ({type(cause).__name__}: {' '.join(str(cause).split())})"
     return ""

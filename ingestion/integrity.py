@@ -21,6 +21,8 @@ from typing import Any, Final, Self
 
 import xxhash
 
+from ingestion.allocation import lack_of_memory
+
 _TAIL_BYTES: Final = 8
 _MAGIC: Final = b"PAR1"
 #: Key of the digest of a JSON file in that file.
@@ -49,6 +51,16 @@ class DamagedOutputError(Exception):
         """The error whose message begins the words of another process; None for other words."""
         match = _WORDS.match(words)
         return cls(match["path"], match["what"]) if match else None
+
+
+def is_of_system(error: Exception) -> bool:
+    """Whether an error of a read is of the system, which may pass, and tells nothing of the bytes.
+
+    Examples:
+        >>> is_of_system(OSError(errno.ESTALE, "Stale file handle")), is_of_system(OSError("Not yet implemented"))
+        (True, False)
+    """
+    return (isinstance(error, OSError) and error.errno is not None) or bool(lack_of_memory(error))
 
 
 def file_digest(path: Path) -> str:

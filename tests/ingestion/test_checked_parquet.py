@@ -139,6 +139,20 @@ def test_an_error_of_the_reader_is_no_damage(tmp_path: Path) -> None:
         read_parquet(tmp_path / "gone.parquet")
 
 
+@pytest.mark.parametrize("error", [MemoryError(), pa.ArrowMemoryError("malloc of size 64 failed")])
+def test_a_lack_of_memory_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    path = tmp_path / "events.parquet"
+    write_events(path, events_table())
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(CheckedParquetFile, "read_row_group", fail)
+    monkeypatch.setattr(CheckedParquetFile, "read", fail)
+    with pytest.raises(type(error)):
+        read_parquet(path)
+
+
 @pytest.mark.parametrize("damage", ["cut", "empty", "of other values", "not Parquet"])
 def test_the_footer_of_another_file_is_another(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "events.parquet"

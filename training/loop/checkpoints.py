@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from ingestion.integrity import has_seal, sealed
+from ingestion.integrity import has_seal, is_of_system, sealed
 from ingestion.storage import new_file
 from training.errors import CheckpointError
 from training.settings import TrainSettings
@@ -50,12 +50,19 @@ class Checkpoint(NamedTuple):
     world_size: int
 
     def load(self, rank: int) -> dict[str, Any]:
-        """Read the content of a rank; unpickling runs no code from it."""
+        """Read the content of a rank; unpickling runs no code from it.
+
+        Raises:
+            CheckpointError: It is gone or damaged.
+            OSError, MemoryError: The system does not give it, and may later.
+        """
         path = self.folder / f"rank-{rank}.pt"
         try:
             return _read(path)
         except Exception as cause:
             # Damaged bytes raise errors of any type.
+            if is_of_system(cause) and not isinstance(cause, FileNotFoundError):
+                raise
             raise CheckpointError(f"{path} is damaged ({cause}). The same command resumes before it.") from cause
 
     def damage(self) -> list[str]:
@@ -218,7 +225,7 @@ def _described(path: Path) -> dict[str, Any] | None:
     """The description of a complete checkpoint; None if it is damaged, or another rank has removed it."""
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (FileNotFoundError, ValueError):
         return None
     return content if has_seal(content) else None
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import pickle
 import threading
+import zipfile
 from collections.abc import Callable
 from itertools import count, product
 from pathlib import Path
@@ -369,3 +371,33 @@ def test_all_ranks_continue_from_the_checkpoint_that_rank_0_found(tmp_path: Path
     assert agreed_checkpoint(folder, Transport()) == second
     assert agreed_checkpoint(folder, _Rank1([1, 0, 2])) == first
     assert agreed_checkpoint(folder, _Rank1([0, 0, 0])) is None
+
+
+@pytest.mark.parametrize("name", ["rank-1.pt", "complete.json"])
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ESTALE, "Stale file handle"), OSError(errno.EMFILE, "Too many open files"), MemoryError()]
+)
+def test_an_error_of_the_system_passes_over_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, name: str
+) -> None:
+    folder = CheckpointFolder(tmp_path, "d")
+    written(folder, (1, 0))
+    newest = written(folder, (2, 5))
+    read_text_of, zip_file = Path.read_text, zipfile.ZipFile
+
+    def read_text(path: Path, *arguments: Any, **options: Any) -> str:
+        if path == newest.folder / name:
+            raise error
+        return read_text_of(path, *arguments, **options)
+
+    def open_zip(path: Path) -> zipfile.ZipFile:
+        if path == newest.folder / name:
+            raise error
+        return zip_file(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", read_text)
+        patch.setattr(zipfile, "ZipFile", open_zip)
+        with pytest.raises(type(error)):
+            folder.latest()
+    assert folder.latest() == newest
