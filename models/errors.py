@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from ingestion.integrity import DamagedOutputError
+
 
 class ModelError(Exception):
     """An error of a model or its evaluation that the user can fix."""
@@ -12,6 +14,10 @@ class ModelError(Exception):
 
 class SavedModelError(ModelError):
     """A model folder is incomplete, has another version, or is for other inputs."""
+
+
+class DamagedModelError(DamagedOutputError, SavedModelError):
+    """A file of a model is not what was written; a run makes it again."""
 
 
 class InputError(ModelError):

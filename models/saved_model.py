@@ -11,8 +11,9 @@ from torch import nn
 
 from features.columns import INPUT_COLUMNS
 from ingestion import plugins
+from ingestion.allocation import lack_of_memory
 from ingestion.integrity import SEAL, file_digest, has_seal, sealed
-from models.errors import InputError, SavedModelError, UnknownPartError
+from models.errors import DamagedModelError, InputError, SavedModelError, UnknownPartError
 from models.inputs import inputs_json, refuse_other_inputs
 from models.networks.classifier import Classifier
 from models.networks.network_settings import NetworkSettings
@@ -87,17 +88,23 @@ def load_model(folder: Path) -> tuple[Classifier, ModelSpec]:
     """Read a model folder to the CPU; unpickling runs no code from it.
 
     Raises:
-        SavedModelError: The model cannot be read, or a file of it is not what was written.
+        SavedModelError: The model cannot be read.
+        DamagedModelError: A file of it is not what was written.
     """
     try:
         content: Any = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+        if isinstance(content, dict):
+            _refuse_damage(folder, content)
         state = torch.load(folder / "weights.pt", weights_only=True, map_location="cpu")
+    except DamagedModelError:
+        raise
     except Exception as cause:  # Unpickling damaged bytes raises almost any error.
+        if lack_of_memory(cause):
+            raise
         raise SavedModelError(f"{folder} holds no readable model ({cause}). Train again.") from cause
     version = content.get("version") if isinstance(content, dict) else None
     if version != MODEL_VERSION:
         raise SavedModelError(f"{folder}: model version {version}; this code reads {MODEL_VERSION}. Train again.")
-    _refuse_damage(folder, content)
     try:
         spec = _spec_from_json(content)
         model = build(spec)
@@ -118,9 +125,7 @@ def _refuse_damage(folder: Path, content: dict[str, Any]) -> None:
         name = "weights.pt"
     else:
         return
-    raise SavedModelError(
-        f"{folder / name} is not what was written with this model. Put both files back from a copy, or train again."
-    )
+    raise DamagedModelError(folder / name, "it does not belong to the other file of this model", "train")
 
 
 def _spec_from_json(content: dict[str, Any]) -> ModelSpec:

@@ -13,7 +13,7 @@ import onnxruntime
 import xxhash
 from numpy.typing import NDArray
 
-from models.errors import InputError, SavedModelError, UnknownPartError
+from models.errors import DamagedModelError, InputError, SavedModelError, UnknownPartError
 from models.inputs import input_arrays, refuse_other_inputs
 from models.networks.network_settings import NetworkSettings
 from models.networks.registry import settings_from_json
@@ -138,10 +138,7 @@ def _refuse_broken_seal(path: Path, content: bytes) -> None:
     """Refuse a file that changed after it was sealed; files of earlier releases and other projects have no seal."""
     body, begin, seal = content.rpartition(_SEAL_BEGIN)
     if begin and seal != xxhash.xxh3_128_hexdigest(body).encode():
-        raise SavedModelError(
-            f"{path} is not what was exported: something changed it since. Put it back from a copy, or export the "
-            f"model again."
-        )
+        raise DamagedModelError(path, "something changed it since the export", "export")
 
 
 def open_session(path: Path) -> Any:

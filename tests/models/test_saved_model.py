@@ -13,8 +13,8 @@ from feature_datasets import write_dataset
 from networks import NAMES, made_network, made_spec, random_events, run
 
 from features.columns import SCALED_LIMIT
-from ingestion.integrity import file_digest, sealed
-from models.errors import InputError, SavedModelError
+from ingestion.integrity import DamagedOutputError, file_digest, sealed
+from models.errors import DamagedModelError, InputError, SavedModelError
 from models.networks.hlf_settings import HlfSettings
 from models.networks.registry import NETWORKS, ModelName
 from models.networks.scaling_layer import Scaler
@@ -91,7 +91,7 @@ def test_a_dataset_without_the_scaler_is_refused(tmp_path: Path) -> None:
 def test_files_that_were_cut_off_are_refused(folder: Path, file: str, share: float) -> None:
     content = (folder / file).read_bytes()
     (folder / file).write_bytes(content[: int(share * len(content))])
-    with pytest.raises(SavedModelError, match="no readable model"):
+    with pytest.raises(SavedModelError, match=r"no readable model|weights\.pt is not what was written"):
         load_model(folder)
 
 
@@ -114,7 +114,18 @@ def test_weights_of_another_training_of_the_same_network_are_refused(folder: Pat
     other = made_network("inclusive", seed=2, dtype=torch.float32)
     save_model(other, made_spec("inclusive"), tmp_path / "other")
     (tmp_path / "other" / "weights.pt").replace(folder / "weights.pt")
-    with pytest.raises(SavedModelError, match=r"weights\.pt is not what was written"):
+    with pytest.raises(DamagedModelError, match=r"weights\.pt is not what was written") as raised:
+        load_model(folder)
+    assert isinstance(raised.value, DamagedOutputError)
+    assert raised.value.path == str(folder / "weights.pt")
+
+
+def test_a_lack_of_memory_is_no_fault_of_a_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
+
+    monkeypatch.setattr(torch, "load", fail)
+    with pytest.raises(RuntimeError, match="allocate memory"):
         load_model(folder)
 
 

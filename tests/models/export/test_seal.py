@@ -9,7 +9,8 @@ import onnx
 import pytest
 from networks import made_network, made_spec
 
-from models.errors import SavedModelError
+from ingestion.integrity import DamagedOutputError
+from models.errors import DamagedModelError, SavedModelError
 from models.export.onnx_classifier import OneEventClassifier, OnnxClassifier
 from models.export.onnx_export import export_one_event, export_onnx
 
@@ -48,8 +49,11 @@ def test_a_changed_number_is_named_with_its_file(exported: Path) -> None:
     changed = onnx.numpy_helper.to_array(weights) * 2
     weights.CopyFrom(onnx.numpy_helper.from_array(changed, weights.name))
     onnx.save(model, exported)
-    with pytest.raises(SavedModelError, match=r"model\.onnx is not what was exported"):
+    with pytest.raises(DamagedModelError, match=r"model\.onnx is not what was written.*changed") as raised:
         OnnxClassifier.load(exported)
+    # A run that meets it has the file made again.
+    assert isinstance(raised.value, DamagedOutputError)
+    assert raised.value.path == str(exported)
 
 
 def test_a_file_that_is_read_and_written_unchanged_stays_valid(exported: Path) -> None:
