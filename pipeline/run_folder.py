@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import tenacity
@@ -58,6 +59,8 @@ class RunFolder:
         self.results = CommandResults()
         """What the command that holds the run folder made or used."""
         self.spark = SparkProvider(config.spark)
+        self._verified: set[Path] | None = None
+        """Files that were what was written when the command that holds the run folder looked."""
 
     def refresh(self) -> None:
         """Take paths and cross-sections of simulated samples from the version of `simulate` in use."""
@@ -75,6 +78,7 @@ class RunFolder:
         """
         ended: BaseException | None = None
         self.results = CommandResults()
+        self._verified = set()
         try:
             with self._held(job):
                 yield
@@ -85,6 +89,7 @@ class RunFolder:
             ended = error
             raise
         finally:
+            self._verified = None
             self._tell_the_outcome(ended, notify=not job)
 
     def _tell_the_outcome(self, ended: BaseException | None, *, notify: bool) -> None:
@@ -144,7 +149,10 @@ class RunFolder:
         """Current versions of the stages that a stage reads.
 
         They may be `mixed`: made from other versions than these, and damaged. `instead` has versions with other
-        manifests than those on disk.
+        manifests than those on disk. A damaged one that the stage can do without is left out.
+
+        Raises:
+            DamagedOutputError: A file that the stage reads is not what was written.
         """
         self.refuse_missing_upstream([stage], command=command)
         needed, replaced = stage.upstream_of(self.config), instead or {}
@@ -159,16 +167,35 @@ class RunFolder:
                     f"{versions[source].name}, which is current. Run `python -m pipeline {name}` first, or "
                     f"`python -m pipeline run` for all, with the same options."
                 )
+        if not mixed:
+            for name, version in versions.items():
+                self._refuse_damage(version, stage.reads[name])
         for name, version in found.items():
-            if name not in needed and not _made_from_others(STAGE_OF[name], version, versions):
+            if name in needed or _made_from_others(STAGE_OF[name], version, versions):
+                continue
+            try:
+                self._refuse_damage(version, stage.reads[name])
+            except DamagedOutputError as damage:
+                if not mixed:
+                    self.say(f"  note: {self.suspect(damage)} {stage.name} goes on without {name}.")
+            else:
                 versions[name] = version
-        return versions if mixed else {name: version.verified() for name, version in versions.items()}
+        return versions
+
+    def _refuse_damage(self, version: Version, patterns: Collection[str]) -> None:
+        """Refuse a version with damaged files of some patterns; a command reads each file once for that."""
+        verified = self._verified if self._verified is not None else set()
+        files = {file.place(version.folder): file for file in version.files_like(patterns)}
+        version.refuse_damage([file for path, file in files.items() if path not in verified])
+        verified.update(files)
 
     def suspect(self, error: DamagedOutputError) -> DamagedOutputError:
         """Remember a damaged file with the version in use that names it; returns the error with the stage of that.
 
         The file is then read whole to see whether that version is up to date.
         """
+        if self._verified:
+            self._verified.clear()
         for store in self.stores():
             version = in_use(store)
             for file in version.files if version else ():

@@ -300,7 +300,13 @@ class Runner:
                 with context.bar(stage.name, "") as bar:
                     bar(0, 0, "writing the manifest")
                     manifest = self._manifest(stage, fingerprint, upstream, result, seconds)
-                    store.commit(folder, manifest, digests=result.digests, taken_over=result.taken_over)
+                    store.commit(
+                        folder,
+                        manifest,
+                        digests=result.digests,
+                        taken_over=result.taken_over,
+                        taken_over_parts=context.taken_over_parts,
+                    )
         except BaseException as error:
             # After Ctrl-C too. A kill leaves an unfinished folder; the next run continues or removes it. A version
             # that the pointer names is published and stays.

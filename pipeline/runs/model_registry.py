@@ -63,8 +63,9 @@ class Registry(StageStore):
         return f"Remove {self.pointer} and run `promote`, which puts the newest promoted model in use."
 
     def promoted(self) -> list[str]:
-        """Names of the models that were not withdrawn, the oldest first."""
-        return [name for name in self.complete() if _WITHDRAWN not in (self.manifest_of(name) or {})]
+        """Names of the models with a readable manifest that were not withdrawn, the oldest first."""
+        manifests = {name: self.manifest_of(name) for name in self.complete()}
+        return [name for name, manifest in manifests.items() if manifest and _WITHDRAWN not in manifest]
 
     def withdrawn_digests(self) -> set[str]:
         """Digests of the models that were rolled back."""

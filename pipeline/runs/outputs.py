@@ -63,20 +63,33 @@ class OutputFile(NamedTuple):
         """The file; `folder` is that of the version."""
         return (place(self.lies_in) if self.lies_in else folder) / self.path
 
+    def is_there(self, folder: Path) -> bool:
+        """Whether the file is in the version folder; one on object storage counts as there."""
+        return bool(self.lies_in) or self.place(folder).exists()
+
 
 def written_files(
-    folder: Path, but: Collection[str], *, earlier: tuple[Path, Iterable[OutputFile]]
+    folder: Path,
+    but: Collection[str],
+    *,
+    earlier: tuple[Path, Iterable[OutputFile]],
+    taken_over_parts: Collection[str] = (),
 ) -> list[OutputFile]:
     """All files of a version, by path. They and their names are flushed to disk.
 
     A file that was taken over from the `earlier` version, given as its folder and files, keeps its digest: a new one
-    would hide damage.
+    would hide damage. It is a link to the earlier file or, where the file system has none, a copy in the folder of one
+    of `taken_over_parts`. Elsewhere, a file may be equal to one that is damaged.
     """
     inside = sorted(folder.rglob("*"))
     paths = {each.relative_to(folder).as_posix(): each for each in inside if each.is_file() and each.name not in but}
     before, files = earlier
     those = [each for each in files if each.path in paths and not each.lies_in]
-    known = {each.path: each for each in those if _is_taken_over(paths[each.path], before / each.path)}
+    known = {}
+    for file in those:
+        may_be_copy = file.path.partition("/")[0] in taken_over_parts
+        if _is_taken_over(paths[file.path], before / file.path, may_be_copy=may_be_copy):
+            known[file.path] = file
     for path in paths.values():
         with path.open("rb") as file:
             os.fsync(file.fileno())
@@ -194,9 +207,11 @@ def _digest_of_json(path: Path) -> str | None:
     return digest_of(value, path.name)
 
 
-def _is_taken_over(path: Path, old: Path) -> bool:
-    """Whether a file is an earlier one or, where the file system has no links, a copy of it."""
-    return old.is_file() and (path.samefile(old) or filecmp.cmp(path, old, shallow=False))
+def _is_taken_over(path: Path, old: Path, *, may_be_copy: bool) -> bool:
+    """Whether a file is an earlier one or, if it may be, a copy of it."""
+    if not old.is_file():
+        return False
+    return path.samefile(old) or (may_be_copy and filecmp.cmp(path, old, shallow=False))
 
 
 def _described(path: Path, name: str) -> OutputFile:

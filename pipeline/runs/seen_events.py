@@ -73,12 +73,15 @@ def _originals(features: Path, keys: UInt64s) -> list[str] | None:
     try:
         if not ingested.ran_same_code("ingestion.copies"):
             return None
-        for file in ingested.verified(["keys/*"]).files:
-            if file.path.startswith("keys/"):
-                uuid, _, start = Path(file.path).stem.rpartition("-")
-                own = read_keys(file.place(ingested.folder))
-                places = np.flatnonzero(keys[np.searchsorted(keys[:-1], own)] == own)
-                found += [f"{uuid}:{int(start) + place}" for place in places]
+        files = ingested.files_like(["keys/*"])
+        if not all(file.is_there(ingested.folder) for file in files):
+            return None
+        ingested.refuse_damage(files)
+        for file in files:
+            uuid, _, start = Path(file.path).stem.rpartition("-")
+            ingested_keys = read_keys(file.place(ingested.folder))
+            places = np.flatnonzero(keys[np.searchsorted(keys[:-1], ingested_keys)] == ingested_keys)
+            found += [f"{uuid}:{int(start) + place}" for place in places]
     except (FileNotFoundError, KeyError):
         return None
     return found

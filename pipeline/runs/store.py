@@ -78,16 +78,22 @@ class Version(NamedTuple):
         Raises:
             DamagedOutputError: One is not, or is gone.
         """
-        read = [file for file in self.files if any(fnmatchcase(file.path, pattern) for pattern in patterns)]
-        for file in damaged_files(self.folder, read):
-            raise self.damage_of(file)
+        self.refuse_damage(self.files_like(patterns))
         return self
+
+    def files_like(self, patterns: Collection[str]) -> list[OutputFile]:
+        """Its files of some patterns."""
+        return [file for file in self.files if any(fnmatchcase(file.path, pattern) for pattern in patterns)]
+
+    def refuse_damage(self, files: Collection[OutputFile]) -> None:
+        """Refuse files of this version that are not what was written; see `verified`."""
+        for file in damaged_files(self.folder, files):
+            raise self.damage_of(file)
 
     def damage_of(self, file: OutputFile) -> DamagedOutputError:
         """The error for a damaged file of this version."""
         place = file.place(self.folder)
-        is_there = bool(file.lies_in) or place.exists()
-        what = "its content is another" if is_there else "it is gone"
+        what = "its content is another" if file.is_there(self.folder) else "it is gone"
         return DamagedOutputError(place, what, self.writer)
 
     @property
@@ -213,16 +219,19 @@ class StageStore:
         *,
         digests: Mapping[str, str] | None = None,
         taken_over: Iterable[OutputFile] = (),
+        taken_over_parts: Collection[str] = (),
     ) -> Version:
         """Publish a finished version: flush its files to disk, then the manifest, then the pointer.
 
-        `digests` of files on object storage are known; an earlier version wrote those `taken_over`.
+        `digests` of files on object storage are known; an earlier version wrote those `taken_over`. The version in use
+        wrote what lies in the folders of `taken_over_parts`.
         """
         earlier: tuple[Path, list[OutputFile]] = (self.folder, [])
         with contextlib.suppress(RunFolderError, KeyError):
             if version := self.current():
                 earlier = version.folder, version.files
-        files = written_files(folder, but={MANIFEST, own_folders.MARKER}, earlier=earlier)
+        but = {MANIFEST, own_folders.MARKER}
+        files = written_files(folder, but, earlier=earlier, taken_over_parts=taken_over_parts)
         if self.stored:
             files += [*self.stored.written(folder.name, digests or {}), *taken_over]
         outputs = [each._asdict() for each in files]
@@ -340,10 +349,18 @@ class StageStore:
         return found
 
     def changed_kernel_outputs(self, version: Version) -> list[Path]:
-        """Outputs of the kernels that a version was made from and that are missing or changed; reads all of them."""
+        """Outputs of the kernels that a version was made from and that are missing or changed; reads all of them.
+
+        Of those of earlier releases no digest is known: only a missing one is seen.
+        """
         folder = self.stored.root if self.stored else self.folder
         outputs = kernel_outputs_of(version.manifest)
-        return [folder / path for path, digest in outputs.items() if digest_of_file(folder / path) != digest]
+        changed = []
+        for path, known in outputs.items():
+            digest = digest_of_file(folder / path)
+            if digest is None or known not in {"", digest}:
+                changed.append(folder / path)
+        return changed
 
     def remove_unused_outputs(self) -> None:
         """Remove unused local outputs of the kernels, and folders that hold no others."""

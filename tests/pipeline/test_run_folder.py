@@ -6,6 +6,7 @@ import datetime as dt
 import io
 import json
 import sys
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,11 +16,14 @@ from published_by_hand import publish
 from rich.console import Console
 
 from ingestion.errors import FilesToComeError
+from ingestion.integrity import DamagedOutputError
 from pipeline import run_folder as module
 from pipeline.config import load_config
 from pipeline.errors import FolderInUseError, MachineError, MissingInputError, NoOutputYetError
 from pipeline.machine.doctor import Finding, Need
 from pipeline.run_folder import RunFolder
+from pipeline.runs import store as store_module
+from pipeline.runs.outputs import OutputFile
 from pipeline.stages.evaluate import Evaluate
 from pipeline.stages.report import Report
 from pipeline.terminal.exit_codes import requested
@@ -196,3 +200,64 @@ def test_a_notification_that_fails_is_said_and_changes_nothing(tmp_path: Path, c
         pass
     assert "warning: the command of `notify` failed" in file.getvalue()
     assert ("no network" in file.getvalue()) == (command[-1] == "fail")
+
+
+def damage(path: Path) -> Path:
+    """Change a byte of a file, not its size."""
+    content = bytearray(path.read_bytes())
+    content[0] ^= 1
+    path.write_bytes(content)
+    return path
+
+
+def test_damage_of_a_file_that_a_stage_does_not_read_does_not_stop_it(run_folder: RunFolder) -> None:
+    chain(run_folder)
+    features = run_folder.store("features").current()
+    assert features is not None
+    damage(features.folder / "metrics.json")
+    assert "features" in run_folder.upstream(Evaluate())
+    path = damage(features.folder / "dataset.json")
+    with pytest.raises(DamagedOutputError, match=r"dataset\.json is not what was written") as raised:
+        run_folder.upstream(Evaluate())
+    assert raised.value.path == str(path)
+
+
+def test_a_damaged_version_that_a_stage_can_do_without_is_left_out_with_a_note(tmp_path: Path) -> None:
+    printed = io.StringIO()
+    run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(file=printed, width=1000))
+    chain(run_folder)
+    store = run_folder.store("export")
+    folder = store.next_folder("11" * 8)
+    store.begin(folder)
+    (folder / "export.json").write_text("{}")
+    publish(run_folder.config.run_dir, "export", folder)
+    assert "export" in run_folder.upstream(Report())
+    path = damage(folder / "export.json")
+    assert "export" not in run_folder.upstream(Report())
+    assert f"note: {path} is not what was written" in printed.getvalue()
+    assert "report goes on without export" in printed.getvalue()
+    assert "export" not in run_folder.upstream(Report(), mixed=True)
+
+
+def test_a_command_reads_each_file_of_an_upstream_once_to_check_it(
+    run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain(run_folder)
+    read: list[str] = []
+    damaged_files = store_module.damaged_files
+
+    def counting(folder: Path, files: Collection[OutputFile]) -> list[OutputFile]:
+        read.extend(str(file.place(folder)) for file in files)
+        return damaged_files(folder, files)
+
+    monkeypatch.setattr(store_module, "damaged_files", counting)
+    with run_folder.locked():
+        for _ in range(2):
+            run_folder.upstream(Evaluate())
+            run_folder.upstream(Report())
+    assert read
+    assert len(read) == len(set(read))
+    once = len(read)
+    with run_folder.locked():
+        run_folder.upstream(Evaluate())
+    assert len(read) > once

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from published_by_hand import made_manifest, made_model_manifest
 
+from ingestion.integrity import file_digest
 from pipeline.errors import RunFolderError
 from pipeline.runs import own_folders
 from pipeline.runs.model_registry import Registry
@@ -367,3 +368,40 @@ def test_unused_outputs_go_with_their_folders_and_those_in_use_stay(tmp_path: Pa
         "whole/used.arrow",
     ]
     assert not (kernels / "second").exists()
+
+
+def test_only_models_with_a_readable_manifest_count_as_promoted(tmp_path: Path) -> None:
+    registry = Registry(tmp_path, "hlf")
+    first, second, third = (registry.commit(make(registry), made_model_manifest("hlf")) for _ in range(3))
+    registry.withdraw(third, "2026-01-02")
+    (second.folder / "manifest.json").write_text("{}")
+    assert registry.promoted() == [first.name]
+    registry.pointer.unlink()
+    recovered = registry.recovered()
+    assert recovered is not None
+    assert recovered.name == first.name
+
+
+def test_a_kernel_output_whose_digest_no_release_wrote_is_only_missed(tmp_path: Path) -> None:
+    store = StageStore(tmp_path, "features")
+    names = ("known", "changed", "unknown", "gone")
+    outputs = [{"lies_in": "first", "name": f"{name}.parquet", "file_digest": ""} for name in names]
+    folder = store.folder / KERNELS / "first"
+    folder.mkdir(parents=True)
+    for name in names[:3]:
+        (folder / f"{name}.arrow").write_text(name)
+    outputs[0]["file_digest"] = file_digest(folder / "known.arrow")
+    outputs[1]["file_digest"] = "another"
+    version = commit(store, counters={"kernel_outputs": outputs})
+    assert store.changed_kernel_outputs(version) == [folder / "changed.arrow", folder / "gone.arrow"]
+
+
+def test_a_new_file_that_equals_the_damaged_one_before_it_has_its_own_digest(tmp_path: Path) -> None:
+    store = StageStore(tmp_path, "report")
+    first = commit(store)
+    (first.folder / "data").write_text("replaced")
+    folder = store.next_folder("abcdef0123456789")
+    store.begin(folder)
+    (folder / "data").write_text("replaced")
+    second = store.commit(folder, made_manifest("report"))
+    assert second.verified() == second
