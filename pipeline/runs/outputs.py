@@ -86,10 +86,10 @@ def written_files(
     before, files = earlier
     those = [each for each in files if each.path in paths and not each.lies_in]
     known = {}
-    for file in those:
-        may_be_copy = file.path.partition("/")[0] in taken_over_parts
-        if _is_taken_over(paths[file.path], before / file.path, may_be_copy=may_be_copy):
-            known[file.path] = file
+    for old in those:
+        may_be_copy = old.path.partition("/")[0] in taken_over_parts
+        if _is_taken_over(paths[old.path], before / old.path, may_be_copy=may_be_copy):
+            known[old.path] = old
     for path in paths.values():
         with path.open("rb") as file:
             os.fsync(file.fileno())

@@ -121,7 +121,7 @@ def test_a_result_that_fails_its_checks_is_not_published(finished: Undisturbed) 
     store.rewrite_manifest(features, features.manifest | {"outputs": outputs})
     before = versions(finished.run_dir)
     done = invoke("evaluate", "--config", finished.config, "--force")
-    assert done.exit_code == Exit.USER_ERROR
+    assert done.exit_code == Exit.USER_ERROR, done.output
     assert "failed its own checks and was not published" in done.stderr
     assert versions(finished.run_dir) == before
 
