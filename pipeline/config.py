@@ -120,7 +120,7 @@ class Config(StrictSettings):
         """Instantaneous luminosity of trigger rates [1/(cm2 s)]; None for an offline analysis, which counts events."""
         if self.evaluate.luminosity is not None:
             return self.evaluate.luminosity
-        states_luminosity = self.features.integrated_luminosity != FeatureSettings().integrated_luminosity
+        states_luminosity = "integrated_luminosity" in self.features.model_fields_set
         return None if self.evaluate.data or states_luminosity else USUAL_LUMINOSITY
 
     @field_validator("run_dir", mode="before")

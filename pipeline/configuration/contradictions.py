@@ -168,6 +168,12 @@ def _of_sections(config: Any) -> Iterator[str]:
     lacking = [name for name in config.model.names if "particles" in config.model.of(name).inputs]
     if lacking and not config.features.particles:
         yield f"model.names: {', '.join(lacking)} needs particle lists, but features.particles is false"
+    are_normalised = all(map(_has_cross_section, config.samples))
+    if config.evaluate.data and are_normalised and "integrated_luminosity" not in config.features.model_fields_set:
+        yield (
+            "evaluate.data: the simulation needs the luminosity of the data, since all samples have cross_section_pb; "
+            "set features.integrated_luminosity [1/pb]"
+        )
 
 
 def _of_trainings(config: Any) -> Iterator[str]:

@@ -76,7 +76,7 @@ class EvaluateSettings(StrictSettings):
     efficiency of all of them together: in proportion to their rates if all cross-sections are known, or equal."""
     luminosity: float | None = Field(default=None, gt=0, examples=[2e34])
     """Instantaneous luminosity for trigger rates [1/(cm2 s)]; null is 2e34, unless the analysis is offline: with
-    `evaluate.data`, or a `features.integrated_luminosity` other than 1, the events of that luminosity are reported
+    `evaluate.data`, or a stated `features.integrated_luminosity`, the events of that luminosity are reported
     instead. Both need the cross-sections of all samples."""
     data: list[str] = Field(default=[], examples=[["data/*.root"]])
     """Paths, globs or URLs of ROOT files without labels, such as collision data: the report compares their inputs and

@@ -73,6 +73,8 @@ class Evaluate(Stage):
         errors = {f"samples.{each.name}.cross_section_error_pb": each.cross_section_error_pb for each in config.samples}
         # Without a name the signal is the one that the classes imply.
         ours = flat_items(config.evaluate, "evaluate") | {"evaluate.signal": config.signals}
+        # Whether there are rates or events also depends on whether a luminosity is stated, whatever its value.
+        ours["evaluate.luminosity"] = config.trigger_luminosity
         # The files themselves are inputs.
         del ours["evaluate.data"]
         return {**items, **ours, **config.normalisation(), **errors, **seed}

@@ -65,8 +65,6 @@ OF_NO_OUTPUT = {
         )
     ),
 }
-#: Files that are inputs of a stage, which counts their content: `tests/pipeline/stages/test_data_files.py`.
-OF_FILES = {"evaluate.data"}
 
 
 def leaves(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -133,6 +131,6 @@ def test_another_value_makes_an_output_stale_or_is_refused(key: str, value: Any,
         except ValidationError as refused:
             refusals.append(str(refused))
             continue
-        assert is_stale is (key not in OF_NO_OUTPUT | OF_FILES)
+        assert is_stale is (key not in OF_NO_OUTPUT)
         return
     assert any("has no effect" in words or " needs " in words for words in refusals), refusals

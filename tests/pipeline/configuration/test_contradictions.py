@@ -94,6 +94,10 @@ def test_a_key_without_effect_was_accepted(chosen: dict[str, Any], key: str, bes
         ),
         ({"evaluate": {"luminosity": 1e34}}, r"luminosity: 1e\+34 has no effect: it needs cross_section_pb of all"),
         ({"features": {"integrated_luminosity": 3}}, "integrated_luminosity: 3.0 has no effect: it needs samples with"),
+        (
+            {"evaluate": {"data": ["a"]}, "samples": [{**each, "cross_section_pb": 1.0} for each in SAMPLES]},
+            r"evaluate.data: the simulation needs the luminosity of the data.*features.integrated_luminosity \[1/pb\]",
+        ),
         ({"classes": ["QCD", "ttbar"]}, "'wjets' has the label 2, but classes has only 2 names"),
         ({"samples": [SAMPLES[0], SAMPLES[0]]}, "the name 'qcd' is given twice"),
         ({"features": {"min_lepton_pt": 10}}, r"features.min_lepton_pt \(10\) is below ingest.min_lepton_pt \(23\)"),

@@ -36,13 +36,24 @@ def finished(folder: Path) -> dict[str, Version]:
     }
 
 
-def made_config(folder: Path, cross_sections: tuple[float | None, float | None], **evaluate: Any) -> Config:
+def made_config(
+    folder: Path,
+    cross_sections: tuple[float | None, float | None],
+    features: dict[str, Any] | None = None,
+    **evaluate: Any,
+) -> Config:
     samples = [
         {"name": name, "label": label, "files": ["a.root"], "cross_section_pb": cross_section}
         for label, (name, cross_section) in enumerate(zip(("qcd", "ttbar"), cross_sections, strict=True))
     ]
     return Config.model_validate(
-        {"run_dir": folder, "classes": ["QCD", "top"], "samples": samples, "evaluate": {"signal": "top", **evaluate}}
+        {
+            "run_dir": folder,
+            "classes": ["QCD", "top"],
+            "samples": samples,
+            "features": features or {},
+            "evaluate": {"signal": "top", **evaluate},
+        }
     )
 
 
@@ -56,8 +67,9 @@ def test_rates_are_cross_section_times_luminosity_times_efficiency_of_the_select
 
 
 def test_an_offline_analysis_counts_the_events_of_its_luminosity(tmp_path: Path) -> None:
-    config, stages = made_config(tmp_path, (1e5, 800.0), data=["data.root"]), finished(tmp_path)
-    features = {**stages["features"].manifest["config"]["features"], "integrated_luminosity": 30.0}
+    stated = {"integrated_luminosity": 30.0}
+    config, stages = made_config(tmp_path, (1e5, 800.0), stated, data=["data.root"]), finished(tmp_path)
+    features = stages["features"].manifest["config"]["features"] | stated
     stages["features"].manifest["config"]["features"] = features
     rates = rates_before(config, stages)
     assert rates is not None
@@ -72,20 +84,23 @@ def test_an_offline_analysis_counts_the_events_of_its_luminosity(tmp_path: Path)
 @pytest.mark.parametrize(
     ("evaluate", "luminosity", "expected"),
     [
-        ({}, 1.0, 2e34),
-        ({"luminosity": 1e34}, 1.0, 1e34),
-        ({"data": ["data.root"]}, 1.0, None),
+        ({}, None, 2e34),
+        ({"luminosity": 1e34}, None, 1e34),
+        ({"data": ["data.root"]}, 3e4, None),
         ({}, 3e4, None),
+        # It is stated, although it is that of the default.
+        ({}, 1.0, None),
         # What is set prevails.
         ({"data": ["data.root"], "luminosity": 1e34}, 3e4, 1e34),
     ],
 )
 def test_without_a_set_luminosity_an_offline_analysis_has_no_trigger_rates(
-    tmp_path: Path, evaluate: dict[str, Any], luminosity: float, expected: float | None
+    tmp_path: Path, evaluate: dict[str, Any], luminosity: float | None, expected: float | None
 ) -> None:
-    config = made_config(tmp_path, (1e5, 800.0), **evaluate)
-    features = config.features.model_copy(update={"integrated_luminosity": luminosity})
-    assert config.model_copy(update={"features": features}).trigger_luminosity == expected
+    features = {} if luminosity is None else {"integrated_luminosity": luminosity}
+    config = made_config(tmp_path, (1e5, 800.0), features=features, **evaluate)
+    assert config.trigger_luminosity == expected
+    assert Evaluate().config_items(config)["evaluate.luminosity"] == expected
 
 
 def test_without_trees_that_learn_the_evaluation_continues_and_says_so(
