@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import awkward as ak
 import numpy as np
@@ -12,6 +12,11 @@ from ingestion.errors import WrongBranchTypeError
 from ingestion.expressions import LABEL_PREFIX, ColumnSource
 from ingestion.schema import WEIGHT_PREFIX
 from ingestion.thresholds import Offsets
+
+#: What to do where an integer of a candidate is none.
+INTEGERS_FIX: Final = (
+    "Map a branch of integers under ingest.branch_map; for b-tags by a discriminant set its threshold, ingest.min_btag."
+)
 
 
 class BranchPlace(NamedTuple):

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from ingestion.baskets import basket_boundaries, chunk_edges
-from ingestion.branches import column_numbers, is_variation
+from ingestion.branches import INTEGERS_FIX, column_numbers, exactly, is_variation, list_numbers
 from ingestion.conflicts import (
     Waiting,
     content_identity,
@@ -30,9 +32,9 @@ from ingestion.errors import (
     reading,
 )
 from ingestion.expressions import ColumnSource, LabelBy, LabelRule, samples_in
-from ingestion.layout import BranchNames, sources_of
+from ingestion.layout import Branch, BranchNames, is_fixed, sources_of
 from ingestion.root_format import TREES, check_header, open_root
-from ingestion.schema import PARTICLE_COLLECTIONS, SCALARS
+from ingestion.schema import COLLECTIONS, PARTICLE_COLLECTIONS, SCALARS
 from ingestion.settings import NO_WEIGHT, IngestSettings, OnBadFile, SampleSettings
 from ingestion.sources import SourceFile, expand
 from ingestion.storage import patiently, size_and_time
@@ -40,6 +42,8 @@ from ingestion.suggestions import key_of_field, lines_to_paste
 from ingestion.weights import generated_sum, like_weights, list_lengths, refuse_other_scale, sign_of_a_skim
 
 _INSPECTORS: Final = 8
+#: Number of entries whose b-tags are read to see whether they are bits.
+_FIRST_ENTRIES: Final = 1000
 #: What a sample states of names, which its files keep.
 _NAMES: Final = ("tree", "branch_map", "label_by", "weights")
 
@@ -283,6 +287,8 @@ def inspect(source: SourceFile, settings: IngestSettings, *, size: int, modified
         if has_weight:
             fields["weight"] = ColumnSource.of_weight(weight).branch
         sources = sources_of(names, fields, settings.branch_map)
+        if settings.min_btag is None and "jets.count" not in settings.branch_map:
+            _refuse_discriminant(sources["jets.btag"], entries)
         wanted = settings.pass_through_columns | LabelRule.of(sample.label_by).sources
         wanted |= {"weight": ColumnSource.of_weight(weight)} if has_weight else {}
         own["list_lengths"] = list_lengths(names, wanted, entries)
@@ -321,3 +327,14 @@ def _refuse_missing(
         raise MissingBranchError.at(source.path, settings.tree, absent, branches, to_paste)
     # Other samples may have these.
     return tuple(sorted(optional | variations))
+
+
+def _refuse_discriminant(btag: Branch, entries: int) -> None:
+    """Refuse b-tags that are no bits, as far as the first entries show; only a threshold makes them bits."""
+    place = btag.place._replace(fix=INTEGERS_FIX)
+    _, of_type = list_numbers(btag.kind(), place, None)
+    # Slots of arrays without a candidate hold anything.
+    if of_type.dtype.kind != "f" or is_fixed(btag.kind()):
+        return
+    _, tags = list_numbers(btag.read(0, min(entries, _FIRST_ENTRIES)), place, None)
+    exactly(tags[np.isfinite(tags)], COLLECTIONS["jets"]["btag"].dtype, place)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ingestion import tally
 from ingestion.baskets import piece_edges
 from ingestion.branches import (
+    INTEGERS_FIX,
     BranchPlace,
     Variation,
     column_numbers,
@@ -47,10 +48,6 @@ from ingestion.unusual_momenta import large_momenta, like_azimuths
 
 #: Above it, azimuths are hardly in radians: they would be degrees.
 _LARGEST_AZIMUTH: Final = 4 * math.pi
-#: What to do where an integer of a candidate is none.
-_FIX: Final = (
-    "Map a branch of integers under ingest.branch_map; for b-tags by a discriminant set its threshold, ingest.min_btag."
-)
 
 
 class RawEvents(NamedTuple):
@@ -384,7 +381,11 @@ def _events_table(raw: RawEvents, above: Mapping[str, Mask | bool], info: FileIn
         chosen = np.flatnonzero(kept)
         offsets = kept_offsets(jagged.offsets, kept)[np.concatenate([[True], keep])]
         fields = [
-            exactly(jagged.fields[field].take(chosen), spec.dtype, BranchPlace(f"{info.path}: '{name}.{field}'", _FIX))
+            exactly(
+                jagged.fields[field].take(chosen),
+                spec.dtype,
+                BranchPlace(f"{info.path}: '{name}.{field}'", INTEGERS_FIX),
+            )
             for field, spec in COLLECTIONS[name].items()
         ]
         kind = schema.field(name).type

@@ -11,11 +11,12 @@ import yaml
 from delphes_files import checked, columns_of, kinds_of, read, select, write_delphes
 from made_events import jet, lepton, made_event
 
-from ingestion.errors import MissingBranchError, MissingTreeError
+from ingestion.errors import MissingBranchError, MissingTreeError, WrongBranchTypeError
 from ingestion.known_layouts import BranchLayout
 from ingestion.settings import IngestSettings
 
 CMS_FILE: Final = Path(__file__).resolve().parents[1] / "data" / "nanoAOD_2015_CMS_Open_Data_ttbar.root"
+TTBAR_FILE: Final = Path(__file__).resolve().parents[2] / "docs" / "examples" / "nanoaod" / "ttbar.root"
 EVENTS: Final = [
     made_event(electrons=[lepton(40.0, 0.5, 1.0)], muons=[lepton(9.0, 1.5, 2.0)], jets=[jet(90.0, 0.1, 0.2, btag=1)]),
     made_event(electrons=[lepton(41.0, 0.5, 1.0)], jets=[jet(70.0, 2.1, 2.2)], weight=-2.0),
@@ -66,6 +67,16 @@ def test_a_file_of_cms_is_read_without_a_map() -> None:
             assert pts == tree[f"{stem}_pt"].array().tolist()
         assert raw.scalars["met"].tolist() == tree["MET_pt"].array().tolist()
         assert raw.scalars["weight"].tolist() == tree["genWeight"].array().tolist()
+
+
+@pytest.mark.parametrize("branch_map", [{}, {"jets.btag": "Jet_btagDeepFlavB"}])
+def test_a_discriminant_without_a_threshold_is_refused_before_events_are_read(branch_map: dict[str, str]) -> None:
+    settings = IngestSettings(layout=BranchLayout.NANOAOD, branch_map=branch_map)
+    words = r"branch 'Jet_btagDeepFlavB' holds {}, .*set its threshold, ingest\.min_btag"
+    with pytest.raises(WrongBranchTypeError, match=words.format(r"-3000\.0")):
+        checked(CMS_FILE, settings=settings, needs_particles=False)
+    with pytest.raises(WrongBranchTypeError, match=words.format(r"0\.\d+")):
+        checked(TTBAR_FILE, settings=settings, needs_particles=False)
 
 
 @pytest.mark.parametrize("separator", ["_", "."])
