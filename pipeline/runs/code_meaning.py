@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import os
 from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from importlib.util import resolve_name
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ingestion import plugins
-from ingestion.integrity import file_digest
+from pipeline.runs.own_folders import MARKER
 
 #: The folder that holds the packages.
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -64,10 +65,13 @@ def code_digests(entry_points: Iterable[str]) -> dict[str, str]:
             # An import also runs the packages around the module.
             waiting += [name.rpartition(".")[0]] if "." in name else []
         else:
-            modules, data = _whole_plugin(name, file)
-            found |= {data_name: file_digest(path) for data_name, path in data.items()}
+            modules = _whole_plugin(name, file)
         for module_name, path in modules.items():
-            module = _read(module_name, path, path.stat().st_mtime_ns)
+            try:
+                module = _read(module_name, path, path.stat().st_mtime_ns)
+            except FileNotFoundError:
+                # It vanished since its folder was listed, so that nothing can import it.
+                continue
             found[module_name] = module.digest
             waiting += [imported for imported in module.imports if _is_followed(module_name, imported)]
     return dict(sorted(found.items()))
@@ -77,27 +81,41 @@ def _is_ours(module: str) -> bool:
     return module.partition(".")[0] in PACKAGES
 
 
-def _whole_plugin(name: str, file: Path) -> tuple[dict[str, Path], dict[str, Path]]:
-    """The modules of the package of a plugin and its other files, by name; of a plugin without one, its module."""
+def _whole_plugin(name: str, file: Path) -> dict[str, Path]:
+    """The modules of the package of a plugin by name; of a plugin without one, its module.
+
+    Other files count where a module names them: notebooks, logs and events may lie there too.
+    """
     folder = file.parent
     package = name if file.name == "__init__.py" else name.rpartition(".")[0]
     if not package or not (folder / "__init__.py").is_file():
-        return {name: file}, {}
-    while (folder.parent / "__init__.py").is_file():
+        return {name: file}
+    top = _top_package(folder)
+    while folder != top:
         folder, package = folder.parent, package.rpartition(".")[0]
-    modules, data = {}, {}
-    for path in sorted(folder.rglob("*")):
+    modules = {}
+    for path in sorted(_modules_below(folder)):
         inner = path.relative_to(folder)
-        # Those of editors, version control and the interpreter are no part of the plugin.
-        if any(name.startswith((".", "__pycache__")) or name.endswith("~") for name in inner.parts):
+        parts = inner.parent.parts if path.name == "__init__.py" else inner.with_suffix("").parts
+        modules[".".join([package, *parts])] = path
+    return modules
+
+
+def _top_package(folder: Path) -> Path:
+    """The folder of the highest package around a module in a folder; that folder where there is none."""
+    while (folder / "__init__.py").is_file() and (folder.parent / "__init__.py").is_file():
+        folder = folder.parent
+    return folder
+
+
+def _modules_below(folder: Path) -> Iterator[Path]:
+    """Python files, but for hidden ones, such as those of editors, and for what runs of this pipeline wrote."""
+    for place, folders, names in os.walk(folder):
+        if MARKER in names:
+            folders.clear()
             continue
-        if path.name == "__init__.py":
-            modules[".".join([package, *inner.parent.parts])] = path
-        elif path.suffix == ".py":
-            modules[".".join([package, *inner.with_suffix("").parts])] = path
-        elif path.is_file():
-            data[f"{package}/{inner.as_posix()}"] = path
-    return modules, data
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(place, name) for name in names if name.endswith(".py") and not name.startswith("."))
 
 
 def _is_followed(importer: str, imported: str) -> bool:
@@ -127,7 +145,7 @@ def _read(name: str, file: Path, _modified: int) -> _Module:
 def _data_read(name: str, file: Path, words: Collection[object]) -> list[Path]:
     """The files that are no code and that a module may read; `words` are its names and constants."""
     if not _is_ours(name):
-        return _named_files(file.parent, words)
+        return _named_files({file.parent, _top_package(file.parent)}, words)
     # A template includes others beside it, so that all files that are no code count with the module that names one, or
     # that knows its own place.
     data = sorted(_data_in(file.parent))
@@ -135,10 +153,11 @@ def _data_read(name: str, file: Path, words: Collection[object]) -> list[Path]:
     return data if is_read else []
 
 
-def _named_files(folder: Path, words: Collection[object]) -> list[Path]:
-    """Files that a plugin names, from its folder or a folder that it names: others there may be events and runs."""
+def _named_files(roots: Collection[Path], words: Collection[object]) -> list[Path]:
+    """Files that a plugin names, from its folders or a folder that it names: others there may be events and runs."""
     names = [word for word in words if isinstance(word, str) and 0 < len(word) < _LONGEST_NAME and "\0" not in word]
-    folders = [folder, *(folder / name for name in names if (folder / name).is_dir())]
+    named = [root / name for root in roots for name in names]
+    folders = [*roots, *(path for path in named if path.is_dir())]
     return sorted({place / name for place in folders for name in names if (place / name).is_file()})
 
 

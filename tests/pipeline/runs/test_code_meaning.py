@@ -14,6 +14,7 @@ from pipeline.config import load_config
 from pipeline.runner import STAGES
 from pipeline.runs import code_meaning
 from pipeline.runs.code_meaning import REGISTRIES, code_digests
+from pipeline.runs.own_folders import MARKER
 from pipeline.stages.base import Stage
 
 MODULE = '''"""A module."""
@@ -141,7 +142,9 @@ def installed_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     (folder / "parts" / "tables").mkdir(parents=True)
     (folder / "__init__.py").write_text("")
     (folder / "parts" / "__init__.py").write_text("")
-    (folder / "parts" / "trigger.py").write_text("from my_package import helper\n")
+    (folder / "parts" / "trigger.py").write_text(
+        "from my_package import helper\ntable = 'tables', 'efficiency.csv', 'shared.json'\n"
+    )
     (folder / "helper.py").write_text("cut = 30  # GeV\n")
     (folder / "late.py").write_text("scale = 1\n")
     (folder / "parts" / "tables" / "efficiency.csv").write_text("1,2\n")
@@ -166,15 +169,24 @@ def changed_in_plugin(before: dict[str, str], entry: str = "my_package.parts.tri
         ("helper.py", "cut = 30  # in GeV\n", set()),
         # It may be imported by its name while an event is computed.
         ("late.py", "scale = 2\n", {"my_package.late"}),
-        ("parts/tables/efficiency.csv", "1,3\n", {"my_package/parts/tables/efficiency.csv"}),
+        ("parts/tables/efficiency.csv", "1,3\n", {"my_package.parts.trigger"}),
         ("parts/new.py", "x = 1\n", {"my_package.parts.new"}),
+        # In the package, as `importlib.resources` finds it.
+        ("shared.json", "[2]", {"my_package.parts.trigger"}),
         (".helper.py.swp", "x", set()),
+        # What a person or a run leaves there is no part of the plugin.
+        ("parts/notes.ipynb", "x", set()),
+        ("run/pipeline.log", "x", set()),
+        ("run/export/0001-01234567/hls/build.py", "x", set()),
         ("helper.py~", "x", set()),
     ],
 )
 def test_the_whole_package_of_an_installed_plugin_counts(
     installed_plugin: Path, file: str, content: str, counted: set[str]
 ) -> None:
+    version = installed_plugin / "run" / "export" / "0001-01234567"
+    (version / "hls").mkdir(parents=True)
+    (version / MARKER).touch()
     before = code_digests(["my_package.parts.trigger"])
     (installed_plugin / file).write_text(content)
     assert changed_in_plugin(before) == counted
