@@ -177,7 +177,7 @@ class RunFolder:
                 self._refuse_damage(version, stage.reads[name])
             except DamagedOutputError as damage:
                 if not mixed:
-                    self.say(f"  note: {self.suspect(damage)} {stage.name} goes on without {name}.")
+                    self.say(f"  note: {self.suspect(damage)} {stage.name} runs without {name}.")
             else:
                 versions[name] = version
         return versions

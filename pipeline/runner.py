@@ -25,7 +25,7 @@ from pipeline.machine.doctor import Need
 from pipeline.run_folder import RunFolder, in_use
 from pipeline.runs.code_meaning import code_digests
 from pipeline.runs.fingerprint import Fingerprint, Input, reasons_to_run
-from pipeline.runs.outputs import damaged_files
+from pipeline.runs.outputs import clear_suspicion, damaged_files
 from pipeline.runs.own_folders import claimed
 from pipeline.runs.provenance import code_version, now, package_versions
 from pipeline.runs.store import Version
@@ -233,6 +233,8 @@ class Runner:
         # Before the work: a change during the work makes the stage stale again.
         fingerprint = self._fingerprint(stage, found, upstream)
         missing = _damaged(believed) if believed else []
+        if believed and not missing:
+            clear_suspicion(believed.folder)
         reasons = _reasons_to_replace(current, fingerprint, missing) if current else [damage or "first run"]
         reasons = reasons or ["--force"] * force
         if current and not reasons:

@@ -18,6 +18,7 @@ class CommandResults:
         """For a line of the terminal."""
         self.values: dict[str, Any] = {}
         """For JSON."""
+        self._words_of: dict[str, list[str]] = {}
 
     def add(self, words: str, **values: Any) -> None:
         """Add a result: words for the line, values for JSON; mappings of the same key are joined."""
@@ -31,6 +32,10 @@ class CommandResults:
     def add_stage(self, version: Version, *, is_new: bool) -> None:
         """Add a version that a stage made, or that is up to date."""
         stage = version.manifest["stage"]
+        # A stage that repairs its output was added before.
+        for words in self._words_of.pop(stage, []):
+            self.words.remove(words)
+        before = len(self.words)
         if is_new:
             made = self.values.setdefault("made", {})
             made[stage] = version.manifest["created"]
@@ -44,6 +49,7 @@ class CommandResults:
             models = version.manifest["counters"]["runs"]
             accuracies = {name: model["accuracy"]["value"] for name, model in models.items()}
             self._add_accuracies("test", accuracies, key="accuracy")
+        self._words_of[stage] = self.words[before:]
 
     def _add_files(self, manifest: dict[str, Any]) -> None:
         """Add the ROOT files of a version of `ingest`, and its events by sample."""

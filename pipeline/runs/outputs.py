@@ -167,6 +167,12 @@ def suspect_files(folder: Path, paths: Iterable[str]) -> None:
         unfinished.write_text(json.dumps(sorted(suspected)), encoding="utf-8")
 
 
+def clear_suspicion(folder: Path) -> None:
+    """Forget that damage was found in files of a version, which are right again."""
+    with contextlib.suppress(OSError):
+        (folder / SUSPECTED).unlink()
+
+
 def content_digest(files: Iterable[OutputFile], counters: Mapping[str, Any], patterns: Sequence[str]) -> str:
     """One digest of the content of the files and counters that match patterns.
 

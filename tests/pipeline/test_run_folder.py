@@ -235,7 +235,7 @@ def test_a_damaged_version_that_a_stage_can_do_without_is_left_out_with_a_note(t
     path = damage(folder / "export.json")
     assert "export" not in run_folder.upstream(Report())
     assert f"note: {path} is not what was written" in printed.getvalue()
-    assert "report goes on without export" in printed.getvalue()
+    assert "report runs without export" in printed.getvalue()
     assert "export" not in run_folder.upstream(Report(), mixed=True)
 
 

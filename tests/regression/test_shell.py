@@ -113,3 +113,18 @@ def test_damage_of_a_file_that_was_taken_over_was_hidden_until_the_network_is_tr
     assert taken_over <= set(second.files)
     runner._run_stage(Networks(hlf=1, particles=2), force=True)
     assert verify(run_folder) == []
+
+
+def test_a_file_that_was_put_back_is_suspected_no_more(tmp_path: Path) -> None:
+    run_folder = RunFolder(load_config(str(small_config(tmp_path, SAMPLES))), Console(quiet=True))
+    runner = Runner(run_folder)
+    runner._run_stage(Networks(hlf=1), force=False)
+    path = in_use(run_folder.config.run_dir, "train").folder / "hlf" / "weights.pt"
+    content = path.read_bytes()
+    path.write_bytes(b"x" * len(content))
+    assert verify(run_folder) == [str(path)]
+    path.write_bytes(content)
+    suspected = path.parents[1] / outputs.SUSPECTED
+    assert suspected.exists()
+    assert not runner._run_stage(Networks(hlf=1), force=False)
+    assert not suspected.exists()

@@ -129,3 +129,14 @@ def test_promote_says_whether_it_promoted_and_why(tmp_path: Path) -> None:
     clean(watched.run_folder, 1)
     assert "versions removed" in watched.last_line
     assert "promoted" not in watched.told
+
+
+def test_a_stage_that_runs_again_in_a_command_is_named_once(tmp_path: Path) -> None:
+    results = CommandResults()
+    results.add("before", before=1)
+    for skipped in (0, 1):
+        version = publish(tmp_path, "ingest", counters=ingested(skipped=skipped))
+        results.add_stage(version, is_new=True)
+    once = CommandResults()
+    once.add_stage(version, is_new=True)
+    assert results.words == ["before", *once.words]
