@@ -33,11 +33,12 @@ _RANK_VARIABLES: Final = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLUR
 
 def described(error: BaseException) -> dict[str, Any]:
     """An error in plain values, from which another process raises it again."""
-    error, message = blamed(error) or error, str(error) or type(error).__name__
+    told = blamed(error) or error
+    message = str(told) or type(told).__name__
     reason, limit = lack_of_memory(error), memory_limit()
     if reason:
         message = f"there is no memory ({reason}): on {socket.gethostname()} {limit}. {limit.advice}"
-    known = isinstance(error, TrainingError | ModelError | FeatureError | PluginError | DamagedOutputError | OSError)
+    known = isinstance(told, TrainingError | ModelError | FeatureError | PluginError | DamagedOutputError | OSError)
     return {
         # A full disk, for example, is no bug of this program.
         "known": known or bool(reason),

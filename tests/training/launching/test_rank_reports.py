@@ -16,11 +16,12 @@ from feature_datasets import write_dataset
 from ranks import wait_until
 from training_runs import make_spec
 
+from ingestion import plugins
 from ingestion.allocation import memory_limit
 from training.errors import LaunchError
 from training.launching import launcher, memory_use, mpirun, rank_reports
 from training.launching.memory_use import MemoryWatch
-from training.launching.rank_reports import LaunchFiles, StartLimit
+from training.launching.rank_reports import LaunchFiles, StartLimit, described
 from training.settings import TrainSettings
 
 
@@ -179,3 +180,20 @@ def test_ranks_that_outlive_their_launcher_are_ended_and_no_other_process(
     rank.communicate()
     assert other.poll() is None
     other.communicate()
+
+
+def test_the_error_of_a_plugin_on_a_rank_names_its_file_and_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The words were those of the error alone, and the error counted as one of the pipeline."""
+    plugin = tmp_path / "method.py"
+    plugin.write_text("def step():\n    return {}['rate']\n")
+    module = plugins._from_file(plugin)
+    monkeypatch.setitem(plugins._loaded, str(plugin), module)
+    del sys.modules[module.__name__]
+    with pytest.raises(KeyError) as caught:
+        module.step()
+    found = described(caught.value)
+    assert found["message"] == f"plugin {plugin}, line 2: KeyError: 'rate'"
+    assert found["known"]
+    assert "in step" in found["traceback"]
