@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from features.columns import Binning, Feature, Turning, add_high_level
-from ingestion.plugin_functions import function_behind, name_of
+from ingestion.plugin_functions import function_behind, name_of, note_plugin
 
 
 class Computed(NamedTuple):
@@ -63,6 +63,7 @@ def high_level_feature(
         if binning is not None and not (binning.bins >= 1 and binning.low < binning.high):
             raise ValueError(f"the bins of '{name}' are a number above 0, a lower and a higher edge")
         add_high_level(Feature(name, unit, meaning, binning, log_above=log_above, turning=turning, label=label))
+        note_plugin(function)
         FUNCTIONS[name] = Computed(function, is_own=True, needs=tuple(needs))
         return function
 

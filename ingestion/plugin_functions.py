@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from types import FunctionType
+from functools import partial
+from types import FunctionType, MethodType
 from typing import Any, Final
 
-#: Where callables keep the function that they call: `numba.njit`, `functools.partial`, a bound method, `np.vectorize`.
-_INNER: Final = ("py_func", "func", "__func__", "pyfunc", "__wrapped__")
+import numpy as np
+
+from ingestion import plugins
+
+#: Where callables keep the function that they call, by their type.
+_INNER: Final = ((partial, "func"), (np.vectorize, "pyfunc"), (MethodType, "__func__"))
 #: Number of callables around a function; more call each other in a circle.
 _DEEPEST: Final = 20
+_registered: dict[int, tuple[Callable[..., Any], str]] = {}
+"""Callables by their address, and the modules of the plugins that register them."""
 
 
 def function_behind(given: Callable[..., Any]) -> FunctionType:
@@ -33,9 +40,18 @@ def function_behind(given: Callable[..., Any]) -> FunctionType:
         if isinstance(inner, FunctionType):
             found = inspect.unwrap(inner)
             return found if isinstance(found, FunctionType) else inner
-        names = [name for name in _INNER if callable(getattr(inner, name, None))]
-        inner = getattr(inner, names[0]) if names else vars(type(inner)).get("__call__")
+        inner = _called_by(inner)
     raise ValueError(f"{given!r} is no Python function; write `def` around it")
+
+
+def _called_by(given: Any) -> Any:
+    for kind, name in _INNER:
+        if isinstance(given, kind):
+            return getattr(given, name)
+    if type(given).__module__.partition(".")[0] == "numba":
+        return getattr(given, "py_func", getattr(given, "__wrapped__", None))
+    called = getattr(type(given), "__call__", None)  # noqa: B004 - the function, also of a base class
+    return getattr(given, "__wrapped__", called)
 
 
 def name_of(given: Callable[..., Any]) -> str:
@@ -53,6 +69,21 @@ def name_of(given: Callable[..., Any]) -> str:
     return name
 
 
+def note_plugin(given: Callable[..., Any]) -> None:
+    """Remember the plugin that registers a callable, since the function behind it may be of another module.
+
+    Raises:
+        ValueError: It calls no Python function.
+    """
+    function_behind(given)
+    if plugin := plugins.being_imported():
+        _registered[id(given)] = given, plugin
+
+
 def module_of(given: Callable[..., Any]) -> str:
-    """The module of the function behind it, by which a stage knows its code."""
-    return function_behind(given).__module__
+    """The module by which a stage knows its code: of the plugin that registers it, else of the function behind it.
+
+    What a plugin imports counts with it.
+    """
+    _, plugin = _registered.get(id(given), (given, None))
+    return plugin or function_behind(given).__module__

@@ -26,6 +26,7 @@ GROUP: Final = "hep_pipeline"
 #: Modules that take a second to import: a plugin imports them where it uses them.
 _SLOW: Final = frozenset({"torch", "pyspark"})
 _loaded: dict[str, ModuleType] = {}
+_being_imported: list[str] = []
 _after_load: list[Callable[[], object]] = []
 
 
@@ -80,6 +81,11 @@ def load_from_environment() -> None:
     load(filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)))
 
 
+def being_imported() -> str | None:
+    """The name of the module of the plugin that is imported at the moment."""
+    return _being_imported[-1] if _being_imported else None
+
+
 def file_of(module: str) -> Path | None:
     """The file of a module that is a plugin, or that belongs to the package of one."""
     packages = {plugin.__name__.partition(".")[0] for plugin in _loaded.values()}
@@ -112,7 +118,7 @@ def _imported(name: str) -> ModuleType:
     if find_spec(module.split(".")[0]) is None:
         known = f" Installed plugins: {', '.join(points)}." if points else ""
         raise PluginError(f"plugins: there is no module '{module}', and no file of that name.{known}")
-    with _importing(module):
+    with _importing(module, module):
         return importlib.import_module(module)
 
 
@@ -130,7 +136,7 @@ def _from_file(path: Path) -> ModuleType:
         raise PluginError(f"plugins: {path} has the file name of another plugin. Give it another one")
     sys.modules[spec.name] = module = module_from_spec(spec)
     try:
-        with _importing(str(path)):
+        with _importing(str(path), spec.name):
             spec.loader.exec_module(module)
     except PluginError:
         del sys.modules[spec.name]
@@ -148,10 +154,11 @@ class _Slow:
 
 
 @contextmanager
-def _importing(name: str) -> Iterator[None]:
+def _importing(name: str, module: str) -> Iterator[None]:
     """An error names the line of the plugin."""
     slow = _Slow()
     sys.meta_path.insert(0, slow)
+    _being_imported.append(module)
     try:
         yield
     except (Exception, SystemExit) as cause:
@@ -161,4 +168,5 @@ def _importing(name: str) -> Iterator[None]:
         line = cause.lineno if isinstance(cause, SyntaxError) else (own or frames)[-1].lineno
         raise PluginError(f"plugin {name}, line {line}: {type(cause).__name__}: {cause}") from cause
     finally:
+        _being_imported.pop()
         sys.meta_path.remove(slow)

@@ -9,7 +9,7 @@ from typing import Annotated, Final, NamedTuple, TypeVar
 import numpy as np
 from pydantic import AfterValidator
 
-from ingestion.plugin_functions import module_of
+from ingestion.plugin_functions import module_of, note_plugin
 from ingestion.plugins import one_of
 from training.errors import TrainingError
 
@@ -28,7 +28,9 @@ def topology(name: str) -> Callable[[G], G]:
     def register(neighbours: G) -> G:
         if name in TOPOLOGIES:
             raise ValueError(f"there is a topology '{name}' already")
-        module_of(neighbours)
+        if neighbours.__module__ != __name__:
+            # A plugin may be the first to import this module.
+            note_plugin(neighbours)
         TOPOLOGIES[name] = neighbours
         return neighbours
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar
 
-from ingestion.plugin_functions import name_of
+from ingestion.plugin_functions import name_of, note_plugin
 
 
 class OwnFigure(NamedTuple):
@@ -31,6 +31,7 @@ def figure(caption: str) -> Callable[[F], F]:
         name = f"own_{name_of(draw)}"
         if name in OWN_FIGURES:
             raise ValueError(f"there is a figure '{name_of(draw)}' already")
+        note_plugin(draw)
         OWN_FIGURES[name] = OwnFigure(caption, draw)
         return draw
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial, wraps
+from pathlib import Path
 from typing import Any
 
 import numba
 import numpy as np
 import pytest
 
+from ingestion import plugins
 from ingestion.plugin_functions import function_behind, module_of, name_of
 
 
@@ -24,6 +27,19 @@ class Ratio:
         return events
 
     def method(self, events: Any) -> Any:
+        return events
+
+
+class SquareRoot(Ratio):
+    """Its class inherits what is called."""
+
+
+class WithFunction:
+    """It holds a function that it does not call."""
+
+    func = pyfunc = py_func = staticmethod(pt_ratio)
+
+    def __call__(self, events: Any) -> Any:
         return events
 
 
@@ -45,6 +61,8 @@ def wrapped(*arguments: Any) -> Any:
         (Ratio().method, "method", Ratio.method),
         (partial(Ratio().method), "method", Ratio.method),
         (Ratio(), "Ratio", Ratio.__call__),
+        (SquareRoot(), "SquareRoot", Ratio.__call__),
+        (WithFunction(), "WithFunction", WithFunction.__call__),
     ],
     # Names that are the same in each process: those of `str` have addresses.
     ids=(
@@ -58,6 +76,8 @@ def wrapped(*arguments: Any) -> Any:
         "method",
         "partial of method",
         "object",
+        "object of a subclass",
+        "object with a function of another",
     ),
 )
 def test_the_function_behind_a_callable_says_name_and_module(
@@ -77,3 +97,18 @@ def test_a_callable_without_a_python_function_is_refused(given: Callable[..., An
 def test_a_lambda_has_no_name_for_a_column() -> None:
     with pytest.raises(ValueError, match="'<lambda>' is no name"):
         name_of(lambda events: events)
+
+
+@pytest.mark.parametrize("callable_text", ["partial(jets.name_of, 1)", "np.vectorize(np.median)", "partial(np.median)"])
+def test_a_callable_of_another_module_belongs_to_the_plugin_that_registers_it(
+    tmp_path: Path, callable_text: str
+) -> None:
+    """`plugin.py` was in no fingerprint, or `plan` found no file of numpy's module."""
+    lines = ["from functools import partial", "import numpy as np", "import ingestion.plugin_functions as jets"]
+    lines += [f"registered = {callable_text}", "jets.note_plugin(registered)"]
+    (tmp_path / "registers.py").write_text("\n".join(lines))
+
+    module = plugins._from_file(tmp_path / "registers.py")
+
+    del sys.modules[module.__name__]
+    assert module_of(module.registered) == "plugin_registers"
