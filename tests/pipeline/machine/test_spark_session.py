@@ -10,11 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
-from pipeline.errors import MachineError
+from ingestion.integrity import DamagedOutputError
+from pipeline.errors import MachineError, SparkJobError
 from pipeline.machine.spark_cluster import refuse_unshared
-from pipeline.machine.spark_session import _cause, zip_code
+from pipeline.machine.spark_session import _cause, failures_of_spark, zip_code
 
 
 @pytest.mark.slow
@@ -78,6 +80,20 @@ features.errors.FeatureError: the feature 'vertices' (plugin my.py) fails in lin
 Caused by: org.apache.spark.api.python.PythonException
 AttributeError: 'SelectedEvents' object has no attribute 'branches'"""
     assert _cause(words) == "features.errors.FeatureError: the feature 'vertices' (plugin my.py) fails in line 6"
+
+
+def test_a_damaged_file_with_a_long_path_is_named_whole() -> None:
+    damage = DamagedOutputError("/data" + "/a long name of a folder" * 30 + "/part.parquet", "reading it fails")
+    words = f": org.apache.spark.SparkException: aborted\ningestion.integrity.DamagedOutputError: {damage}"
+    with pytest.raises(DamagedOutputError) as raised, failures_of_spark("local[1]"):
+        raise Py4JError(words)
+    assert raised.value.path == damage.path
+
+
+def test_a_long_cause_is_cut_where_it_is_shown() -> None:
+    with pytest.raises(SparkJobError) as raised, failures_of_spark("local[1]"):
+        raise Py4JError("ValueError: " + "x" * 5000)
+    assert len(str(raised.value)) < 1000
 
 
 @pytest.mark.spark
