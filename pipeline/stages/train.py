@@ -180,10 +180,35 @@ def _train(context: Context, folder: str, planned: _Planned) -> dict[str, Any]:
 
         launcher_of(spec, context.start_spark, say)(on_progress=show, on_loss=say)
     summary: dict[str, Any] = json.loads((spec.out_dir / "summary.json").read_text(encoding="utf-8"))
+    refuse_first_weights(folder, settings, summary)
     context.console.print(rank_table(summary))
     for sentence in about_what_was_left_out(summary):
         say(sentence)
     return {**summary, "created": now()}
+
+
+def refuse_first_weights(folder: str, settings: TrainSettings, summary: Mapping[str, Any]) -> None:
+    """Refuse the model of a server to which no worker has sent a step: it has the first weights.
+
+    Raises:
+        IdleSettingError: There was no push.
+    """
+    from training.algorithms.server import WindowSettings
+    from training.errors import IdleSettingError
+
+    method, acted = settings.algorithm, summary["acted"]
+    if not isinstance(method, WindowSettings) or acted.get("pushes") != 0 or acted.get("slowmo_steps"):
+        return
+    if any(rank.get("steps_not_finite", 0) for rank in summary["per_rank"]):
+        raise IdleSettingError(
+            f"{folder}: no worker sent a step to the server of {method.name}, since gradients or updates were not "
+            f"finite, so the model has its first weights. Lower train.learning_rate."
+        )
+    raise IdleSettingError(
+        f"{folder}: no worker sent a step to the server of {method.name}, so the model has its first weights: each "
+        f"worker made {summary['steps']} steps, and train.algorithm.local_steps is {method.local_steps}. Lower it, or "
+        f"raise train.epochs."
+    )
 
 
 def about_what_was_left_out(summary: Mapping[str, Any]) -> list[str]:
