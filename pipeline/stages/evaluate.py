@@ -73,7 +73,7 @@ class Evaluate(Stage):
         errors = {f"samples.{each.name}.cross_section_error_pb": each.cross_section_error_pb for each in config.samples}
         # Without a name the signal is the one that the classes imply.
         ours = flat_items(config.evaluate, "evaluate") | {"evaluate.signal": config.signals}
-        # Whether there are rates or events also depends on whether a luminosity is stated, whatever its value.
+        # It also depends on whether that of the events is stated, whatever its value.
         ours["evaluate.luminosity"] = config.trigger_luminosity
         # The files themselves are inputs.
         del ours["evaluate.data"]
@@ -90,9 +90,19 @@ class Evaluate(Stage):
             console.print(f"  {words}", highlight=False, markup=False)
 
         settings = config.ingest.model_copy(update={"pass_through": needed_branches()})
-        infos = _data_files(config, settings, say, needs_particles=config.features.particles)
-        infos = recognise(infos, files_read(current))
+        earlier = files_read(current)
+        known = earlier if self._reads_alike(config, current) else []
+        infos = _data_files(config, settings, say, needs_particles=config.features.particles, known=known)
+        infos = recognise(infos, earlier)
         return StageInputs(identities(infos), infos, [info._asdict() for info in infos])
+
+    def _reads_alike(self, config: Config, current: Version | None) -> bool:
+        """Whether the data of a version were read by the code and the settings of now."""
+        if current is None or not current.ran_same_code(*self.entry_points(config)):
+            return False
+        before, now = current.manifest["config"], config.model_dump(mode="json", include={"ingest"})
+        same_particles = before["features"]["particles"] == config.features.particles
+        return same_particles and bool(before["ingest"] == now["ingest"])
 
     def run(self, context: Context) -> Result:
         """Predict the test split and write predictions, metrics and plots."""
@@ -190,15 +200,21 @@ def evaluated(
 
 
 def _data_files(
-    config: Config, settings: IngestSettings, say: Callable[[str], None], *, needs_particles: bool
+    config: Config,
+    settings: IngestSettings,
+    say: Callable[[str], None],
+    *,
+    needs_particles: bool,
+    known: Sequence[FileInfo] = (),
 ) -> list[FileInfo]:
-    """The checked files of `evaluate.data`; `settings` are those by which they are read."""
+    """The checked files of `evaluate.data`; `settings` are those by which they are read, and `known` ones were."""
     from ingestion.files import found_files
     from ingestion.settings import NO_WEIGHT, SampleSettings
 
     sample = SampleSettings(name="data", label=0, files=config.evaluate.data, weight=NO_WEIGHT)
     # Without a file that cannot be read, the luminosity would be another.
-    return found_files([sample], settings, say, strict=True, needs_particles=needs_particles).infos
+    by_path = {info.path: info for info in known}
+    return found_files([sample], settings, say, strict=True, known=by_path, needs_particles=needs_particles).infos
 
 
 def _files_of_manifest(infos: Sequence[FileInfo]) -> list[dict[str, Any]]:
@@ -246,7 +262,9 @@ def _data(context: Context, candidates: Sequence[Candidate], dataset: FeatureDat
     if not config.evaluate.data:
         return {}
     reading = IngestSettings.model_validate({**dataset.reading, "pass_through": needed_branches()})
-    files = _data_files(config, reading, context.say, needs_particles=selection.particles)
+    is_read_alike = reading == config.ingest.model_copy(update={"pass_through": needed_branches()})
+    known = context.found.details if is_read_alike else []
+    files = _data_files(config, reading, context.say, needs_particles=selection.particles, known=known)
     scorers = [EventClassifier(each.name, each.model, dataset.classes, reading, selection) for each in candidates]
     hlf: list[NDArray[np.float32]] = []
     keys: list[NDArray[np.uint64]] = []

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_line import SAMPLES, small_config
@@ -14,11 +16,13 @@ from published_by_hand import made_manifest, publish
 from rich.console import Console
 from stages_here import run_here, without_spark
 
+from ingestion.files import FileInfo, SourceFile, inspect
 from pipeline.config import Config, load_config
 from pipeline.errors import MissingInputError
 from pipeline.run_folder import RunFolder
 from pipeline.runner import Runner, State
 from pipeline.runs.code_meaning import code_digests
+from pipeline.runs.fingerprint import Fingerprint
 from pipeline.runs.store import Version
 from pipeline.stages.base import StageInputs
 from pipeline.stages.evaluate import Evaluate, _files_of_manifest
@@ -108,6 +112,32 @@ def test_a_touched_data_file_is_the_same_and_a_changed_one_is_another(
     changed = inputs_of(config, current).inputs
     assert changed.keys() == found.inputs.keys()
     assert changed != found.inputs
+
+
+def test_data_files_that_were_read_alike_are_not_opened_again(
+    tmp_path: Path, chosen: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_delphes(tmp_path / "data.root", events(500))
+    config = chosen(str(tmp_path / "data.root"))
+    found = inputs_of(config)
+    manifest = made_manifest(
+        "evaluate",
+        inputs=_files_of_manifest(found.details),
+        config=config.model_dump(mode="json"),
+        fingerprint=asdict(Fingerprint({}, {}, code_digests(Evaluate().entry_points(config)))),
+    )
+    opened = []
+
+    def noted(source: SourceFile, *settings: Any, **stamp: Any) -> FileInfo:
+        opened.append(source.path)
+        return inspect(source, *settings, **stamp)
+
+    monkeypatch.setattr("ingestion.files.inspect", noted)
+    assert inputs_of(config, Version("0001-00000000", tmp_path, manifest)).inputs == found.inputs
+    assert opened == []
+    manifest["config"]["ingest"]["min_btag"] = 0.5
+    assert inputs_of(config, Version("0001-00000000", tmp_path, manifest)).inputs == found.inputs
+    assert opened == [str(tmp_path / "data.root")]
 
 
 def test_a_broken_link_among_the_data_is_named_by_plan(tmp_path: Path, chosen: Callable[..., Config]) -> None:
