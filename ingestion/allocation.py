@@ -26,6 +26,10 @@ _LACK: Final = re.compile(
     r"|insufficient memory|not reserve enough space|oom[- _]?kill",
     re.IGNORECASE,
 )
+#: What libraries say that got no memory from a GPU.
+_LACK_OF_GPU: Final = re.compile(
+    r"\b(CUDA|HIP|MPS|XPU)( error:| backend)? out of memory|(cuda|hip)Error(MemoryAllocation|OutOfMemory)"
+)
 
 
 class MemoryLimit(NamedTuple):
@@ -130,10 +134,26 @@ def killed_for_memory(proc: Path = Path("/proc/self")) -> int:
     return killed
 
 
-def line_about_memory(text: str) -> str:
-    """The first line that says the system gave no memory; empty without one."""
+def limit_and_advice(reason: str) -> str:
+    """What limits the memory of which a line says that there is none, and what to do.
+
+    Examples:
+        >>> limit_and_advice("OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB").partition(".")[0]
+        'it is that of the GPU'
+    """
+    if _LACK_OF_GPU.search(reason):
+        return (
+            "it is that of the GPU. Lower train.batch_size, end other programs on this GPU (nvidia-smi lists them), or "
+            "set train.device: cpu."
+        )
+    limit = memory_limit()
+    return f"{limit}. {limit.advice}"
+
+
+def line_about_memory(text: str, *, of_host: bool = False) -> str:
+    """The first line that says there was no memory; empty without one. `of_host`: not of a GPU."""
     for line in text.splitlines():
-        if _LACK.search(line):
+        if _LACK.search(line) and not (of_host and _LACK_OF_GPU.search(line)):
             return line.strip()
     return ""
 

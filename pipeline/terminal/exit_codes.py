@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from ingestion.allocation import killed_for_memory, lack_of_memory, memory_limit
+from ingestion.allocation import killed_for_memory, lack_of_memory, limit_and_advice, memory_limit
 from ingestion.plugins import blamed
 from ingestion.secrets import redact
 from pipeline.errors import (
@@ -142,7 +142,7 @@ def _lack_of_memory(error: BaseException, num_killed: int) -> LackOfMemoryError 
             f"the kernel has killed {num_killed} process(es) of this command for memory: {limit}. {limit.advice}"
         )
     if reason:
-        return LackOfMemoryError(f"there is no memory for this command ({reason}): {limit}. {limit.advice}")
+        return LackOfMemoryError(f"there is no memory for this command ({reason}): {limit_and_advice(reason)}")
     if isinstance(error, BrokenExecutor):
         return LackOfMemoryError(
             f"a process that this command started was killed ({error}), often for memory: {limit}. {limit.advice}"

@@ -57,7 +57,7 @@ class MemoryWatch:
             largest = self.largest()
             held = f"; the ranks held up to [MiB]: {largest}" if largest else ""
             return f"the kernel has killed {num_killed} process(es) for memory: {memory_limit()}{held}"
-        line = line_about_memory(self._files.log.read_text(errors="replace"))
+        line = line_about_memory(self._files.log.read_text(errors="replace"), of_host=True)
         if line:
             return f"a rank got no memory, or was killed for it ({line}); here {memory_limit()}"
         return ""

@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 import psutil
 
 from features.errors import FeatureError
-from ingestion.allocation import lack_of_memory, memory_limit
+from ingestion.allocation import lack_of_memory, limit_and_advice
 from ingestion.integrity import DamagedOutputError
 from ingestion.plugins import PluginError, blamed
 from ingestion.storage import new_file
@@ -35,9 +35,9 @@ def described(error: BaseException) -> dict[str, Any]:
     """An error in plain values, from which another process raises it again."""
     told = blamed(error) or error
     message = str(told) or type(told).__name__
-    reason, limit = lack_of_memory(error), memory_limit()
+    reason = lack_of_memory(error)
     if reason:
-        message = f"there is no memory ({reason}): on {socket.gethostname()} {limit}. {limit.advice}"
+        message = f"there is no memory ({reason}): on {socket.gethostname()} {limit_and_advice(reason)}"
     known = isinstance(told, TrainingError | ModelError | FeatureError | PluginError | DamagedOutputError | OSError)
     return {
         # A full disk, for example, is no bug of this program.

@@ -111,7 +111,6 @@ def ended_by(error: Exception) -> object:
         RuntimeError("std::bad_alloc"),
         RuntimeError("can't start new thread"),
         RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: 40 bytes"),
-        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
         RuntimeError("java.lang.OutOfMemoryError: Java heap space"),
         caused_by(ValueError("a reader failed"), MemoryError()),
     ],
@@ -122,6 +121,16 @@ def test_a_lack_of_memory_names_the_limit_and_is_no_bug(capsys: pytest.CaptureFi
     words = capsys.readouterr().err
     assert words.startswith("error: there is no memory for this command (")
     assert f"): {memory_limit()}. Allow this command more memory" in words
+
+
+@pytest.mark.parametrize("words", ["CUDA out of memory. Tried to allocate 2.00 GiB", "HIP out of memory"])
+def test_a_lack_of_memory_of_a_gpu_is_not_called_one_of_the_host(
+    capsys: pytest.CaptureFixture[str], words: str
+) -> None:
+    assert ended_by(torch.OutOfMemoryError(words)) == Exit.USER_ERROR
+    said = capsys.readouterr().err
+    assert "it is that of the GPU. Lower train.batch_size" in said
+    assert str(memory_limit()) not in said
 
 
 def test_a_killed_helper_process_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
