@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 from ingestion.allocation import memory_limit
 from ingestion.environment import PROGRAM
@@ -27,6 +27,8 @@ from training.transports.transport import Transport
 
 _GRACE_SECONDS: Final = 10
 _LAST_WORDS: Final = 2000
+#: Exit statuses above it are those of programs that a signal ended.
+_SIGNALS: Final = 128
 #: Message of mpirun when a killed mpirun with the same process id left its files; it then removes them.
 _FILES_OF_ANOTHER: Final = "PMIx server's listener thread failed to start"
 
@@ -182,14 +184,15 @@ def _attempt(job: Job, left: Sequence[int]) -> bool:
     if status == 0 and not job.left():
         return True
     _raise_error_of_rank(files)
-    kill = memory.kill()
+    _raise_stall(job.settings, files, late)
+    kill = memory.kill(by_signal=status < 0 or status > _SIGNALS)
     if kill and not steps:
         raise LaunchError(
             f"{kill}. No step was made, so another start would end in the same way. {memory_limit().advice} The same "
             f"command starts again."
         )
-    if not kill:
-        _raise_what_failed(job.settings, files, status, late)
+    if not (kill or files.has_started):
+        _raise_failed_start(job.settings, files, status)
     ended = f"{job.settings.launcher} itself {_how_it_ended(status)}, and the ranks with it"
     files.note_loss(kill or (ended if status < 0 else told_of_loss(files.log.read_text(errors="replace")) or ended))
     return False
@@ -259,8 +262,8 @@ def _raise_error_of_rank(files: LaunchFiles) -> None:
         raise_described(f"training failed on rank {rank}", content)
 
 
-def _raise_what_failed(settings: TrainSettings, files: LaunchFiles, status: int, late: str) -> None:
-    """Raise a stall, or a failed start; return if a rank was lost."""
+def _raise_stall(settings: TrainSettings, files: LaunchFiles, late: str) -> None:
+    """Raise a stall, or a start that took too long, if there was one."""
     if files.stalls.exists():
         raise StalledError(
             f"no progress for {settings.stall_seconds:g} s (train.stall_seconds):\n"
@@ -273,17 +276,19 @@ def _raise_what_failed(settings: TrainSettings, files: LaunchFiles, status: int,
             f"{settings.launcher} can be the cause: run `python -m pipeline doctor`. If a start may take that long, "
             f"raise train.stall_seconds. The same command continues from the last checkpoint, if there is one."
         )
-    if not files.has_started:
-        lost, log = files.lost_ranks(), files.log.read_text(errors="replace")
-        before = f"a rank was lost ({lost[-1]}), and then " if lost else ""
-        if status < 0:
-            raise LaunchError(
-                f"{before}{settings.launcher} {_how_it_ended(status)} while the ranks started: out of memory, a limit "
-                f"of this machine, or a person? The ranks ended too; the same command starts them again."
-            )
+
+
+def _raise_failed_start(settings: TrainSettings, files: LaunchFiles, status: int) -> NoReturn:
+    lost, log = files.lost_ranks(), files.log.read_text(errors="replace")
+    before = f"a rank was lost ({lost[-1]}), and then " if lost else ""
+    if status < 0:
         raise LaunchError(
-            f"{before}the ranks did not start: status {status}: {told_of_loss(log) or 'no output'}\n"
-            f"The last output:\n{without_noise(log)[-_LAST_WORDS:]}\n"
-            f"If it names an option, check train.launcher_args. Else run `python -m pipeline doctor`, or train "
-            f"with --workers 1 to see whether MPI is the cause."
+            f"{before}{settings.launcher} {_how_it_ended(status)} while the ranks started: out of memory, a limit "
+            f"of this machine, or a person? The ranks ended too; the same command starts them again."
         )
+    raise LaunchError(
+        f"{before}the ranks did not start: status {status}: {told_of_loss(log) or 'no output'}\n"
+        f"The last output:\n{without_noise(log)[-_LAST_WORDS:]}\n"
+        f"If it names an option, check train.launcher_args. Else run `python -m pipeline doctor`, or train "
+        f"with --workers 1 to see whether MPI is the cause."
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 from contextlib import suppress
@@ -12,6 +13,8 @@ import psutil
 from ingestion.allocation import MIB, killed_for_memory, line_about_memory, memory_limit
 from training.launching.rank_reports import LaunchFiles
 
+#: What launchers and batch systems say of a rank that a signal or a lack of memory has ended.
+_ENDED: Final = re.compile(r"on signal \d|oom[- _]?kill|srun: error: .*(Killed|Out Of Memory)", re.IGNORECASE)
 _SECONDS_BETWEEN_LOOKS: Final = 0.5
 
 
@@ -50,14 +53,19 @@ class MemoryWatch:
         largest = sorted(self._largest.items())
         return ", ".join(f"rank {rank} {num_bytes // MIB:,}" for rank, num_bytes in largest)
 
-    def kill(self) -> str:
-        """What is known of a kill for memory, with limit and need; empty without one."""
+    def kill(self, *, by_signal: bool) -> str:
+        """What is known of a kill for memory, with limit and need; empty without one.
+
+        `by_signal`: whether a signal ended the launcher; else a line of the log about memory counts only if a rank was
+        ended too, since libraries warn of memory that they then do without.
+        """
         num_killed = killed_for_memory() - self._killed_before
         if num_killed > 0:
             largest = self.largest()
             held = f"; the ranks held up to [MiB]: {largest}" if largest else ""
             return f"the kernel has killed {num_killed} process(es) for memory: {memory_limit()}{held}"
-        line = line_about_memory(self._files.log.read_text(errors="replace"), of_host=True)
-        if line:
+        log = self._files.log.read_text(errors="replace")
+        line = line_about_memory(log, of_host=True)
+        if line and (by_signal or _ENDED.search(log)):
             return f"a rank got no memory, or was killed for it ({line}); here {memory_limit()}"
         return ""

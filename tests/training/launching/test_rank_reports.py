@@ -138,7 +138,7 @@ def test_a_rank_killed_for_memory_after_steps_is_started_again(tmp_path: Path, m
 def test_a_lack_of_memory_in_the_log_is_named_with_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
-    error = launch_with(f"touch {tmp_path}/out/started; echo '{line}' >&2; exit 1", tmp_path, monkeypatch)
+    error = launch_with(f"touch {tmp_path}/out/started; echo '{line}' >&2; exit 137", tmp_path, monkeypatch)
     assert error.startswith(f"a rank got no memory, or was killed for it ({line}); here {memory_limit()}. No step")
 
 
@@ -151,7 +151,7 @@ def test_the_memory_of_each_rank_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     files.say_present("has begun")
     with MemoryWatch(files) as memory:
         wait_until(lambda: "rank 3 " in str(memory.largest()), what="a measurement", seconds=60)
-    held = memory.kill().partition("held up to [MiB]: rank 3 ")[2]
+    held = memory.kill(by_signal=False).partition("held up to [MiB]: rank 3 ")[2]
     assert 10 < int(held.replace(",", "")) < 100_000
 
 
@@ -197,3 +197,17 @@ def test_the_error_of_a_plugin_on_a_rank_names_its_file_and_line(
     assert found["message"] == f"plugin {plugin}, line 2: KeyError: 'rate'"
     assert found["known"]
     assert "in step" in found["traceback"]
+
+
+WARNING = "UCX WARN: cannot allocate memory for huge pages, others are used"
+
+
+def test_a_line_about_memory_hides_no_failed_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = launch_with(f"echo '{WARNING}' >&2; echo 'no option --bound' >&2; exit 1", tmp_path, monkeypatch)
+    assert words.startswith("the ranks did not start: status 1")
+    assert "no option --bound" in words
+
+
+def test_a_line_about_memory_hides_no_stall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(launcher.StalledError):
+        launch_with(f"mkdir {tmp_path}/out/stalls; echo '{WARNING}' >&2; exit 137", tmp_path, monkeypatch)
