@@ -213,7 +213,11 @@ class Frozen:
     rate: float
 
 
-@pytest.mark.parametrize("kind", [add, partial(add, 1), Path("log").open, Frozen(0.1), Frozen], ids=str)
+@pytest.mark.parametrize(
+    "kind",
+    [add, partial(add, 1), Path("log").open, Frozen(0.1), Frozen],
+    ids=["function", "partial", "bound method", "frozen object", "class"],
+)
 def test_what_cannot_be_saved_is_a_constant_as_long_as_it_stays(kind: Any) -> None:
     """It was left out after a change too, so that the method silently continued with the first one."""
     method = Named(rule=kind)
