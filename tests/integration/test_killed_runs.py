@@ -77,7 +77,8 @@ def test_killed_at_any_step_of_publishing_a_model_none_or_the_whole_is_in_use(
     assert (store.current() is not None) == (step >= IN_USE)
     # A complete one only waits for the pointer, which the next command sets.
     assert ("it is in use already" in undisturbed.told("promote")) == (step >= COMPLETE)
-    current = in_use(run_dir / "registry", "hlf")
+    current = store.current()
+    assert current is not None
     assert sorted(path.name for path in store.folder.iterdir()) == [current.name, "current.json"]
     trained, exported = (version_of(run_dir, stage) / "hlf" for stage in ("train", "export"))
     for here, there in (
@@ -94,7 +95,8 @@ def test_a_model_that_a_kill_kept_from_being_promoted_is_not_what_a_rollback_goe
     run_dir = undisturbed.restore()
     undisturbed.told("promote")
     store = Registry(run_dir, "hlf")
-    first = in_use(run_dir / "registry", "hlf")
+    first = store.current()
+    assert first is not None
     retrain(run_dir, 1.0)
     assert undisturbed.run("promote", "--force", faults={"kill_at": 4}).returncode == -signal.SIGKILL
     assert len(store.complete()) == 2

@@ -49,6 +49,7 @@ def test_signal_against_background_on_nanoaod_by_one_command(provider: SparkProv
         assert (300 < data["num_events"] < 1000, data["blind_above"]) == (True, 0.5)
         assert data["copies"] == {"data": 0, "simulation": 0}
         assert min(each["p_value"] for each in data["chi_square"].values()) > 1e-4
-    # At equal selection the rates would be as the cross-sections; more of the signal is selected.
-    rates = metrics["rates_before"]
-    assert 0 < rates["background"] / 600 < rates["signal"] / 366
+    # At equal selection the events would be as the cross-sections; more of the signal is selected.
+    events = metrics["events_before"]
+    assert 0 < events["background"] / 600 < events["signal"] / 366
+    assert metrics["luminosity"] == "1.2 pb⁻¹"
