@@ -57,6 +57,7 @@ def is_of_system(error: Exception) -> bool:
     """Whether an error of a read is of the system, which may pass, and tells nothing of the bytes.
 
     Examples:
+        >>> import errno
         >>> is_of_system(OSError(errno.ESTALE, "Stale file handle")), is_of_system(OSError("Not yet implemented"))
         (True, False)
     """

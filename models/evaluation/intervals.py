@@ -68,7 +68,8 @@ class WeightSums(NamedTuple):
 
     def counted(self, typical: float) -> tuple[float, float]:
         """Effective number of events, and their weight; 0 and the typical weight if the sum is 0 or less."""
-        if not self.is_positive:
+        # Differences of large sums may leave a weight without a square.
+        if not self.is_positive or self.weight2 <= 0:
             return 0.0, typical
         return self.weight**2 / self.weight2, self.weight2 / self.weight
 

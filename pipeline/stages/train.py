@@ -193,11 +193,12 @@ def refuse_first_weights(folder: str, settings: TrainSettings, summary: Mapping[
     Raises:
         IdleSettingError: There was no push.
     """
-    from training.algorithms.server import WindowSettings
     from training.errors import IdleSettingError
 
     method, acted = settings.algorithm, summary["acted"]
-    if not isinstance(method, WindowSettings) or acted.get("pushes") != 0 or acted.get("slowmo_steps"):
+    # The classes of methods are no code that each training depends on.
+    local_steps = method.model_dump().get("local_steps")
+    if local_steps is None or acted.get("pushes") != 0 or acted.get("slowmo_steps"):
         return
     if any(rank.get("steps_not_finite", 0) for rank in summary["per_rank"]):
         raise IdleSettingError(
@@ -206,7 +207,7 @@ def refuse_first_weights(folder: str, settings: TrainSettings, summary: Mapping[
         )
     raise IdleSettingError(
         f"{folder}: no worker sent a step to the server of {method.name}, so the model has its first weights: each "
-        f"worker made {summary['steps']} steps, and train.algorithm.local_steps is {method.local_steps}. Lower it, or "
+        f"worker made {summary['steps']} steps, and train.algorithm.local_steps is {local_steps}. Lower it, or "
         f"raise train.epochs."
     )
 
