@@ -56,6 +56,12 @@ def damage_page(path: Path, column: str) -> bytes:
     return damage(path, lambda content: content[:place] + flipped(content[place : place + 1]) + content[place + 1 :])
 
 
+def damage_end(path: Path) -> bytes:
+    """Flip a bit near the end of a file, where Parquet has its footer; returns the old content."""
+    place = max(0, path.stat().st_size - 20)
+    return damage(path, lambda content: content[:place] + flipped(content[place : place + 1]) + content[place + 1 :])
+
+
 def put(path: Path, content: bytes, mtime_ns: int) -> None:
     """Replace a file, so that its hard links stay, with a file of a given time."""
     new = path.with_name(f".{path.name}.damaged")

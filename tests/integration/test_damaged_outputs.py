@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 from command_line import in_use, invoke
-from damage import DAMAGES, can_suffer, damage, damage_page, of_another_run, put
+from damage import DAMAGES, can_suffer, damage, damage_end, damage_page, of_another_run, put
 from rich.console import Console
 from undisturbed_run import STAGES, Undisturbed
 
@@ -137,7 +137,7 @@ def test_a_damaged_stage_is_stale_and_refused_by_all_that_read_it_until_the_file
     readers = [user for user in users if is_read(smallest, user.reads[stage])]
     assert readers or stage in {"report", "gridsearch", "export"}
     path = version.folder / smallest.path
-    content = damage(path, DAMAGES["a flipped bit"])
+    content = damage_end(path)
     mtime_ns = path.stat().st_mtime_ns
     try:
         plans = {plan.stage.name: plan for plan in Runner(run_folder).plan()}
